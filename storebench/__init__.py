@@ -1,0 +1,5 @@
+"""storebench: how should image training data lie on disk?"""
+
+from storebench._version import __version__
+
+__all__ = ["__version__"]

@@ -1,0 +1,153 @@
+"""What a dataset is: a sequence of (uint8 image, integer label) with a known geometry and origin."""
+
+import enum
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Image = npt.NDArray[np.uint8]
+"""One decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)."""
+
+
+class Origin(enum.StrEnum):
+    """Where the pixels come from; what is not real says so wherever it appears."""
+
+    REAL = "real"
+    DERIVED = "derived"
+    """Real images, some of them cropped, mirrored and brightened to reach a larger count."""
+    SYNTHETIC = "synthetic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where a dataset's samples come from.
+
+    Attributes
+    ----------
+    origin
+        Real, derived from real, or synthetic.
+    source
+        The layout that was read, in words ("CIFAR-10 binary batches").
+    derived_frac
+        Share of the samples that are not images of the source as they are, 0 to 1.
+    note
+        One line that a reader of a figure should see ("1 of 5 batches present"), or "".
+    """
+
+    origin: Origin
+    source: str
+    derived_frac: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """The geometry and identity of a dataset, without its pixels.
+
+    Attributes
+    ----------
+    name
+        The name that it was asked for by ("mnist", "folder:PATH").
+    split
+        "train" or "test".
+    count
+        Samples.
+    image_shape
+        (H, W, C) of every image.
+    class_names
+        One name a class; a label indexes it.
+    fingerprint
+        Hexadecimal digest of what decides the samples: source files with their
+        sizes, split, size, limit, seed. Equal fingerprints mean equal samples.
+    """
+
+    name: str
+    split: str
+    count: int
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    provenance: Provenance
+    fingerprint: str
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one decoded image."""
+        height, width, channels = self.image_shape
+        return height * width * channels
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    """Which samples are asked for.
+
+    Attributes
+    ----------
+    name
+        "mnist", "cifar10", "imagenet" or "folder:PATH".
+    split
+        "train" or "test" (the validation split of ImageNet).
+    size
+        Grow (or cut) the dataset to this many samples; None leaves it as it is.
+    limit
+        Use only the first `limit` samples, after `size`; None uses all.
+    seed
+        Of the derived and synthetic samples.
+    synthetic
+        True asks for the stand-in, False refuses it, None takes it where no real files are found.
+    """
+
+    name: str
+    split: str = "train"
+    size: int | None = None
+    limit: int | None = None
+    seed: int = 0
+    synthetic: bool | None = None
+
+    @property
+    def store_id(self) -> str:
+        """The name of the folder that holds this dataset's stores ("imagenet-train-size4000")."""
+        name = self.name
+        if name.startswith("folder:"):
+            path = Path(name.removeprefix("folder:")).resolve()
+            tag = hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()
+            name = f"folder-{re.sub(r'[^A-Za-z0-9_.-]', '_', path.name)}-{tag}"
+        parts = [name, self.split]
+        parts += [f"size{self.size}"] if self.size is not None else []
+        parts += [f"limit{self.limit}"] if self.limit is not None else []
+        parts += [f"seed{self.seed}"] if self.seed else []
+        parts += ["synthetic"] if self.synthetic else []
+        return "-".join(parts)
+
+
+class Dataset(ABC):
+    """A sequence of samples. Picklable, so that several processes can encode it."""
+
+    @property
+    @abstractmethod
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset."""
+
+    @abstractmethod
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index` as (uint8 [H, W, C], label).
+
+        Raises
+        ------
+        CorruptDataError
+            The sample does not decode; the message names its file.
+        IndexError
+            `index` is not in ``range(len(self))``.
+        """
+
+    def __len__(self) -> int:
+        return self.info.count

@@ -1,0 +1,46 @@
+"""Digests of samples, orders and losses: what "the same" means, in one place.
+
+A sample's digest is BLAKE2b-128 over its pixels (uint8, H x W x C, C order)
+followed by its label (int64, little-endian). The digest of a set of samples is
+BLAKE2b-128 over the sample digests in the order of their indices, so that it
+does not depend on the order in which they were read.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+DIGEST_BYTES = 16
+
+Pixels = npt.NDArray[np.uint8]
+DigestTable = npt.NDArray[np.uint8]
+"""Sample digests, uint8 [N, 16], row i for sample i."""
+
+
+def sample_digest(pixels: Pixels, label: int) -> bytes:
+    """Return the 16-byte digest of one decoded sample: uint8 [H, W, C] and its label."""
+    digest = hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=DIGEST_BYTES)
+    digest.update(int(label).to_bytes(8, "little", signed=True))
+    return digest.digest()
+
+
+def set_digest(sample_digests: Iterable[bytes] | DigestTable) -> str:
+    """Return the hexadecimal digest of samples whose digests come in the order of their indices."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    if isinstance(sample_digests, np.ndarray):
+        digest.update(np.ascontiguousarray(sample_digests))
+    else:
+        for one in sample_digests:
+            digest.update(one)
+    return digest.hexdigest()
+
+
+def array_digest(array: npt.NDArray[np.generic]) -> str:
+    """Return the hexadecimal digest of an array's dtype, shape and little-endian bytes."""
+    plain = np.ascontiguousarray(array)
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    digest.update(f"{plain.dtype.newbyteorder('<').str}{plain.shape}".encode())
+    digest.update(plain.astype(plain.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,173 @@
+"""Every error that storebench raises on purpose, and the exit code each one turns into.
+
+::
+
+    StorebenchError                    2
+    ├── UsageError                     2   wrong words on the command line or in a scenario
+    │   ├── UnknownNameError           2   no such backend, dataset, model, ... (names the nearest)
+    │   ├── ScenarioError              2   a scenario file that does not validate
+    │   └── MissingDependencyError     2   an optional library is not installed
+    ├── DataNotFoundError              2   the files of a dataset are not where they were looked for
+    ├── OutputError                    2   a folder or file that cannot be written
+    ├── RegressionError                1   a confirmed regression (``check``)
+    ├── NotComparableError             3   no baseline, another environment
+    │   └── SchemaVersionError         3   a store or record written by another schema version
+    ├── InconclusiveError              4   the spread is too wide for the policy
+    └── IntegrityError                 5   wrong samples, a failed cell, nothing measured
+        ├── CorruptDataError           5   a dataset file that is truncated, hostile or not what it says
+        ├── CorruptStoreError          5   a store that is incomplete or damaged
+        ├── DigestMismatchError        5   a store that serves other samples than it was given
+        ├── DiskFullError              5   the disk filled up; nothing half-written is left
+        └── CellFailedError            5   a cell that could not be measured as it was asked for
+
+An error's text is one line: what is wrong, where, and what to do about it. The
+command line prints that line and exits with ``exit_code``; it never shows a
+traceback for one of these.
+"""
+
+import difflib
+import errno
+from collections.abc import Iterable
+from os import PathLike
+from typing import ClassVar, Self
+
+EXIT_OK = 0
+EXIT_REGRESSION = 1
+EXIT_USAGE = 2
+EXIT_NOT_COMPARABLE = 3
+EXIT_INCONCLUSIVE = 4
+EXIT_INTEGRITY = 5
+EXIT_INTERRUPTED = 130
+
+
+class StorebenchError(Exception):
+    """Say in one line what is wrong, where, and what to do.
+
+    Parameters
+    ----------
+    what
+        What is wrong, as a clause without a full stop.
+    where
+        The file, cell or option that it is about.
+    hint
+        What the person can do next, as an imperative sentence.
+    """
+
+    exit_code: ClassVar[int] = EXIT_USAGE
+
+    def __init__(
+        self, what: str, *, where: str | PathLike[str] | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(what, where, hint)
+        self.what = what
+        self.where = None if where is None else str(where)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        line = self.what if self.where is None else f"{self.where}: {self.what}"
+        line = line if self.hint is None else f"{line}. {self.hint}"
+        return " ".join(line.split())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments do not survive the default pickling, and errors do cross processes.
+        return (_rebuild, (type(self), self.what, self.where, self.hint))
+
+
+def _rebuild(kind: type[StorebenchError], what: str, where: str | None, hint: str | None) -> StorebenchError:
+    error = kind.__new__(kind)
+    StorebenchError.__init__(error, what, where=where, hint=hint)
+    return error
+
+
+class UsageError(StorebenchError):
+    """Wrong usage: an impossible value or combination of options."""
+
+
+class UnknownNameError(UsageError):
+    """A name that is not known; the nearest known one is offered."""
+
+    @classmethod
+    def of(cls, kind: str, name: str, known: Iterable[str], *, where: str | None = None) -> Self:
+        """Return the error for an unknown `name` of a `kind`, with the nearest of the `known` ones."""
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+        return cls(f"no {kind} is called {name!r}", where=where, hint=hint)
+
+
+class ScenarioError(UsageError):
+    """A scenario file with a misspelt key or an impossible value."""
+
+
+class MissingDependencyError(UsageError):
+    """An optional library is not installed; the hint is the line that installs it."""
+
+
+class DataNotFoundError(StorebenchError):
+    """The files of a dataset are not there; the hint says which to put where."""
+
+
+class OutputError(StorebenchError):
+    """Something cannot be written: read-only, no permission, already in use."""
+
+
+class RegressionError(StorebenchError):
+    """A regression that was measured and confirmed."""
+
+    exit_code = EXIT_REGRESSION
+
+
+class NotComparableError(StorebenchError):
+    """Two sides that must not be compared: another environment, no baseline."""
+
+    exit_code = EXIT_NOT_COMPARABLE
+
+
+class SchemaVersionError(NotComparableError):
+    """A store or record that another version of storebench wrote."""
+
+
+class InconclusiveError(StorebenchError):
+    """The spread is too wide to say anything under the policy."""
+
+    exit_code = EXIT_INCONCLUSIVE
+
+
+class IntegrityError(StorebenchError):
+    """Something is not what it claims to be, so no figure may rest on it."""
+
+    exit_code = EXIT_INTEGRITY
+
+
+class CorruptDataError(IntegrityError):
+    """A dataset file that is truncated, damaged, hostile or of another format."""
+
+
+class CorruptStoreError(IntegrityError):
+    """A store that is incomplete or damaged."""
+
+
+class DigestMismatchError(IntegrityError):
+    """A store whose samples are not the ones that were written to it."""
+
+
+class DiskFullError(IntegrityError):
+    """The disk (or a quota) is full."""
+
+
+class CellFailedError(IntegrityError):
+    """A cell that could not be measured in the state that was asked for."""
+
+
+def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError:
+    """Return the storebench error that says in one line what an `OSError` while writing means."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(
+            "the disk is full; nothing half-written was kept",
+            where=where,
+            hint="Free some space or pass --out.",
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        reason = "the filesystem is read-only" if error.errno == errno.EROFS else "no permission to write"
+        return OutputError(reason, where=where, hint="Name a folder that you may write with --out.")
+    return OutputError(error.strerror or str(error), where=where)

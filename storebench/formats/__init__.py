@@ -1,0 +1,26 @@
+"""Storage formats: containers for encoded images, all behind one contract."""
+
+from storebench.formats.base import Format, FormatInfo, Reader, ReaderInfo, Traits, Writer
+from storebench.formats.registry import (
+    PAPER_BACKENDS,
+    Backend,
+    format_names,
+    get_format,
+    open_reader,
+    parse_backend,
+)
+
+__all__ = [
+    "PAPER_BACKENDS",
+    "Backend",
+    "Format",
+    "FormatInfo",
+    "Reader",
+    "ReaderInfo",
+    "Traits",
+    "Writer",
+    "format_names",
+    "get_format",
+    "open_reader",
+    "parse_backend",
+]

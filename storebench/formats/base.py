@@ -1,0 +1,242 @@
+"""The contract between the harness and a storage format: Format, Writer, Reader.
+
+A format is a container: it keeps payloads (bytes that a codec made) and labels
+in an order, and gives them back by index. It decides nothing else: the order
+of reading, the decoding and the augmentation belong to the harness, so that
+every format trains the same network on the same batches.
+
+``tests/contracts/format_contract.py`` is the test suite of this contract; a
+third party's format inherits it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.codecs import Payload
+from storebench.errors import UsageError
+from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
+
+Indices = npt.NDArray[np.int64]
+"""Sample indices, int64 [n], each in range(count), in the order that is asked for."""
+
+Batch = npt.NDArray[np.uint8]
+"""Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a format can and cannot do; the harness acts on it and records what it did.
+
+    Attributes
+    ----------
+    processes
+        How many processes may open one store at a time; None for any number.
+    fork_safe
+        Whether a reader that is open may be used on both sides of a fork. The
+        harness never does; it is said for people who embed a reader.
+    random_access
+        Whether one sample costs about one sample, wherever it lies.
+    releases_gil
+        Whether most of a fetch runs without Python's interpreter lock, so that threads help.
+    holds_pixels
+        Whether opening reads and decodes everything into memory, so that a fetch touches no disk.
+    note
+        What the harness does about a limit ("each reader opens a hard-linked snapshot").
+    """
+
+    processes: int | None = None
+    fork_safe: bool = False
+    random_access: bool = True
+    releases_gil: bool = False
+    holds_pixels: bool = False
+    note: str = ""
+
+
+class Writer(ABC):
+    """Take payloads and labels in order and put them into a folder.
+
+    The folder is the store's temporary one: it exists, is empty and belongs to
+    this writer. Used as a context manager: leaving it normally calls `close`,
+    leaving it by an exception calls `abort`.
+
+    Parameters
+    ----------
+    folder
+        Where the data files go.
+    spec
+        Dataset geometry, format and codec. ``spec.dataset.count`` samples will come.
+    """
+
+    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+        self.folder = folder
+        self.spec = spec
+
+    @abstractmethod
+    def append(self, payload: Payload, label: int) -> None:
+        """Add the next sample. `payload` is only valid during the call."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is pending and sync every file to disk. Called once, when all samples came."""
+
+    def abort(self) -> None:  # noqa: B027 - most writers have nothing but files to let go of
+        """Let go of handles and locks without caring for the data; the folder is removed afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class Reader(ABC):
+    """Give samples back by index. Opened in the process that uses it and never carried across a fork.
+
+    When a fetch returns, every byte is in memory that is private to the caller:
+    a reader that hands out views of a mapped file would move its page faults
+    into somebody else's clock.
+
+    Parameters
+    ----------
+    store
+        The store's folder.
+    manifest
+        What the store says of itself.
+    options
+        The backend's options ("readahead" -> "off"); see `Backend.options`.
+        Unknown ones are refused by `Format.reader`.
+
+    Attributes
+    ----------
+    labels
+        int64 [count]; in memory from the opening on.
+    payload_codec
+        The codec of what `fetch` returns: the store's, or "raw" for a reader
+        that has decoded everything at its opening.
+    """
+
+    options_help: ClassVar[Mapping[str, str]] = {}
+    """Option name -> one line of what it does and which values it takes."""
+
+    labels: npt.NDArray[np.int64]
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        self.store = store
+        self.manifest = manifest
+        self.options = options
+        self.image_shape = manifest.dataset.image_shape
+        self.payload_codec = manifest.codec
+
+    @abstractmethod
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`, in that order, as bytes that the caller owns."""
+
+    @abstractmethod
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Copy raw pixels of `indices` into ``out[:len(indices)]``, one copy from the store to the batch.
+
+        Only where `payload_codec` is "raw".
+
+        Returns
+        -------
+        int
+            Bytes of payload that were copied.
+        """
+
+    def plan(self, batches: Sequence[Indices]) -> None:  # noqa: B027 - looking ahead is optional
+        """Learn which batches this reader will be asked for, in that order, until the next plan.
+
+        A reader may use it to read ahead. `fetch` and `fetch_into` calls follow
+        the plan, one call a batch; a call that departs from it must still be
+        answered rightly.
+        """
+
+    def notes(self) -> dict[str, str]:
+        """Return what a reader of the results should know of how this reader worked, by name."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of every handle, lock and temporary file. Calling it twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderInfo:
+    """One way into a format: its class, and what it says of itself where it differs from the format."""
+
+    reader: type[Reader]
+    summary: str
+    traits: Traits | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatInfo:
+    """The face of a format: name, default codec and reader, what it needs."""
+
+    name: str
+    summary: str
+    default_codec: str
+    default_reader: str
+    traits: Traits = field(default_factory=Traits)
+
+
+class Format(ABC):
+    """A storage format: makes writers and readers, and knows which files hold the data."""
+
+    info: ClassVar[FormatInfo]
+
+    @abstractmethod
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        """Return the ways in, by name; ``info.default_reader`` is one of them."""
+
+    @abstractmethod
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        """Return a writer into the empty `folder`."""
+
+    def reader(
+        self,
+        store: Path,
+        manifest: Manifest,
+        name: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Reader:
+        """Open the store in this process with the reader called `name` (the default one if None)."""
+        info = self.readers()[name or self.info.default_reader]
+        options = options or {}
+        for option in options:
+            if option not in info.reader.options_help:
+                known = ", ".join(info.reader.options_help) or "it has none"
+                raise UsageError(
+                    f"the reader {self.info.name}:{name} has no option {option!r}",
+                    hint=f"Its options: {known}.",
+                )
+        return info.reader(store, manifest, options)
+
+    def traits(self, reader: str | None = None) -> Traits:
+        """Return the traits of one reader of this format."""
+        return self.readers()[reader or self.info.default_reader].traits or self.info.traits
+
+    def data_files(self, store: Path) -> list[Path]:
+        """Return every file of the store that holds samples: what is evicted, counted and measured."""
+        own = {MANIFEST_NAME, DIGESTS_NAME}
+        return sorted(path for path in store.rglob("*") if path.is_file() and path.name not in own)

@@ -1,0 +1,182 @@
+"""Which formats there are, and how a backend's name is read.
+
+A backend is ``FORMAT[+CODEC][:READER][?OPTION=VALUE,...]``: ``lmdb``,
+``lmdb+jpeg``, ``memory:native``, ``lmdb:get?readahead=off``. ``png`` is short
+for ``files+png``. Built-in formats are listed here by "module:Class" and
+imported when they are first used; others come through the entry-point group
+``storebench.formats``, whose entries name a `Format` subclass.
+"""
+
+import functools
+import importlib
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+
+from storebench.codecs import CODECS, get_codec
+from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
+from storebench.formats.base import Format, Reader, Traits
+from storebench.manifest import Manifest
+
+ENTRY_POINT_GROUP = "storebench.formats"
+
+PAPER_BACKENDS = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
+"""The storage ways of Lim, Young and Patton (2016), in the paper's order."""
+
+ALIASES = {"png": "files+png", "jpeg": "files+jpeg"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatEntry:
+    """Where a format's class is, and what installs the library it needs."""
+
+    target: str
+    install: str | None = None
+
+
+BUILTIN: dict[str, FormatEntry] = {
+    "files": FormatEntry(target="storebench.formats.files:FilesFormat"),
+    "hdf5": FormatEntry(
+        target="storebench.formats.hdf5:Hdf5Format", install="pip install 'storebench[hdf5]'"
+    ),
+    "memory": FormatEntry(target="storebench.formats.memory:MemoryFormat"),
+    "leveldb": FormatEntry(
+        target="storebench.formats.leveldb:LevelDbFormat", install="pip install 'storebench[leveldb]'"
+    ),
+    "lmdb": FormatEntry(
+        target="storebench.formats.lmdb:LmdbFormat", install="pip install 'storebench[lmdb]'"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """Format, codec, reader and the reader's options: one way of keeping and reading images.
+
+    ``str(backend)`` is the shortest name that means it.
+    """
+
+    format: str
+    codec: str
+    reader: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        info = get_format(self.format).info
+        name = self.format
+        if self.codec != info.default_codec:
+            name += f"+{self.codec}"
+        if name == "files":
+            name = "png"
+        elif name == "files+jpeg":
+            name = "jpeg"
+        # The paper's memory backends are always written out: which of the two is the point.
+        if self.reader != info.default_reader or self.format == "memory":
+            name += f":{self.reader}"
+        if self.options:
+            name += "?" + ",".join(f"{key}={value}" for key, value in self.options)
+        return name
+
+    @property
+    def store_name(self) -> str:
+        """The name of the folder of the store that this backend reads ("lmdb+raw")."""
+        return f"{self.format}+{self.codec}"
+
+    @property
+    def traits(self) -> Traits:
+        """What this way in can and cannot do."""
+        return get_format(self.format).traits(self.reader)
+
+
+def entry_points() -> dict[str, FormatEntry]:
+    """Return the formats that other installed packages add."""
+    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return {point.name: FormatEntry(target=point.value) for point in found}
+
+
+def format_names() -> list[str]:
+    """Return the names of all known formats, built-in ones first."""
+    return [*BUILTIN, *(name for name in sorted(entry_points()) if name not in BUILTIN)]
+
+
+@functools.cache
+def get_format(name: str) -> Format:
+    """Return the format called `name`.
+
+    Raises
+    ------
+    UnknownNameError
+        No format has that name.
+    MissingDependencyError
+        The library that it needs is not installed.
+    """
+    entry = BUILTIN.get(name) or entry_points().get(name)
+    if entry is None:
+        raise UnknownNameError.of("format", name, [*format_names(), *ALIASES])
+    module, _, attribute = entry.target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)()
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"the format {name!r} needs the library {error.name!r}, which is not installed",
+            hint=f"Run: {entry.install}." if entry.install else None,
+        ) from error
+    assert isinstance(found, Format)
+    return found
+
+
+def parse_backend(text: str) -> Backend:
+    """Read a backend's name.
+
+    Raises
+    ------
+    UnknownNameError
+        Its format, codec or reader is not known; the nearest name is offered.
+    UsageError
+        It is not of the form FORMAT[+CODEC][:READER][?OPTION=VALUE,...].
+    """
+    body, _, tail = text.strip().partition("?")
+    body, _, reader = body.partition(":")
+    body = ALIASES.get(body, body)
+    name, _, codec = body.partition("+")
+    if not name:
+        raise UsageError(
+            f"no backend is called {text!r}", hint="Write FORMAT[+CODEC][:READER], such as lmdb+jpeg."
+        )
+    found = get_format(name)
+    readers = found.readers()
+    reader = reader or found.info.default_reader
+    if reader not in readers:
+        raise UnknownNameError.of(f"reader of {name}", reader, readers)
+    codec = codec or found.info.default_codec
+    if codec not in CODECS:
+        raise UnknownNameError.of("codec", codec, CODECS)
+    return Backend(
+        format=name, codec=get_codec(codec).name, reader=reader, options=_parse_options(text, tail)
+    )
+
+
+def _parse_options(text: str, tail: str) -> tuple[tuple[str, str], ...]:
+    pairs = [pair.partition("=") for pair in tail.split(",") if pair]
+    if any(not key or not value for key, _, value in pairs):
+        raise UsageError(
+            f"cannot read the options of {text!r}", hint="Write them as ?OPTION=VALUE,OPTION=VALUE."
+        )
+    return tuple(sorted((key, value) for key, _, value in pairs))
+
+
+def open_reader(store: Path | str, reader: str | None = None, **options: str) -> Reader:
+    """Open a store in this process: the way in for people who use a reader on its own.
+
+    Parameters
+    ----------
+    store
+        A store's folder (it holds ``manifest.json``).
+    reader
+        The reader's name; None for the format's default.
+    **options
+        The reader's options.
+    """
+    folder = Path(store)
+    manifest = Manifest.read(folder)
+    return get_format(manifest.format).reader(folder, manifest, reader, options)

@@ -1,0 +1,1 @@
+"""Batches from a store to the training loop: orders, augmentation, loaders."""

@@ -1,0 +1,1 @@
+"""Ask the kernel what really happened: page cache, counters, environment."""

@@ -1,0 +1,1 @@
+"""Records into tables, plots, verdicts and one page."""

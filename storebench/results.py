@@ -1,0 +1,479 @@
+"""The record: one per replicate and epoch, and the folder that a run writes.
+
+A run's folder::
+
+    RUN/
+      run.json         run id, the resolved scenario, the versions
+      records.jsonl    one record a line, appended and fsynced one at a time
+      steps/           one Parquet file a record: a row for each step
+      logs/            what a failed cell printed
+
+Nothing in it is ever overwritten.
+
+Schema versions
+---------------
+1. The first.
+"""
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
+
+SCHEMA_VERSION = 1
+RECORDS_NAME = "records.jsonl"
+RUN_NAME = "run.json"
+STEPS_DIR = "steps"
+LOGS_DIR = "logs"
+
+
+class CacheVerdict(enum.StrEnum):
+    """Whether the page cache was in the state that the cell asked for."""
+
+    VERIFIED = "verified"
+    UNVERIFIED = "unverified"
+    """Nothing was asked for, or the kernel cannot be asked."""
+    FAILED = "failed"
+
+
+class Status(enum.StrEnum):
+    """Whether a record may be used."""
+
+    OK = "ok"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One point of a benchmark. Everything that decides what is measured, and nothing else.
+
+    Attributes
+    ----------
+    dataset
+        "mnist", "cifar10", "imagenet" or "folder:PATH".
+    size, limit
+        As in `storebench.datasets.base.DatasetSpec`.
+    data_seed
+        Seed of derived and synthetic samples.
+    synthetic
+        True where the stand-in was asked for; null takes real files where there are any.
+    backend
+        The backend's full name; `format`, `codec`, `reader`, `reader_options` are its parts.
+    loader
+        How batches reach the loop: "processes" (the DataLoader), "threads", "ring".
+    workers
+        Producers beside the loop; 0 loads in the loop's own process.
+    model
+        Network, or "none" where nothing is computed.
+    compute
+        "real", "none", or "emulated:MILLISECONDS" (a sleep that stands for an accelerator).
+    cache
+        Requested page-cache state at the start of each epoch: "cold", "warm" or "any".
+    max_steps
+        Stop an epoch after so many steps; null runs it whole.
+    warmup_steps
+        First steps of an epoch that are recorded and flagged, and left out of rates on both sides.
+    seed
+        Of the order, the augmentation and the network.
+    threads
+        torch's intra-op threads in the training process; null leaves torch's default.
+    """
+
+    dataset: str
+    split: str = "train"
+    size: int | None = None
+    limit: int | None = None
+    data_seed: int = 0
+    synthetic: bool | None = None
+    backend: str
+    format: str
+    codec: str
+    reader: str
+    reader_options: tuple[tuple[str, str], ...] = ()
+    loader: str = "processes"
+    workers: int = 0
+    batch_size: int
+    model: str
+    compute: str = "real"
+    device: str = "cpu"
+    seed: int = 0
+    shuffle: bool = True
+    epochs: int = 1
+    max_steps: int | None = None
+    warmup_steps: int = 0
+    cache: str = "any"
+    threads: int | None = None
+
+    @functools.cached_property
+    def cell_id(self) -> str:
+        """Twelve hexadecimal digits that identify this cell."""
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Percentiles:
+    """Distribution of a duration over the timed steps, in nanoseconds."""
+
+    p50: int
+    p95: int
+    p99: int
+    max: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digests:
+    """Proof that two cells trained on the same thing; hexadecimal, equal where the thing is equal.
+
+    Attributes
+    ----------
+    samples
+        Decoded pixels and labels of all samples that the epoch served, by index,
+        before augmentation (`storebench.digests`). Null where pixels were not checked.
+    order
+        The order in which the indices were served.
+    loss
+        The loss of every step, bit by bit (float32). Null where nothing was computed.
+    """
+
+    samples: str | None
+    order: str
+    loss: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """What the epoch served, counted from the indices that the batches carried."""
+
+    expected: int
+    served: int
+    unique: int
+    duplicates: int
+    missing: int
+    pixels_checked: int
+    pixels_wrong: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether each expected sample came exactly once and no checked pixel was wrong."""
+        return self.duplicates == 0 and self.missing == 0 and self.pixels_wrong == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Loss of the first and of the last step."""
+
+    first: float
+    last: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreFacts:
+    """What the store is, as its manifest says."""
+
+    count: int
+    image_shape: tuple[int, int, int]
+    payload_bytes: int
+    file_bytes: int
+    bytes_on_disk: int
+    build_s: float
+    samples_digest: str
+    lossless: bool
+    origin: str
+    source: str
+    derived_frac: float
+    provenance_note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheFacts:
+    """State of the page cache for the store's files, requested and measured.
+
+    Attributes
+    ----------
+    method
+        How it was brought about and counted ("fadvise+cachestat"), or "none".
+    resident_frac_before, resident_frac_after
+        Resident pages over all pages of the store's data files, just before the
+        first timed step and just after the last; null where nothing could count them.
+    applies_to
+        "epoch", or "open" for a reader that holds everything in memory from its opening on.
+    reason
+        Why the verdict is not "verified", or "".
+    """
+
+    requested: str
+    method: str
+    resident_frac_before: float | None
+    resident_frac_after: float | None
+    verdict: CacheVerdict
+    applies_to: str = "epoch"
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """What the kernel counted for the training process and its workers over the epoch's steps.
+
+    Null means that it could not be read; `reasons` says why, by name.
+
+    Attributes
+    ----------
+    device_read_bytes
+        Bytes that block devices delivered for these processes (/proc/PID/io read_bytes).
+    block_device_read_bytes
+        What the store's block device delivered to anybody in the same time (/sys/block stat).
+    major_faults, minor_faults
+        Page faults that waited for I/O, and that did not.
+    read_calls
+        read-like system calls (/proc/PID/io syscr).
+    peak_rss_bytes
+        Largest resident set of the training process and of its workers, added up.
+    read_amplification
+        device_read_bytes over payload bytes.
+    """
+
+    device_read_bytes: int | None = None
+    block_device_read_bytes: int | None = None
+    major_faults: int | None = None
+    minor_faults: int | None = None
+    read_calls: int | None = None
+    voluntary_switches: int | None = None
+    involuntary_switches: int | None = None
+    cpu_user_s: float | None = None
+    cpu_system_s: float | None = None
+    peak_rss_bytes: int | None = None
+    read_amplification: float | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """Rates that physics sets, measured in the same run; null where not measured.
+
+    Attributes
+    ----------
+    gather_samples_per_s
+        numpy.take(..., out=) of the same samples from one array in memory, same process.
+    memory_bytes_per_s
+        The same gather in bytes.
+    device_random_1_bytes_per_s, device_random_16_bytes_per_s
+        O_DIRECT reads of one payload's size at random offsets, 1 and 16 at a time.
+    device_sequential_bytes_per_s
+        O_DIRECT reads of 4 MiB in a row.
+    """
+
+    gather_samples_per_s: float | None = None
+    memory_bytes_per_s: float | None = None
+    device_random_1_bytes_per_s: float | None = None
+    device_random_16_bytes_per_s: float | None = None
+    device_sequential_bytes_per_s: float | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Where it was measured.
+
+    Attributes
+    ----------
+    key
+        Digest of `match`: equal keys mean comparable seconds.
+    match
+        What must be equal for two results to be compared.
+    notes
+        What a reader may want to know beside it.
+    """
+
+    key: str
+    match: dict[str, Any]
+    notes: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One epoch of one replicate of one cell.
+
+    Sums of time are over the timed steps (all but the flagged warm-up steps) of
+    this epoch; producer times (`fetch_s`, `decode_s`, `prep_s`) are summed over
+    all workers, so they may exceed the wall time.
+
+    Attributes
+    ----------
+    replicate
+        Which fresh process of the cell, from 0; also the round in which it ran.
+    samples, steps
+        Served in the epoch, warm-up steps included.
+    epoch_s
+        Wall time from asking for the first batch to the end of the last step.
+    timed_samples, timed_s
+        Samples of the timed steps, and the wall time from the first timed step to the last.
+    samples_per_s
+        timed_samples / timed_s.
+    data_wait_s, h2d_s, compute_s, overhead_s
+        Their sum is timed_s: overhead is what the other three leave unexplained.
+    accelerator_util_frac
+        compute_s / timed_s; `au_kind` says whether the compute was "real" or "emulated".
+    handover_s
+        From a producer finishing a batch to the loop having it, less the time that the
+        batch lay ready in the queue: what moving it cost.
+    time_to_first_batch_s
+        The first wait of the epoch (readers are open by then).
+    open_s
+        Opening the reader, the longest of the producers.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    storebench_version: str
+    run_id: str
+    cell: Cell
+    replicate: int
+    epoch: int
+    status: Status = Status.OK
+    failure: str | None = None
+    started_utc: str
+    samples: int = 0
+    steps: int = 0
+    epoch_s: float = 0.0
+    timed_samples: int = 0
+    timed_steps: int = 0
+    timed_s: float = 0.0
+    samples_per_s: float = 0.0
+    payload_bytes: int = 0
+    payload_bytes_per_s: float = 0.0
+    data_wait_s: float = 0.0
+    h2d_s: float = 0.0
+    compute_s: float = 0.0
+    overhead_s: float = 0.0
+    data_wait_frac: float = 0.0
+    accelerator_util_frac: float | None = None
+    au_kind: str = "none"
+    fetch_s: float = 0.0
+    decode_s: float = 0.0
+    prep_s: float = 0.0
+    handover_s: float = 0.0
+    data_wait_ns: Percentiles | None = None
+    time_to_first_batch_s: float = 0.0
+    open_s: float = 0.0
+    digests: Digests | None = None
+    coverage: Coverage | None = None
+    loss: Loss | None = None
+    test_accuracy: float | None = None
+    test_samples: int = 0
+    store: StoreFacts | None = None
+    cache: CacheFacts | None = None
+    counters: Counters = field(default_factory=Counters)
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    reader_notes: dict[str, str] = field(default_factory=dict)
+    steps_file: str | None = None
+    environment: Environment | None = None
+
+
+@functools.cache
+def _adapter() -> Any:
+    # pydantic costs a quarter of a second to import; --help must not pay it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Record)
+
+
+def record_to_dict(record: Record) -> dict[str, Any]:
+    """Return a record as plain JSON values, as it stands in ``records.jsonl``."""
+    return dataclasses.asdict(record)
+
+
+def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
+    """Build a record from JSON values and check every field.
+
+    Raises
+    ------
+    SchemaVersionError
+        Another version of the schema.
+    CorruptDataError
+        A field is missing, misspelt or of the wrong type; the message names it.
+    """
+    import pydantic
+
+    version = raw.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise SchemaVersionError(
+            f"a record of schema version {version}, this storebench reads {SCHEMA_VERSION}",
+            where=where,
+            hint="Run the scenario again, or use the storebench that wrote it.",
+        )
+    try:
+        record: Record = _adapter().validate_python(raw, strict=False)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise CorruptDataError(f"not a record: {name}: {first['msg']}", where=where) from None
+    return record
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a record, as docs/schema.md prints it."""
+    schema: dict[str, Any] = _adapter().json_schema()
+    return schema
+
+
+def append_record(run: Path, record: Record) -> None:
+    """Append a record to a run's folder and sync it to disk before returning."""
+    line = json.dumps(record_to_dict(record), sort_keys=True) + "\n"
+    path = run / RECORDS_NAME
+    with path.open("ab") as file:
+        if file.tell() and not _ends_with_newline(path):
+            file.write(b"\n")  # a killed run left half a line: end it, so that only that line is lost
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def read_records(path: Path | str) -> list[Record]:
+    """Read the records of a run's folder, of a ``records.jsonl`` or of a ``--json`` array.
+
+    A half-written line (a killed run) is dropped; a line that is whole JSON but
+    not a record is an error.
+
+    Raises
+    ------
+    DataNotFoundError
+        There are no records there.
+    """
+    source = Path(path)
+    source = source / RECORDS_NAME if source.is_dir() else source
+    if not source.is_file():
+        raise DataNotFoundError(
+            "no records here", where=path, hint="Name a folder that 'storebench bench' wrote."
+        )
+    text = source.read_text(encoding="utf-8", errors="replace")
+    if text.lstrip().startswith("["):
+        raw = json.loads(text)
+    else:
+        raw = [parsed for line in text.splitlines() if (parsed := _parse_line(line)) is not None]
+    records = [record_from_dict(one, where=f"{source}:{number}") for number, one in enumerate(raw, start=1)]
+    if not records:
+        raise DataNotFoundError(
+            "the file holds no whole record", where=source, hint="Run the scenario again."
+        )
+    return records
+
+
+def _parse_line(line: str) -> dict[str, Any] | None:
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None

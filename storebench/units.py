@@ -1,0 +1,86 @@
+"""Every metric once: its name in records and tables, unit, direction, and one line of meaning."""
+
+import enum
+from dataclasses import dataclass
+
+
+class Better(enum.StrEnum):
+    """Which direction is an improvement."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A figure that storebench reports.
+
+    Attributes
+    ----------
+    name
+        Field of a record.
+    label
+        What a table's head or an axis says, without the unit.
+    unit
+        "s", "ns", "bytes", "samples/s", "bytes/s", "" for a share or a count.
+    """
+
+    name: str
+    label: str
+    unit: str
+    better: Better
+    meaning: str
+
+
+def _metric(name: str, label: str, unit: str, better: Better, meaning: str) -> Metric:
+    return Metric(name=name, label=label, unit=unit, better=better, meaning=meaning)
+
+
+_LOW, _HIGH, _NONE = Better.LOWER, Better.HIGHER, Better.NEITHER
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        _metric(
+            "samples_per_s",
+            "throughput",
+            "samples/s",
+            _HIGH,
+            "samples of the timed steps over their wall time",
+        ),
+        _metric(
+            "payload_bytes_per_s", "payload rate", "bytes/s", _HIGH, "payload bytes asked for over wall time"
+        ),
+        _metric("epoch_s", "epoch", "s", _LOW, "asking for the first batch to the end of the last step"),
+        _metric("timed_s", "timed wall time", "s", _LOW, "first timed step to the end of the last"),
+        _metric("data_wait_s", "data wait", "s", _LOW, "the loop was blocked on the loader"),
+        _metric("h2d_s", "copy to device", "s", _LOW, "host-to-device copies; 0 on a CPU"),
+        _metric(
+            "compute_s", "compute", "s", _LOW, "forward, backward and optimizer, the device synchronised"
+        ),
+        _metric("overhead_s", "overhead", "s", _LOW, "what wait, copy and compute leave unexplained"),
+        _metric("data_wait_frac", "data-wait fraction", "", _LOW, "data wait / (data wait + H2D + compute)"),
+        _metric("accelerator_util_frac", "accelerator utilization", "", _HIGH, "compute / whole time"),
+        _metric("fetch_s", "fetch", "s", _LOW, "bytes from the store into private memory, all producers"),
+        _metric("decode_s", "decode", "s", _LOW, "bytes into pixels, all producers"),
+        _metric("prep_s", "prep", "s", _LOW, "augment and collate, all producers"),
+        _metric("handover_s", "hand-over", "s", _LOW, "moving finished batches from producers to the loop"),
+        _metric("time_to_first_batch_s", "first batch", "s", _LOW, "the first wait of the epoch"),
+        _metric("open_s", "open", "s", _LOW, "opening the reader, the longest of the producers"),
+        _metric(
+            "bytes_on_disk", "size on disk", "bytes", _LOW, "blocks allocated for the store's data files"
+        ),
+        _metric("build_s", "build", "s", _LOW, "writing the store, from the first sample to synced"),
+        _metric("test_accuracy", "test accuracy", "", _HIGH, "share of test samples classified rightly"),
+        _metric("device_read_bytes", "device reads", "bytes", _LOW, "bytes that block devices delivered"),
+        _metric(
+            "read_amplification", "read amplification", "", _LOW, "device bytes over payload bytes asked for"
+        ),
+        _metric("major_faults", "major faults", "", _LOW, "page faults that waited for I/O"),
+        _metric("minor_faults", "minor faults", "", _NONE, "page faults that did not wait"),
+        _metric("read_calls", "read calls", "", _NONE, "read-like system calls"),
+        _metric("peak_rss_bytes", "peak memory", "bytes", _LOW, "largest resident sets, added up"),
+    )
+}
+"""Metric by name."""
