@@ -1,4 +1,4 @@
-"""storebench: how should image training data lie on disk?"""
+"""Measure how image training data should lie on disk."""
 
 from storebench._version import __version__
 

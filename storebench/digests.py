@@ -21,7 +21,7 @@ DigestTable = npt.NDArray[np.uint8]
 
 def sample_digest(pixels: Pixels, label: int) -> bytes:
     """Return the 16-byte digest of one decoded sample: uint8 [H, W, C] and its label."""
-    digest = hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=DIGEST_BYTES)
+    digest = hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=DIGEST_BYTES)
     digest.update(int(label).to_bytes(8, "little", signed=True))
     return digest.digest()
 
@@ -30,7 +30,7 @@ def set_digest(sample_digests: Iterable[bytes] | DigestTable) -> str:
     """Return the hexadecimal digest of samples whose digests come in the order of their indices."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     if isinstance(sample_digests, np.ndarray):
-        digest.update(np.ascontiguousarray(sample_digests))
+        digest.update(np.ascontiguousarray(sample_digests).data)
     else:
         for one in sample_digests:
             digest.update(one)

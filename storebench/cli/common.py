@@ -1,0 +1,117 @@
+"""What every verb shares: consoles, progress, and turning an error into one line and an exit code."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from storebench import errors
+
+STORES_ENV = "STOREBENCH_STORES"
+RUNS_ENV = "STOREBENCH_RUNS"
+
+PLAIN_LINE_EVERY_S = 10.0
+
+
+def stores_dir() -> Path:
+    """Return the folder that stores are kept in: STOREBENCH_STORES, or ./stores."""
+    return Path(os.environ.get(STORES_ENV, "stores"))
+
+
+def runs_dir() -> Path:
+    """Return the folder that runs are kept in: STOREBENCH_RUNS, or ./runs."""
+    return Path(os.environ.get(RUNS_ENV, "runs"))
+
+
+def say(line: str) -> None:
+    """Write one line for a person to standard error; standard output is for programs."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def fail(error: errors.StorebenchError) -> NoReturn:
+    """Print the error's one line and leave with its exit code."""
+    say(f"storebench: {error}")
+    raise typer.Exit(error.exit_code)
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn our errors, failed writes and an interrupt into one line and the right exit code."""
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except errors.StorebenchError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        say("storebench: interrupted; nothing half-written was kept")
+        raise typer.Exit(errors.EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        # The reader of our standard output (head, less) has gone: that is no error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(errors.EXIT_OK) from None
+    except OSError as error:
+        fail(errors.from_os_error(error, error.filename or "."))
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+Advance = Callable[[int, int], None]
+"""Called with (done, total) as work goes on."""
+
+
+@contextmanager
+def progress(title: str, unit: str = "images") -> Iterator[Advance]:
+    """Show progress with rate and time left: a bar when a person watches, plain lines otherwise."""
+    if sys.stderr.isatty():
+        with _bar(title, unit) as advance:
+            yield advance
+    else:
+        yield _plain_lines(title, unit)
+
+
+def _plain_lines(title: str, unit: str) -> Advance:
+    started = last = time.monotonic()
+
+    def advance(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done < total and now - last < PLAIN_LINE_EVERY_S:
+            return
+        last = now
+        rate = done / max(now - started, 1e-9)
+        left = (total - done) / rate if rate else 0.0
+        say(f"{title}: {done:,} of {total:,} {unit}, {rate:,.0f} {unit}/s, {left:.0f} s left")
+
+    return advance
+
+
+@contextmanager
+def _bar(title: str, unit: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None, rate="")
+
+        def advance(done: int, total: int) -> None:
+            speed = bar.tasks[0].speed
+            bar.update(task, completed=done, total=total, rate=f"{speed:,.0f} {unit}/s" if speed else "")
+
+        yield advance

@@ -1,0 +1,40 @@
+"""The command line's root: every verb is a module beside this one, imported here and light to import."""
+
+from typing import Annotated
+
+import typer
+
+from storebench._version import __version__
+
+app = typer.Typer(
+    name="storebench",
+    help="Measure how image training data should lie on disk, under real training, with proof.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"storebench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Measure how image training data should lie on disk, under real training, with proof."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
