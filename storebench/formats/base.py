@@ -124,13 +124,17 @@ class Reader(ABC):
         int64 [count]; in memory from the opening on.
     payload_codec
         The codec of what `fetch` returns: the store's, or "raw" for a reader
-        that has decoded everything at its opening.
+        that decodes by itself (at its opening, or in its own threads).
+    last_decode_ns
+        How much of the last `fetch_into` was decoding, in nanoseconds of its
+        wall time; 0 for readers that only copy.
     """
 
     options_help: ClassVar[Mapping[str, str]] = {}
     """Option name -> one line of what it does and which values it takes."""
 
     labels: npt.NDArray[np.int64]
+    last_decode_ns: int = 0
 
     def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
         self.store = store

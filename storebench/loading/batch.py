@@ -1,0 +1,114 @@
+"""What travels between a producer and the training loop: requests, batches and the spans measured on the way."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from storebench.errors import StorebenchError
+from storebench.formats.base import Indices
+from storebench.formats.registry import Backend
+from storebench.loading.augment import Augment
+
+LOOP_WORKER = -1
+"""The worker number of batches that the loop's own process made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadJob:
+    """What a producer needs to know, once: which store, how to read it, what to do to the images."""
+
+    store: Path
+    backend: Backend
+    augment: Augment = field(default_factory=Augment)
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochPlan:
+    """The batches of one epoch, in order.
+
+    Attributes
+    ----------
+    batches
+        Index arrays, int64.
+    check
+        Digest the decoded pixels of every sample. It costs time: only in passes that are not timed.
+    """
+
+    epoch: int
+    batches: list[Indices]
+    check: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRequest:
+    """One batch to make. `plan` comes with a producer's first batch of an epoch: all that it will be asked for."""
+
+    epoch: int
+    step: int
+    indices: Indices
+    check: bool = False
+    plan: list[Indices] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spans:
+    """When a batch was made, by ``time.perf_counter_ns`` (one clock for all processes on Linux).
+
+    fetch, decode and prep follow one another from `start_ns`; `ready_ns` is when the batch was whole.
+    """
+
+    start_ns: int
+    fetch_ns: int
+    decode_ns: int
+    prep_ns: int
+    ready_ns: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Batch:
+    """Samples for one step.
+
+    Attributes
+    ----------
+    pixels
+        uint8 [n, H, W, C], augmented.
+    labels
+        int64 [n], in numpy: so few bytes travel faster beside the pixels than in a tensor of their own.
+    indices
+        int64 [n], which samples these are.
+    digests
+        uint8 [n, 16], digests of the decoded samples before augmentation; None unless asked for.
+    """
+
+    pixels: torch.Tensor
+    labels: Indices
+    indices: Indices
+    spans: Spans
+    payload_bytes: int
+    worker: int = LOOP_WORKER
+    digests: npt.NDArray[np.uint8] | None = None
+
+    def pin_memory(self) -> "Batch":
+        """Move the pixels to page-locked memory (called by the DataLoader's pinning thread)."""
+        self.pixels = self.pixels.pin_memory()
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """What a producer says when it has opened (or closed) its reader."""
+
+    pid: int
+    open_ns: int
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An error that happened in a producer, carried to the loop as it is."""
+
+    error: StorebenchError

@@ -1,0 +1,216 @@
+"""How batches reach the loop: the contract of a loader, and the one that is torch's DataLoader.
+
+A loader opens its readers, serves epochs, and closes. Opening is apart from
+the epochs so that starting workers and opening stores are measured as
+themselves (`open_s`) and never inside a step.
+"""
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self, cast
+
+import torch
+import torch.utils.data as torch_data
+
+from storebench.errors import StorebenchError, UnknownNameError
+from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
+from storebench.loading.order import share_of
+from storebench.loading.producer import Producer
+
+LOADERS = {
+    "processes": "storebench.loading.loader:ProcessLoader",
+}
+"""Loader name -> "module:Class"."""
+
+
+class Loader(ABC):
+    """Serve the batches of an epoch in the harness's order.
+
+    Parameters
+    ----------
+    job
+        What every producer needs to know.
+    workers
+        Producers beside the loop; 0 makes batches in the loop's own thread.
+    pin
+        Put batches into page-locked memory, for a GPU.
+    """
+
+    def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
+        self.job = job
+        self.workers = workers
+        self.pin = pin
+
+    @abstractmethod
+    def open(self) -> list[Opened]:
+        """Start the producers and open a reader in each."""
+
+    @abstractmethod
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        """Serve the plan's batches in order. An error in a producer is raised here as it is."""
+
+    @abstractmethod
+    def close(self) -> list[Opened]:
+        """Close every reader and stop the producers."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def get_loader(name: str) -> type[Loader]:
+    """Return the loader class called `name`, or raise `UnknownNameError`."""
+    if name not in LOADERS:
+        raise UnknownNameError.of("loader", name, LOADERS)
+    module, _, attribute = LOADERS[name].partition(":")
+    return cast("type[Loader]", getattr(importlib.import_module(module), attribute))
+
+
+def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
+    """Return the requests of an epoch; each producer's first one carries all that it will be asked for."""
+    return [
+        BatchRequest(
+            epoch=plan.epoch,
+            step=step,
+            indices=indices,
+            check=plan.check,
+            plan=share_of(plan.batches, step, producers) if step < producers else None,
+        )
+        for step, indices in enumerate(plan.batches)
+    ]
+
+
+class ReusedBuffer:
+    """Hand out one buffer again and again: right where the loop is done with a batch before it asks for the next."""
+
+    def __init__(self, *, pin: bool = False) -> None:
+        self._buffer: torch.Tensor | None = None
+        self._pin = pin
+
+    def __call__(self, shape: tuple[int, ...]) -> torch.Tensor:
+        if self._buffer is None or self._buffer.shape[1:] != shape[1:] or len(self._buffer) < shape[0]:
+            self._buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin)
+        return self._buffer[: shape[0]]
+
+
+def allocate_shared(shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a uint8 tensor in shared memory, so that sending it to another process copies nothing.
+
+    The DataLoader's own default_collate does the same in a worker.
+    """
+    size = torch.Size(shape).numel()
+    storage = torch.UntypedStorage._new_shared(size)  # noqa: SLF001 - what default_collate itself calls
+    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+
+
+class _Open:
+    """Ask a worker to open its reader."""
+
+
+class _Close:
+    """Ask a worker to close its reader."""
+
+
+class _BatchDataset(torch_data.Dataset[Any]):
+    """A map-style dataset whose `__getitems__` is given a whole batch's request."""
+
+    def __init__(self, job: LoadJob, *, pin: bool) -> None:
+        self._job = job
+        self._pin = pin
+        self._producer: Producer | None = None
+
+    @property
+    def producer(self) -> Producer:
+        """The producer of this process, made when it is first needed."""
+        if self._producer is None:
+            info = torch_data.get_worker_info()
+            allocate = allocate_shared if info else ReusedBuffer(pin=self._pin)
+            self._producer = Producer(self._job, allocate, info.id if info else LOOP_WORKER)
+        return self._producer
+
+    def __getitems__(self, request: BatchRequest | _Open | _Close) -> Batch | Opened | Failure:
+        try:
+            if isinstance(request, _Open):
+                return self.producer.open()
+            if isinstance(request, _Close):
+                return self.producer.close()
+            return self.producer.produce(request)
+        except StorebenchError as error:
+            return Failure(error=error)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__(index)
+
+
+class _Requests(torch_data.Sampler[Any]):
+    """The batch sampler: yields whatever requests were put into it."""
+
+    def __init__(self) -> None:
+        self.pending: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.pending)
+
+    def __len__(self) -> int:
+        return len(self.pending)
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+class ProcessLoader(Loader):
+    """``torch.utils.data.DataLoader``: worker processes, or the loop's own process for 0 workers.
+
+    The workers live from `open` to `close`, as with ``persistent_workers=True``.
+    """
+
+    def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
+        super().__init__(job, workers=workers, pin=pin)
+        self._requests = _Requests()
+        # A generator of its own: the DataLoader would otherwise draw from the one that initialises the network.
+        self._loader = torch_data.DataLoader(
+            _BatchDataset(job, pin=pin),
+            batch_sampler=self._requests,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+            pin_memory=pin and workers > 0,
+            persistent_workers=workers > 0,
+            generator=torch.Generator().manual_seed(job.seed),
+        )
+        self._open = False
+
+    def open(self) -> list[Opened]:
+        """Start the workers; each opens its reader."""
+        self._open = True
+        return self._ask_everyone(_Open())
+
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        """Serve the plan's batches through the DataLoader."""
+        yield from self._serve(requests_of(plan, max(1, self.workers)))
+
+    def close(self) -> list[Opened]:
+        """Close every reader in its worker, then stop the workers."""
+        if not self._open:
+            return []
+        self._open = False
+        closed = self._ask_everyone(_Close())
+        # The workers are joined when the DataLoader's iterator goes.
+        self._loader._iterator = None  # noqa: SLF001 - there is no public way to stop persistent workers
+        return closed
+
+    def _ask_everyone(self, request: _Open | _Close) -> list[Opened]:
+        return cast("list[Opened]", list(self._serve([request] * max(1, self.workers))))
+
+    def _serve(self, requests: list[Any]) -> Iterator[Any]:
+        self._requests.pending = requests
+        for item in self._loader:
+            if isinstance(item, Failure):
+                raise item.error
+            yield item

@@ -1,0 +1,162 @@
+"""What one training step does with a batch: real training, an emulated accelerator, or nothing."""
+
+import time
+from abc import ABC, abstractmethod
+
+import torch
+from torch import nn
+
+from storebench.errors import UsageError
+from storebench.loading.batch import Batch
+from storebench.training.models import ModelSpec, Network
+
+
+class Step(ABC):
+    """Copy a batch to the device and compute on it.
+
+    `copy` and `compute` are called in turn; the loop reads the clock around
+    each. On a GPU `compute` ends with the only synchronisation of the step,
+    and `h2d_ns` then tells what share of the whole was the copy.
+    """
+
+    kind: str = "none"
+
+    @abstractmethod
+    def copy(self, batch: Batch) -> None:
+        """Bring the batch to the device."""
+
+    @abstractmethod
+    def compute(self) -> None:
+        """Compute on the batch that was copied last, and wait for the device."""
+
+    def h2d_ns(self) -> int | None:
+        """Return the device's own clock for the last copy, or None where the loop's clock is right."""
+        return None
+
+    def losses(self) -> list[float]:
+        """Return the loss of every step so far and forget them. Not called inside a timed span."""
+        return []
+
+
+class NoStep(Step):
+    """Drain the loader only."""
+
+    def copy(self, batch: Batch) -> None:
+        """Do nothing."""
+
+    def compute(self) -> None:
+        """Do nothing."""
+
+
+class EmulatedStep(Step):
+    """Sleep for as long as an accelerator would compute. Every figure that rests on it is called emulated."""
+
+    kind = "emulated"
+
+    def __init__(self, milliseconds: float) -> None:
+        self._seconds = milliseconds / 1000
+
+    def copy(self, batch: Batch) -> None:
+        """Do nothing."""
+
+    def compute(self) -> None:
+        """Sleep."""
+        time.sleep(self._seconds)
+
+
+class CpuStep(Step):
+    """Forward, backward and SGD on the CPU; there is nothing to copy."""
+
+    kind = "real"
+
+    def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
+        self.network = network.to(device)
+        self.device = device
+        self._spec = spec
+        self._optimizer = _sgd(spec, network)
+        self._criterion = nn.CrossEntropyLoss()
+        self._losses: list[torch.Tensor] = []
+        self._steps = 0
+        self._pixels = self._labels = torch.empty(0)
+
+    def copy(self, batch: Batch) -> None:
+        """Take the batch as it is."""
+        self._pixels, self._labels = batch.pixels, torch.from_numpy(batch.labels)
+
+    def compute(self) -> None:
+        """Train one step; the loss stays on the device until somebody asks."""
+        rate = self._spec.lr * (1 + self._spec.gamma * self._steps) ** -self._spec.power
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate * group["lr_factor"]
+        loss = self._criterion(self.network(self._pixels), self._labels)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+        self._losses.append(loss.detach())
+        self._steps += 1
+
+    def losses(self) -> list[float]:
+        """Return the losses, float32 values, and forget them."""
+        values = torch.stack(self._losses).tolist() if self._losses else []
+        self._losses = []
+        return [float(value) for value in values]
+
+
+class CudaStep(CpuStep):
+    """The same on a GPU: a non-blocking copy from pinned memory, timed by events, one synchronisation a step."""
+
+    def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
+        super().__init__(spec, network, device)
+        self._before, self._after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def copy(self, batch: Batch) -> None:
+        """Start the copy; it runs while the host queues the step's kernels."""
+        self._before.record()
+        self._pixels = batch.pixels.to(self.device, non_blocking=True)
+        self._labels = torch.from_numpy(batch.labels).to(self.device, non_blocking=True)
+        self._after.record()
+
+    def compute(self) -> None:
+        """Train one step and wait for the device."""
+        super().compute()
+        torch.cuda.synchronize(self.device)
+
+    def h2d_ns(self) -> int:
+        """Return the nanoseconds between the events around the copy."""
+        return int(self._before.elapsed_time(self._after) * 1e6)
+
+
+def make_step(
+    compute: str, spec: ModelSpec | None, shape: tuple[int, int, int], classes: int, device: str
+) -> Step:
+    """Return the step that a cell asks for.
+
+    Parameters
+    ----------
+    compute
+        "real", "none" or "emulated:MILLISECONDS".
+    shape
+        (H, W, C) of an image after augmentation.
+    """
+    if compute == "none":
+        return NoStep()
+    if compute.startswith("emulated:"):
+        return EmulatedStep(float(compute.removeprefix("emulated:")))
+    if spec is None:
+        raise UsageError("compute 'real' needs a model", hint="Pass --model, or --compute none.")
+    target = torch.device(device)
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("there is no CUDA device here", hint="Pass --device cpu.")
+    network = Network(spec, shape, classes)
+    return CudaStep(spec, network, target) if target.type == "cuda" else CpuStep(spec, network, target)
+
+
+def _sgd(spec: ModelSpec, network: nn.Module) -> torch.optim.SGD:
+    """Return SGD with Caffe's rule: biases learn twice as fast and do not decay."""
+    weights = [value for name, value in network.named_parameters() if not name.endswith("bias")]
+    biases = [value for name, value in network.named_parameters() if name.endswith("bias")]
+    groups = [
+        {"params": weights, "lr_factor": 1.0, "weight_decay": spec.weight_decay},
+        {"params": biases, "lr_factor": 2.0, "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD([group for group in groups if group["params"]], lr=spec.lr, momentum=spec.momentum)
