@@ -1,0 +1,288 @@
+"""What the kernel counted for a training process and its workers between two moments.
+
+Figures of a process include those of its children that have exited and were
+waited for: the kernel adds them to the parent. So a worker that ends before the
+second moment is not lost as long as its parent is among the processes probed.
+
+Nothing here raises: what cannot be read is null, with a reason under its name,
+never 0.
+"""
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storebench.probes.mounts import Mount, mount_of
+from storebench.results import Counters
+
+SECTOR_BYTES = 512
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+_UNCOUNTED = frozenset({"fuse", "fuseblk", "virtiofs", "9p", "zfs", "ceph"})
+"""Filesystems whose reads the kernel does not put down as block reads of the process that asked."""
+
+_IO = ("device_read_bytes", "read_calls")
+_FAULTS = ("minor_faults", "major_faults")
+_CPU = ("cpu_user_s", "cpu_system_s")
+_SWITCHES = ("voluntary_switches", "involuntary_switches")
+_ADDED = (*_IO, *_FAULTS, *_CPU, *_SWITCHES)
+
+_Values = dict[str, float]
+
+
+@dataclass(kw_only=True)
+class _Sample:
+    """One process at one moment.
+
+    Attributes
+    ----------
+    values
+        Running totals, by name of a field of `Counters`.
+    missing
+        Why a total could not be read, by name.
+    threads
+        Ids of the threads whose switches are in the totals; empty where threads that ended count, too.
+    parent
+        Id of the parent process; null where it could not be read.
+    """
+
+    values: _Values = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    threads: frozenset[str] = frozenset()
+    parent: int | None = None
+
+
+class CounterProbe:
+    """Count what happens to some processes between `start` and `stop`.
+
+    Call `stop` while the workers still live, or reaped by a process that is probed, too.
+
+    Parameters
+    ----------
+    pids
+        The training process and its workers.
+    store
+        A path on the store's filesystem: its block device is counted as well.
+    """
+
+    def __init__(self, pids: Iterable[int], store: Path | str) -> None:
+        self._pids = sorted(set(pids))
+        self._mount = mount_of(store)
+        self._first: dict[int, _Sample] = {}
+        self._first_device: int | str = ""
+
+    def start(self) -> None:
+        """Remember where every counter stands, and start the peak of memory anew."""
+        for pid in self._pids:
+            _reset_peak(pid)
+        self._first_device = _block_device_bytes(self._mount)
+        self._first = self._samples(io_last=True)
+
+    def stop(self, payload_bytes: int | None = None) -> Counters:
+        """Return what was added since `start`.
+
+        Parameters
+        ----------
+        payload_bytes
+            Bytes of samples asked for in between, for the read amplification.
+        """
+        last = self._samples(io_last=False)
+        device = _block_device_bytes(self._mount)
+        values, reasons = self._differences(last)
+        values |= _peak(self._pids, reasons)
+        if self._mount.fstype in _UNCOUNTED and values.pop("device_read_bytes", None) is not None:
+            reasons["device_read_bytes"] = (
+                f"reads of a {self._mount.fstype} filesystem are not put down to processes"
+            )
+        if isinstance(device, int) and isinstance(self._first_device, int):
+            values["block_device_read_bytes"] = device - self._first_device
+        else:
+            reasons["block_device_read_bytes"] = str(device)
+        values |= _amplification(values, payload_bytes, reasons)
+        return _counters(values, reasons)
+
+    def _samples(self, *, io_last: bool) -> dict[int, _Sample]:
+        """Read every process; our own read calls come last at the start and first at the end.
+
+        Then only one read call of this probe lies between: see `_own_read_calls`.
+        """
+        samples = {pid: _Sample() for pid in self._pids}
+        own_last = sorted(self._pids, key=lambda pid: pid == os.getpid())
+        rest: tuple[_Reader, ...] = (_read_stat, _read_switches)
+        for readers in (rest, (_read_io,)) if io_last else ((_read_io,), rest):
+            for pid in own_last if io_last else reversed(own_last):
+                for read in readers:
+                    read(pid, samples[pid])
+        return samples
+
+    def _differences(self, last: dict[int, _Sample]) -> tuple[_Values, dict[str, str]]:
+        values: _Values = {}
+        reasons: dict[str, str] = {}
+        for name in _ADDED:
+            reason = self._why_not(name, last)
+            if reason:
+                reasons[name] = reason
+                continue
+            ends = sum(sample.values.get(name, 0) for sample in last.values())
+            starts = sum(sample.values[name] for sample in self._first.values())
+            values[name] = ends - starts
+        if "read_calls" in values and os.getpid() in self._pids:
+            values["read_calls"] -= 1  # our own read of /proc/self/io at the start
+        return values, reasons
+
+    def _why_not(self, name: str, last: dict[int, _Sample]) -> str:
+        """Return why the sum of a counter would be wrong, or ""."""
+        if not self._first:
+            return "the probe was not started"
+        for pid, first in self._first.items():
+            if name in first.missing:
+                return first.missing[name]
+            if name in last[pid].missing and not self._inherited(name, pid, last):
+                return last[pid].missing[name]
+            if name in _SWITCHES and name in last[pid].values and first.threads - last[pid].threads:
+                return f"threads of pid {pid} ended before they were counted"
+        return ""
+
+    def _inherited(self, name: str, pid: int, last: dict[int, _Sample]) -> bool:
+        """Return whether a process has ended and its totals went to a parent that we read."""
+        parent = self._first[pid].parent
+        gone = not Path(f"/proc/{pid}").exists()
+        with_children = name not in _SWITCHES or parent == os.getpid()
+        return gone and with_children and parent in last and name in last[parent].values
+
+
+_Reader = Callable[[int, _Sample], None]
+
+
+def _read_io(pid: int, sample: _Sample) -> None:
+    try:
+        # One system call exactly, so that the probe's own read calls can be taken off.
+        text = _slurp(f"/proc/{pid}/io")
+    except OSError as error:
+        sample.missing |= dict.fromkeys(_IO, _unreadable(error))
+        return
+    found = dict(line.split(": ") for line in text.splitlines())
+    sample.values |= {"device_read_bytes": int(found["read_bytes"]), "read_calls": int(found["syscr"])}
+
+
+def _read_stat(pid: int, sample: _Sample) -> None:
+    try:
+        text = _slurp(f"/proc/{pid}/stat")
+    except OSError as error:
+        sample.missing |= dict.fromkeys((*_FAULTS, *_CPU), _unreadable(error))
+        return
+    # The command's name may hold spaces and brackets, so count from behind it: field 3 comes first.
+    rest = text.rpartition(")")[2].split()
+    sample.parent = int(rest[1])
+    minor, minor_children, major, major_children, user, system, user_children, system_children = (
+        int(one) for one in rest[7:15]
+    )
+    sample.values |= {
+        "minor_faults": minor + minor_children,
+        "major_faults": major + major_children,
+        "cpu_user_s": (user + user_children) * _TICK_S,
+        "cpu_system_s": (system + system_children) * _TICK_S,
+    }
+    if pid == os.getpid():
+        own, children = _own_usage()
+        sample.values["cpu_user_s"] = own.ru_utime + children.ru_utime
+        sample.values["cpu_system_s"] = own.ru_stime + children.ru_stime
+
+
+def _own_usage() -> tuple[resource.struct_rusage, resource.struct_rusage]:
+    return resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+
+
+def _read_switches(pid: int, sample: _Sample) -> None:
+    if pid == os.getpid():
+        own, children = _own_usage()
+        sample.values |= {
+            "voluntary_switches": own.ru_nvcsw + children.ru_nvcsw,
+            "involuntary_switches": own.ru_nivcsw + children.ru_nivcsw,
+        }
+        return
+    try:
+        # /proc/PID/status alone speaks of the main thread.
+        threads = [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
+        statuses = [_slurp(f"/proc/{pid}/task/{thread}/status") for thread in threads]
+    except OSError as error:
+        sample.missing |= dict.fromkeys(_SWITCHES, _unreadable(error))
+        return
+    sample.threads = frozenset(threads)
+    sample.values |= {
+        "voluntary_switches": sum(_status(text, "voluntary_ctxt_switches") or 0 for text in statuses),
+        "involuntary_switches": sum(_status(text, "nonvoluntary_ctxt_switches") or 0 for text in statuses),
+    }
+
+
+def _status(text: str, name: str) -> int | None:
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0])
+    return None
+
+
+def _slurp(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 1 << 16).decode("utf-8", "surrogateescape")
+    finally:
+        os.close(fd)
+
+
+def _unreadable(error: OSError) -> str:
+    return f"{error.filename or '/proc'}: {error.strerror}"
+
+
+def _reset_peak(pid: int) -> None:
+    # Where it is not allowed, the peak since the process started is what there is.
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
+
+
+def _peak(pids: Iterable[int], reasons: dict[str, str]) -> _Values:
+    total = 0
+    for pid in pids:
+        try:
+            kib = _status(_slurp(f"/proc/{pid}/status"), "VmHWM")
+        except OSError as error:
+            reasons["peak_rss_bytes"] = _unreadable(error)
+            return {}
+        if kib is None:
+            reasons["peak_rss_bytes"] = f"pid {pid} had ended"
+            return {}
+        total += kib * 1024
+    return {"peak_rss_bytes": total}
+
+
+def _block_device_bytes(mount: Mount) -> int | str:
+    """Return the bytes that the device has delivered since boot, or why that cannot be known."""
+    if mount.device is None:
+        return f"{mount.fstype} on {mount.point} has no block device of its own"
+    major, minor = mount.device
+    try:
+        fields = _slurp(f"/sys/dev/block/{major}:{minor}/stat").split()
+    except OSError as error:
+        return _unreadable(error)
+    return int(fields[2]) * SECTOR_BYTES
+
+
+def _amplification(values: _Values, payload_bytes: int | None, reasons: dict[str, str]) -> _Values:
+    if "device_read_bytes" not in values:
+        reasons["read_amplification"] = reasons["device_read_bytes"]
+        return {}
+    if not payload_bytes:
+        reasons["read_amplification"] = "no payload was asked for"
+        return {}
+    return {"read_amplification": values["device_read_bytes"] / payload_bytes}
+
+
+def _counters(values: _Values, reasons: dict[str, str]) -> Counters:
+    floats = {"cpu_user_s", "cpu_system_s", "read_amplification"}
+    typed = {name: value if name in floats else int(value) for name, value in values.items()}
+    return Counters(**typed, reasons=reasons)  # type: ignore[arg-type]
