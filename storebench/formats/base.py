@@ -244,3 +244,7 @@ class Format(ABC):
         """Return every file of the store that holds samples: what is evicted, counted and measured."""
         own = {MANIFEST_NAME, DIGESTS_NAME}
         return sorted(path for path in store.rglob("*") if path.is_file() and path.name not in own)
+
+    def locate(self, store: Path, index: int) -> str:  # noqa: ARG002 - formats with a file a sample use it
+        """Return where sample `index` lies, for a person who has to look at it."""
+        return str(store)

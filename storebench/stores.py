@@ -1,0 +1,118 @@
+"""A store on disk: where it lies, what it consists of, and whether it is whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from storebench.datasets.base import DatasetSpec
+from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
+from storebench.errors import CorruptStoreError
+from storebench.formats import Backend, Format, get_format
+from storebench.manifest import DIGESTS_NAME, Manifest
+
+CONVERT_AGAIN = "Convert again."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """One dataset in one format with one codec.
+
+    Attributes
+    ----------
+    path
+        The store's folder.
+    manifest
+        What it says of itself.
+    built
+        Whether it was written just now; False when it was there already.
+    """
+
+    path: Path
+    manifest: Manifest
+    built: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sums over a store's data files, in bytes: apparent size, and blocks that were allocated."""
+
+    file_bytes: int
+    bytes_on_disk: int
+
+
+def store_path(stores: Path, spec: DatasetSpec, backend: Backend) -> Path:
+    """Return where the store of `spec` that `backend` reads lies in the folder `stores`."""
+    return stores / spec.store_id / backend.store_name
+
+
+def open_store(path: Path) -> Store:
+    """Return the store at `path` after checking, without reading its samples, that it is whole.
+
+    Raises
+    ------
+    CorruptStoreError
+        It is not a store, or files are missing or have another size than when they were written.
+    SchemaVersionError
+        Another version of storebench wrote it.
+    """
+    manifest = Manifest.read(path)
+    read_digest_table(path, manifest)
+    check_sizes(path, manifest)
+    return Store(path=path, manifest=manifest)
+
+
+def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
+    """Return the digests of the samples as they were written, uint8 [count, 16].
+
+    Raises
+    ------
+    CorruptStoreError
+        The table is missing, truncated, or not the one that the manifest was written with.
+    """
+    table_path = path / DIGESTS_NAME
+    try:
+        table: DigestTable = np.load(table_path, allow_pickle=False)
+    except FileNotFoundError:
+        raise CorruptStoreError("the digest table is missing", where=table_path, hint=CONVERT_AGAIN) from None
+    except (ValueError, EOFError, OSError) as error:
+        raise CorruptStoreError(
+            f"an unreadable digest table ({error})", where=table_path, hint=CONVERT_AGAIN
+        ) from error
+    if table.dtype != np.uint8 or table.shape != (manifest.count, DIGEST_BYTES):
+        raise CorruptStoreError(
+            f"a digest table of {table.dtype} {table.shape} for {manifest.count} samples",
+            where=table_path,
+            hint=CONVERT_AGAIN,
+        )
+    if set_digest(table) != manifest.samples_digest:
+        raise CorruptStoreError(
+            "the digest table is not the one of the manifest", where=table_path, hint=CONVERT_AGAIN
+        )
+    return table
+
+
+def measure_sizes(path: Path, store_format: Format) -> Sizes:
+    """Return how much the data files of the store at `path` take."""
+    stats = [file.stat() for file in store_format.data_files(path)]
+    return Sizes(
+        file_bytes=sum(stat.st_size for stat in stats),
+        bytes_on_disk=sum(stat.st_blocks * 512 for stat in stats),  # st_blocks counts 512 bytes everywhere
+    )
+
+
+def check_sizes(path: Path, manifest: Manifest) -> None:
+    """Check that the data files have the sizes that they were written with.
+
+    Raises
+    ------
+    CorruptStoreError
+        They have not: something was truncated, removed or added.
+    """
+    found = measure_sizes(path, get_format(manifest.format)).file_bytes
+    if found != manifest.file_bytes:
+        raise CorruptStoreError(
+            f"the data files have {found:,} bytes, {manifest.file_bytes:,} were written",
+            where=path,
+            hint=CONVERT_AGAIN,
+        )

@@ -1,0 +1,215 @@
+"""Read every sample of a store back and compare it with what was written."""
+
+import functools
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from storebench.codecs import Codec, get_codec
+from storebench.datasets.base import Image
+from storebench.digests import DigestTable, sample_digest
+from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatchError, IntegrityError
+from storebench.formats import Backend, Reader, get_format, parse_backend
+from storebench.formats.base import Batch, Indices
+from storebench.manifest import Manifest
+from storebench.progress import Advance, Progress, silent
+from storebench.stores import CONVERT_AGAIN, check_sizes, read_digest_table
+
+BATCH_BYTES = 16 << 20
+"""Decoded bytes that are read and compared at a time."""
+
+BATCH_SAMPLES = 1024
+THREADS = 4
+
+MAPPED_BYTES = 512 << 20
+"""A reader that has mapped more than this since it was opened is opened anew, which lets go of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What was found to be right.
+
+    Attributes
+    ----------
+    store
+        The store's folder.
+    manifest
+        What it says of itself.
+    backend
+        The way in that was used.
+    count
+        Samples that were read back, all of them equal to what was written.
+    seconds
+        How long it took.
+    """
+
+    store: Path
+    manifest: Manifest
+    backend: str
+    count: int
+    seconds: float
+
+
+def verify_store(store: Path, reader: str | None = None, *, progress: Progress = silent) -> Verification:
+    """Read every sample back, decode it and compare its digest with the one it was written with.
+
+    Parameters
+    ----------
+    store
+        The store's folder.
+    reader
+        The way in, such as "get" or "get?readahead=off"; None is the format's default.
+    progress
+        Shows how far it is.
+
+    Raises
+    ------
+    DigestMismatchError
+        A sample or label differs; the first one is named.
+    CorruptStoreError
+        Something is missing, truncated or does not decode.
+    SchemaVersionError
+        Another version of storebench wrote it.
+    UnknownNameError
+        The format has no such reader.
+    """
+    manifest = Manifest.read(store)
+    table = read_digest_table(store, manifest)
+    check_sizes(store, manifest)
+    with progress(f"verifying {store.name}") as advance:
+        return verify_samples(store, manifest, table, reader, advance)
+
+
+def verify_samples(
+    store: Path, manifest: Manifest, table: DigestTable, reader: str | None, advance: Advance
+) -> Verification:
+    """Compare every sample of `store` with its row of `table`, uint8 [count, 16]; see `verify_store`."""
+    started = time.perf_counter()
+    backend = _backend(manifest, reader)
+    height, width, channels = manifest.dataset.image_shape
+    step = max(1, min(BATCH_SAMPLES, BATCH_BYTES // manifest.dataset.image_bytes))
+    pixels = np.empty((step, height, width, channels), np.uint8)
+    with ThreadPoolExecutor(THREADS) as threads:
+        for opened, indices in _batches(store, manifest, backend, step):
+            fetched = _fetch(opened, indices, pixels[: len(indices)])
+            for wrong in threads.map(functools.partial(_first_wrong, fetched, table), fetched.shares()):
+                if wrong is not None:
+                    raise _refusal(store, manifest, table, wrong)
+            advance(int(indices[-1]) + 1, manifest.count)
+    return Verification(
+        store=store,
+        manifest=manifest,
+        backend=str(backend),
+        count=manifest.count,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _backend(manifest: Manifest, reader: str | None) -> Backend:
+    store_name = f"{manifest.format}+{manifest.codec}"
+    return parse_backend(f"{store_name}:{reader}" if reader else store_name)
+
+
+def _batches(
+    store: Path, manifest: Manifest, backend: Backend, step: int
+) -> Iterator[tuple[Reader, Indices]]:
+    """Yield consecutive indices, at most `step` at a time, each with an open reader to fetch them with."""
+    process = psutil.Process()
+    first = 0
+    while first < manifest.count:
+        with _open(store, manifest, backend) as reader:
+            limit = process.memory_info().rss + MAPPED_BYTES
+            while first < manifest.count:
+                yield reader, np.arange(first, min(first + step, manifest.count), dtype=np.int64)
+                first += step
+                if process.memory_info().rss > limit and not backend.traits.holds_pixels:
+                    break
+
+
+def _open(store: Path, manifest: Manifest, backend: Backend) -> Reader:
+    reader = get_format(manifest.format).reader(store, manifest, backend.reader, dict(backend.options))
+    if len(reader.labels) != manifest.count:
+        reader.close()
+        raise CorruptStoreError(
+            f"the store has {len(reader.labels)} labels for {manifest.count} samples",
+            where=store,
+            hint=CONVERT_AGAIN,
+        )
+    return reader
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fetched:
+    """One batch as it came out of the store; without payloads the pixels are there already."""
+
+    indices: Indices
+    labels: npt.NDArray[np.int64]
+    payloads: list[bytes] | None
+    codec: Codec
+    pixels: Batch
+
+    def shares(self) -> list[range]:
+        """Return the rows, cut into one piece a thread."""
+        rows = len(self.indices)
+        step = -(-rows // THREADS)
+        return [range(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wrong:
+    """A sample that is not what was written: how it came out, or why it did not."""
+
+    index: int
+    pixels: Image
+    label: int
+    error: CorruptDataError | None = None
+
+
+def _fetch(reader: Reader, indices: Indices, pixels: Batch) -> _Fetched:
+    payloads = None
+    if reader.payload_codec == "raw":
+        reader.fetch_into(indices, pixels)
+    else:
+        payloads = reader.fetch(indices)
+    return _Fetched(
+        indices=indices,
+        labels=reader.labels[indices],
+        payloads=payloads,
+        codec=get_codec(reader.payload_codec),
+        pixels=pixels,
+    )
+
+
+def _first_wrong(fetched: _Fetched, table: DigestTable, rows: range) -> _Wrong | None:
+    for row in rows:
+        index, label, pixels = int(fetched.indices[row]), int(fetched.labels[row]), fetched.pixels[row]
+        if fetched.payloads is not None:
+            try:
+                fetched.codec.decode_into(fetched.payloads[row], pixels)
+            except CorruptDataError as error:
+                return _Wrong(index=index, pixels=pixels, label=label, error=error)
+        if sample_digest(pixels, label) != table[index].tobytes():
+            return _Wrong(index=index, pixels=pixels, label=label)
+    return None
+
+
+def _refusal(store: Path, manifest: Manifest, table: DigestTable, wrong: _Wrong) -> IntegrityError:
+    where = get_format(manifest.format).locate(store, wrong.index)
+    if wrong.error is not None:
+        return CorruptStoreError(
+            f"sample {wrong.index} does not decode ({wrong.error.what})", where=where, hint=CONVERT_AGAIN
+        )
+    written = table[wrong.index].tobytes()
+    for label in range(manifest.dataset.num_classes):
+        if sample_digest(wrong.pixels, label) == written:
+            what = f"sample {wrong.index} has label {wrong.label}, but was written with label {label}"
+            break
+    else:
+        what = f"sample {wrong.index} has other pixels than were written"
+    return DigestMismatchError(what, where=where, hint=CONVERT_AGAIN)
