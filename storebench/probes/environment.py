@@ -1,0 +1,159 @@
+"""Where a figure was measured: what must be equal for a comparison, and what is worth knowing beside it."""
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from storebench.probes import machine
+from storebench.probes.mounts import mount_of
+from storebench.results import Environment
+
+_LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_GIB = 1 << 30
+_GIT_TIMEOUT_S = 10
+
+
+def environment(store: Path | str, device: str = "cpu") -> Environment:
+    """Describe this machine and process for a store on `store`'s filesystem.
+
+    `match` depends on nothing that a process has imported or done so far, so that
+    every process of a run gets the same key. torch's number of threads is
+    therefore a note: the cores, the control group's quota, the environment
+    variables and the cell's own `threads`, which decide it, all have to match.
+
+    Parameters
+    ----------
+    device
+        "cpu", or an accelerator as torch names it; torch is imported for the latter.
+    """
+    match = _match(store, device)
+    return Environment(key=match_key(match), match=match, notes=_notes(store))
+
+
+def match_key(match: dict[str, Any]) -> str:
+    """Return twelve hexadecimal digits that are equal where `match` is."""
+    text = json.dumps(match, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _match(store: Path | str, device: str) -> dict[str, Any]:
+    mount = mount_of(store)
+    return {
+        "cpu": machine.cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu_quota": machine.cpu_quota(),
+        "memory_gib": _gib(machine.memory_bytes("MemTotal")),
+        "memory_limit_gib": _gib(machine.memory_limit_bytes()),
+        "kernel": platform.release(),
+        "filesystem": mount.fstype,
+        "block_device": _disk(machine.block_device(mount)),
+        "accelerator": _accelerator(device),
+        "libraries": _libraries(),
+        "threads": {name: os.environ.get(name) for name in _THREAD_VARIABLES},
+    }
+
+
+def _disk(device: dict[str, str | None]) -> dict[str, str | None]:
+    """Leave out the name: the same disk may be sda today and sdb after the next boot."""
+    return {name: value for name, value in device.items() if name != "name"}
+
+
+def _gib(size_bytes: int | None) -> float | None:
+    """Round to a quarter of a GiB: the kernel's own share differs from boot to boot."""
+    return None if size_bytes is None else round(4 * size_bytes / _GIB) / 4
+
+
+def _accelerator(device: str) -> str | None:
+    if device == "cpu":
+        return None
+    import torch
+
+    if device.startswith("cuda") and torch.cuda.is_available():
+        return torch.cuda.get_device_name(device)
+    return device
+
+
+@functools.cache
+def _libraries() -> dict[str, str | None]:
+    found = {"python": platform.python_version(), **{name: version_of(name) for name in _LIBRARIES}}
+    return {**found, **_image_libraries(), "hdf5": _bundled("h5py", "libhdf5-")}
+
+
+def version_of(distribution: str) -> str | None:
+    """Return an installed distribution's version without importing it; null where there is none."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _image_libraries() -> dict[str, str | None]:
+    """Return the libraries that decode images in Pillow: builds of one version differ in them, and in speed."""
+    from PIL import features
+
+    turbo, ng = features.check_feature("libjpeg_turbo"), features.check_feature("zlib_ng")
+    jpeg = features.version_feature("libjpeg_turbo") if turbo else features.version_codec("jpg")
+    zlib = features.version_feature("zlib_ng") if ng else features.version_codec("zlib")
+    return {
+        "libjpeg": f"{'libjpeg-turbo' if turbo else 'libjpeg'} {jpeg}",
+        "zlib": f"{'zlib-ng' if ng else 'zlib'} {zlib}",
+    }
+
+
+def _bundled(distribution: str, prefix: str) -> str | None:
+    """Return the file name (it holds version and digest) of a C library that a wheel carries."""
+    try:
+        files = importlib.metadata.files(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((file.name for file in files if file.name.startswith(prefix)), "not bundled")
+
+
+def _notes(store: Path | str) -> dict[str, Any]:
+    mount = mount_of(store)
+    return {
+        "host": hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest(),
+        "load": list(os.getloadavg()),
+        "governor": machine.governor(),
+        "free_memory_bytes": machine.memory_bytes("MemAvailable"),
+        "swap_bytes": machine.memory_bytes("SwapTotal"),
+        "container": machine.container(),
+        "virtual_machine": machine.virtual_machine(),
+        "damon": machine.damon(),
+        "transparent_hugepages": machine.transparent_hugepages(),
+        "mount_options": list(mount.options),
+        "torch_threads": sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None,
+        **_checkout(),
+    }
+
+
+@functools.cache
+def _checkout() -> dict[str, Any]:
+    """Return commit and dirtiness of the storebench that runs; nulls where it is no git checkout."""
+    package = Path(__file__).resolve().parents[1]
+    # An installed copy may lie inside somebody else's repository: only a tracked one counts.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return {"git_commit": None, "git_dirty": None}
+    changes = _git(package, "status", "--porcelain", "--untracked-files=no")
+    return {
+        "git_commit": _git(package, "rev-parse", "HEAD"),
+        "git_dirty": None if changes is None else bool(changes),
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

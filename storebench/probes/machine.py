@@ -1,0 +1,136 @@
+"""Facts about the machine from /proc and /sys: null where the kernel does not say."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from storebench.probes.mounts import Mount
+
+_SYS_BLOCK = Path("/sys/dev/block")
+_QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
+_NO_LIMIT_BYTES = 1 << 60
+
+
+def read_text(path: Path | str) -> str | None:
+    """Return what a small file of /proc or /sys says, stripped; null where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def chosen(text: str | None) -> str | None:
+    """Return the bracketed word of a kernel setting such as "always [madvise] never"."""
+    found = re.search(r"\[(.*?)\]", text or "")
+    return found.group(1) if found else text
+
+
+def cpu_model() -> str:
+    """Return the CPU's name."""
+    fields = dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", read_text("/proc/cpuinfo") or "", re.MULTILINE))
+    arm = " ".join(fields[name] for name in ("CPU implementer", "CPU part") if name in fields)
+    return fields.get("model name") or arm or platform.machine()
+
+
+def virtual_machine() -> bool | None:
+    """Return whether the CPU says that a hypervisor is below; null where it has no such flag to show."""
+    flags = re.search(r"^flags\s*:(.*)$", read_text("/proc/cpuinfo") or "", re.MULTILINE)
+    return "hypervisor" in flags.group(1).split() if flags else None
+
+
+def memory_bytes(name: str) -> int | None:
+    """Return a line of /proc/meminfo ("MemTotal", "MemAvailable", "SwapTotal") in bytes."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.MULTILINE)
+    return int(found.group(1)) * 1024 if found else None
+
+
+def _cgroup_folders(controller: str) -> list[Path]:
+    """Return the control-group folders that hold us, innermost first, of version 2 and of version 1."""
+    root = Path("/sys/fs/cgroup")
+    folders = []
+    for line in (read_text("/proc/self/cgroup") or "").splitlines():
+        _, controllers, inner = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = root / controllers if controllers else root
+        parts = Path(inner.lstrip("/")).parts
+        folders += [base.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return folders
+
+
+def cpu_quota() -> float | None:
+    """Return how many CPUs' time the tightest control group allows; null where there is no limit."""
+    quotas = []
+    for folder in _cgroup_folders("cpu"):
+        text = read_text(folder / "cpu.max") or " ".join(
+            read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
+        )
+        found = re.fullmatch(r"(\d+) (\d+)", text)
+        if found:
+            quotas.append(int(found.group(1)) / int(found.group(2)))
+    return min(quotas, default=None)
+
+
+def memory_limit_bytes() -> int | None:
+    """Return the tightest control group's limit of memory, page cache included; null without a limit."""
+    limits = []
+    for folder in _cgroup_folders("memory"):
+        text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
+        if text.isdigit() and int(text) < _NO_LIMIT_BYTES:
+            limits.append(int(text))
+    return min(limits, default=None)
+
+
+def block_device(mount: Mount) -> dict[str, str | None]:
+    """Return name, model and queue settings of the disk below a mount; empty where there is none.
+
+    A partition's queue is that of its disk.
+    """
+    if mount.device is None:
+        return {}
+    folder = (_SYS_BLOCK / f"{mount.device[0]}:{mount.device[1]}").resolve()
+    disk = folder.parent if (folder / "partition").exists() else folder
+    if not disk.is_dir():
+        return {}
+    settings = {name: chosen(read_text(disk / "queue" / name)) for name in _QUEUE}
+    driver = (disk / "device" / "driver").resolve().name if (disk / "device" / "driver").exists() else None
+    model = read_text(disk / "device" / "model") or read_text(disk / "dm" / "name") or driver
+    return {"name": disk.name, "model": model, **settings}
+
+
+def damon() -> str | None:
+    """Return how DAMON pushes idle pages out ("pageout", "damon_reclaim"), "off", or null if unknown."""
+    if read_text("/sys/module/damon_reclaim/parameters/enabled") == "Y":
+        return "damon_reclaim"
+    admin = Path("/sys/kernel/mm/damon/admin/kdamonds")
+    for kdamond in sorted(admin.glob("[0-9]*")):
+        state = read_text(kdamond / "state")
+        if state is None:
+            return None
+        actions = [read_text(path) for path in sorted(kdamond.glob("contexts/*/schemes/*/action"))]
+        reclaiming = [action for action in actions if action in ("pageout", "cold", "lru_deprio")]
+        if state == "on" and reclaiming:
+            return reclaiming[0]
+    return "off"
+
+
+def governor() -> str | None:
+    """Return the frequency governor of the first CPU that we may use; null where there is none."""
+    cpu = min(os.sched_getaffinity(0))
+    return read_text(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor")
+
+
+def transparent_hugepages() -> str | None:
+    """Return when the kernel uses huge pages: "always", "madvise" or "never"."""
+    return chosen(read_text("/sys/kernel/mm/transparent_hugepage/enabled"))
+
+
+def container() -> str | None:
+    """Return the kind of container that we run in, as far as can be seen; null outside of one."""
+    if Path("/.dockerenv").exists():
+        return "docker"
+    if Path("/run/.containerenv").exists():
+        return "podman"
+    groups = read_text("/proc/1/cgroup") or ""
+    return next((kind for kind in ("kubepods", "docker", "lxc", "libpod") if kind in groups), None)
