@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 
 from storebench._version import __version__
+from storebench.cli.convert import convert
+from storebench.cli.verify import verify
 
 app = typer.Typer(
     name="storebench",
@@ -29,6 +31,10 @@ def root(
     ] = False,
 ) -> None:
     """Measure how image training data should lie on disk, under real training, with proof."""
+
+
+app.command("convert")(convert)
+app.command("verify")(verify)
 
 
 def main() -> None:

@@ -1,0 +1,112 @@
+"""``storebench convert``: write a dataset into one or several stores."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from storebench.cli.common import exit_codes, progress, say, stores_dir
+
+if TYPE_CHECKING:
+    from storebench.formats import Backend
+    from storebench.stores import Store
+
+
+def convert(
+    backends: Annotated[
+        list[str],
+        typer.Argument(metavar="BACKEND...", help="FORMAT[+CODEC], such as png, hdf5 or lmdb+jpeg."),
+    ],
+    dataset: Annotated[str, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet or folder:PATH.")],
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Grow (or cut) the dataset to this many samples.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first samples.")] = None,
+    seed: Annotated[int, typer.Option(help="Of derived and synthetic samples.")] = 0,
+    synthetic: Annotated[
+        bool | None,
+        typer.Option(
+            "--synthetic/--real",
+            help="Ask for the stand-in, or refuse it. [default: only without real files]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of all stores. [default: STOREBENCH_STORES or ./stores]")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes that encode. [default: what pays]")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace whatever is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> None:
+    """Write a dataset into each BACKEND's store, and read every sample back.
+
+    A store that is there already and holds these samples is left alone.
+    """
+    with exit_codes():
+        from storebench.convert import How, Replace
+        from storebench.convert import convert as convert_dataset
+        from storebench.datasets import open_dataset
+        from storebench.datasets.base import DatasetSpec
+
+        wanted = _one_a_store(backends)
+        spec = DatasetSpec(name=dataset, split=split, size=size, limit=limit, seed=seed, synthetic=synthetic)
+        how = How(
+            processes=processes,
+            replace=Replace.YES if force else Replace.NEVER,
+            progress=progress,
+            say=say,
+        )
+        opened = open_dataset(spec)
+        done = []
+        for backend in wanted:
+            store = convert_dataset(opened, spec, backend, out or stores_dir(), how=how)
+            done.append(_facts(store))
+            if not as_json:
+                print(_line(store), flush=True)
+        if as_json:
+            print(json.dumps(done, indent=2))
+
+
+def _one_a_store(names: list[str]) -> "list[Backend]":
+    """Return the backends in order, without those that would write a store twice (memory:python, :native)."""
+    from storebench.formats import parse_backend
+
+    backends = [parse_backend(name) for name in names]
+    return list({backend.store_name: backend for backend in backends}.values())
+
+
+def _facts(store: "Store") -> dict[str, Any]:
+    manifest = store.manifest
+    return {
+        "path": str(store.path),
+        "built": store.built,
+        "dataset": manifest.dataset.name,
+        "split": manifest.dataset.split,
+        "origin": str(manifest.dataset.provenance.origin),
+        "derived_frac": manifest.dataset.provenance.derived_frac,
+        "count": manifest.count,
+        "image_shape": list(manifest.dataset.image_shape),
+        "format": manifest.format,
+        "codec": manifest.codec,
+        "lossless": manifest.lossless,
+        "payload_bytes": manifest.payload_bytes,
+        "file_bytes": manifest.file_bytes,
+        "bytes_on_disk": manifest.bytes_on_disk,
+        "build_s": manifest.build_s,
+        "samples_digest": manifest.samples_digest,
+    }
+
+
+def _line(store: "Store") -> str:
+    manifest = store.manifest
+    info = manifest.dataset
+    shape = "x".join(map(str, info.image_shape))
+    built = f"built in {manifest.build_s:.1f} s" if store.built else "there already"
+    return (
+        f"{store.path}: {manifest.count:,} {info.provenance.origin} samples of {shape}, "
+        f"{manifest.bytes_on_disk / 2**20:,.1f} MiB on disk for {manifest.payload_bytes / 2**20:,.1f} MiB, "
+        f"{built}, digest {manifest.samples_digest}"
+    )

@@ -1,0 +1,40 @@
+"""``storebench verify``: read every sample of a store back and compare it with what was written."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from storebench.cli.common import exit_codes, progress
+
+
+def verify(
+    store: Annotated[Path, typer.Argument(help="The store's folder, as 'convert' printed it.")],
+    reader: Annotated[
+        str | None, typer.Option(help="The way in, such as get. [default: the format's own]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Read every sample of STORE back, decode it, and compare its digest with the one it was written with.
+
+    The first sample that differs is named; the exit code is then 5.
+    """
+    with exit_codes():
+        from storebench.verify import verify_store
+
+        found = verify_store(store, reader, progress=progress)
+        if as_json:
+            facts = {
+                "path": str(found.store),
+                "backend": found.backend,
+                "count": found.count,
+                "samples_digest": found.manifest.samples_digest,
+                "seconds": found.seconds,
+            }
+            print(json.dumps(facts, indent=2))
+        else:
+            print(
+                f"{found.store}: {found.count:,} samples read back through {found.backend} in "
+                f"{found.seconds:.1f} s, all as written, digest {found.manifest.samples_digest}"
+            )
