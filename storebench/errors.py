@@ -167,6 +167,12 @@ def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError
             where=where,
             hint="Free some space or pass --out.",
         )
+    if error.errno == errno.EFBIG:
+        return DiskFullError(
+            "a file may not grow as large as it needs to; nothing half-written was kept",
+            where=where,
+            hint="See 'ulimit -f', or name a folder on another filesystem with --out.",
+        )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         reason = "the filesystem is read-only" if error.errno == errno.EROFS else "no permission to write"
         return OutputError(reason, where=where, hint="Name a folder that you may write with --out.")
