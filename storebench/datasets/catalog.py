@@ -1,0 +1,141 @@
+"""Which datasets there are, where their files are looked for, and when a stand-in takes their place."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from storebench.datasets import cifar10, imagenet, mnist
+from storebench.datasets.base import Dataset, DatasetSpec
+from storebench.datasets.derived import select
+from storebench.datasets.folder import open_folder
+from storebench.datasets.synthetic import SyntheticDataset
+from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
+
+DATA_ENV = "STOREBENCH_DATA"
+DEFAULT_ROOT = Path("data")
+SPLITS = ("train", "test")
+FOLDER_PREFIX = "folder:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """How one dataset is found and opened.
+
+    Attributes
+    ----------
+    find
+        Returns a function that opens a split of what lies below a data folder, or None.
+    files
+        What the person has to put where, for messages.
+    by_class
+        Whether its samples lie sorted by class.
+    """
+
+    find: Callable[[Path], Callable[[str], Dataset] | None]
+    files: str
+    by_class: bool = False
+
+
+def _find_mnist(root: Path) -> Callable[[str], Dataset] | None:
+    folder = mnist.find(root)
+    return None if folder is None else lambda split: mnist.open_mnist(folder, split)
+
+
+def _find_cifar10(root: Path) -> Callable[[str], Dataset] | None:
+    sources = cifar10.find(root)
+    return (lambda split: cifar10.open_cifar10(sources, split)) if sources else None
+
+
+def _find_imagenet(root: Path) -> Callable[[str], Dataset] | None:
+    folder = imagenet.find(root)
+    return None if folder is None else lambda split: imagenet.open_imagenet(folder, split)
+
+
+_ENTRIES = {
+    "mnist": Entry(
+        find=_find_mnist,
+        files="Run 'storebench data fetch mnist', or put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
+        "t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz into mnist/ there.",
+    ),
+    "cifar10": Entry(
+        find=_find_cifar10,
+        files="Run 'storebench data fetch cifar10', or put cifar-10-binary.tar.gz (or cifar-10-batches-bin/) "
+        "into cifar10/ there.",
+    ),
+    "imagenet": Entry(
+        find=_find_imagenet,
+        files=f"Put {imagenet.TRAIN_TAR} (or one folder a class in train/) into imagenet/ there; "
+        "it comes from image-net.org after registration.",
+        by_class=True,
+    ),
+}
+
+DATASETS = tuple(_ENTRIES)
+"""The names of the known datasets; ``folder:PATH`` is one more."""
+
+
+def data_root() -> Path:
+    """Return the folder that datasets are looked for in: STOREBENCH_DATA, or ./data."""
+    return Path(os.environ.get(DATA_ENV) or DEFAULT_ROOT)
+
+
+def search_roots(root: Path | None = None) -> list[Path]:
+    """Return the folders to look in, in order: `root` or the data folder, then ./data, where fetch puts files."""
+    first = root if root is not None else data_root()
+    return [first] if root is not None or first == DEFAULT_ROOT else [first, DEFAULT_ROOT]
+
+
+def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
+    """Open the samples that `spec` asks for.
+
+    Real files win, unless ``spec.synthetic`` is True. Where there are none, the
+    synthetic stand-in takes their place and says so in its provenance, unless
+    ``spec.synthetic`` is False. A ``folder:PATH`` never has a stand-in.
+
+    Parameters
+    ----------
+    root
+        The data folder; None for STOREBENCH_DATA and then ./data.
+
+    Raises
+    ------
+    UnknownNameError
+        No dataset or split has that name.
+    UsageError
+        A size, limit or seed that cannot be.
+    DataNotFoundError
+        The files, or this split of them, are not there.
+    CorruptDataError
+        A file is truncated, damaged, hostile or not what its name says.
+    """
+    _check(spec)
+    if spec.name.startswith(FOLDER_PREFIX):
+        return select(
+            open_folder(Path(spec.name.removeprefix(FOLDER_PREFIX)), spec.split), spec, by_class=True
+        )
+    entry, roots = _ENTRIES[spec.name], search_roots(root)
+    openers = (entry.find(place) for place in roots) if not spec.synthetic else ()
+    opener = next((opener for opener in openers if opener is not None), None)
+    if opener is not None:
+        return select(opener(spec.split), spec, by_class=entry.by_class)
+    places = " and ".join(str(place) for place in roots)
+    if spec.synthetic is False:
+        raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=entry.files)
+    why = "asked for" if spec.synthetic else f"no files of {spec.name} in {places}"
+    source = SyntheticDataset(spec.name, spec.split, count=spec.size, seed=spec.seed, why=why)
+    return select(source, spec, by_class=False)
+
+
+def _check(spec: DatasetSpec) -> None:
+    if spec.name not in _ENTRIES and not spec.name.startswith(FOLDER_PREFIX):
+        raise UnknownNameError.of("dataset", spec.name, (*_ENTRIES, "folder:PATH"))
+    if spec.split not in SPLITS:
+        raise UnknownNameError.of("split", spec.split, SPLITS)
+    for option, value in (("size", spec.size), ("limit", spec.limit)):
+        if value is not None and value < 1:
+            raise UsageError(f"a {option} of {value} samples", hint="Name a count of 1 or more.")
+    if spec.seed < 0:
+        raise UsageError(f"the seed {spec.seed} is negative", hint="Name 0 or more.")
+    if spec.synthetic and spec.name.startswith(FOLDER_PREFIX):
+        raise UsageError(f"{spec.name} has no synthetic stand-in", hint=f"Known: {', '.join(_ENTRIES)}.")

@@ -1,0 +1,207 @@
+"""CIFAR-10 in its binary and its python layout, from a folder or straight from the official archive.
+
+Binary: records of 3,073 bytes, a label and then 32 x 32 pixels, planar RGB.
+Python: a pickled dictionary a batch with ``data`` (N x 3,072, planar) and ``labels``.
+"""
+
+import functools
+import gzip
+import io
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.datasets import pickles, tars
+from storebench.datasets.arrays import ArrayDataset, Arrays
+from storebench.datasets.base import Dataset, Origin, Provenance
+from storebench.datasets.sources import read_file, unreadable
+from storebench.errors import CorruptDataError, DataNotFoundError
+
+CLASS_NAMES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+RECORD_BYTES = 3073
+
+_ARCHIVE_BYTES_MAX = 256 << 20
+"""The official archives unpack to 177 and 178 MiB: whatever is larger is not one of them."""
+
+_TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+_BATCHES = {"train": _TRAIN_BATCHES, "test": ("test_batch",)}
+_FETCH_HINT = "Fetch it again: storebench data fetch cifar10."
+
+Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+"""Planar images, uint8 [n, 3, 32, 32], and labels, int64 [n]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One way in which CIFAR-10 is published."""
+
+    name: str
+    folder: str
+    archive: str
+    suffix: str
+    parse: Callable[[bytes, str], Batch]
+
+
+def parse_binary(raw: bytes, where: str) -> Batch:
+    """Return the batch that the bytes of a binary file hold, or raise `CorruptDataError`."""
+    if not raw or len(raw) % RECORD_BYTES:
+        raise CorruptDataError(
+            f"its size, {len(raw):,} bytes, is no multiple of {RECORD_BYTES:,}", where=where, hint=_FETCH_HINT
+        )
+    records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, RECORD_BYTES)
+    return records[:, 1:].reshape(-1, 3, 32, 32), _checked_labels(records[:, 0], where)
+
+
+def parse_python(raw: bytes, where: str) -> Batch:
+    """Return the batch that the bytes of a pickled file hold, or raise `CorruptDataError`."""
+    batch = pickles.load_dict(raw, where)
+    pixels, labels = batch.get("data"), batch.get("labels")
+    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
+        raise CorruptDataError("holds no N x 3,072 bytes of pixels", where=where, hint=_FETCH_HINT)
+    if not (isinstance(labels, list) and len(labels) == len(pixels)):
+        raise CorruptDataError(f"holds no {len(pixels)} labels", where=where, hint=_FETCH_HINT)
+    if not all(type(label) is int and 0 <= label <= 255 for label in labels):
+        raise CorruptDataError("holds a label that is no class", where=where, hint=_FETCH_HINT)
+    return pixels.reshape(-1, 3, 32, 32), _checked_labels(np.array(labels, dtype=np.uint8), where)
+
+
+def _checked_labels(labels: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.int64]:
+    if labels.max() > 9:
+        raise CorruptDataError(f"label {labels.max()} is no class from 0 to 9", where=where, hint=_FETCH_HINT)
+    return labels.astype(np.int64)
+
+
+LAYOUTS = (
+    Layout(
+        name="binary",
+        folder="cifar-10-batches-bin",
+        archive="cifar-10-binary.tar.gz",
+        suffix=".bin",
+        parse=parse_binary,
+    ),
+    Layout(
+        name="python",
+        folder="cifar-10-batches-py",
+        archive="cifar-10-python.tar.gz",
+        suffix="",
+        parse=parse_python,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where one layout was found: a folder of batches, or an archive."""
+
+    layout: str
+    path: Path
+
+
+def find(root: Path) -> list[Source]:
+    """Return every source of CIFAR-10 below the data folder `root`, folders before archives."""
+    found = []
+    for layout in LAYOUTS:
+        parents = (root / "cifar10", root)
+        folders = [*(p / layout.folder for p in parents), *parents]
+        wanted = [batch + layout.suffix for batches in _BATCHES.values() for batch in batches]
+        holding = [folder for folder in folders if any((folder / name).is_file() for name in wanted)]
+        archives = [p / layout.archive for p in parents if (p / layout.archive).is_file()]
+        found += [Source(layout=layout.name, path=path) for path in (holding or archives)[:1]]
+    return found
+
+
+def open_cifar10(sources: list[Source], split: str) -> Dataset:
+    """Open the source with the most records of this split; the binary layout where they are equal.
+
+    Raises
+    ------
+    DataNotFoundError
+        No source holds a batch of this split.
+    CorruptDataError
+        A source is truncated, hostile or not what its name says.
+    """
+    opened = [
+        ArrayDataset("cifar10", split, functools.partial(_load, source, split))
+        for source in sources
+        if len(sources) == 1 or _present(source, split)
+    ]
+    if not opened:
+        raise _missing(split, sources[0].path)
+    return max(opened, key=len)
+
+
+def _missing(split: str, where: Path) -> DataNotFoundError:
+    return DataNotFoundError(
+        f"CIFAR-10 has no batch of its {split} split here",
+        where=where,
+        hint="Put its batches there or run: storebench data fetch cifar10.",
+    )
+
+
+def _present(source: Source, split: str) -> bool:
+    layout = _layout(source)
+    return source.path.is_file() or any(
+        (source.path / (batch + layout.suffix)).is_file() for batch in _BATCHES[split]
+    )
+
+
+def _layout(source: Source) -> Layout:
+    return next(layout for layout in LAYOUTS if layout.name == source.layout)
+
+
+def _load(source: Source, split: str) -> Arrays:
+    layout = _layout(source)
+    names = [batch + layout.suffix for batch in _BATCHES[split]]
+    archived = source.path.is_file()
+    raw = _read_archive(source.path, layout, names) if archived else _read_folder(source.path, names)
+    if not raw:
+        raise _missing(split, source.path)
+    batches = [layout.parse(raw[name], f"{source.path}/{name}") for name in names if name in raw]
+    planar = np.concatenate([images for images, _ in batches])
+    note = f"{len(raw)} of {len(names)} batches present" if len(raw) < len(names) else ""
+    return Arrays(
+        images=planar.transpose(0, 2, 3, 1),
+        labels=np.concatenate([labels for _, labels in batches]),
+        class_names=CLASS_NAMES,
+        provenance=Provenance(
+            origin=Origin.REAL,
+            source=f"CIFAR-10 {layout.name} {'archive' if archived else 'batches'}",
+            note=note,
+        ),
+    )
+
+
+def _read_folder(folder: Path, names: list[str]) -> dict[str, bytes]:
+    return {name: read_file(folder / name) for name in names if (folder / name).is_file()}
+
+
+def _read_archive(path: Path, layout: Layout, names: list[str]) -> dict[str, bytes]:
+    stream = io.BytesIO(_unzip(path))
+    found = {}
+    for member in tars.members(stream, str(path)):
+        folder, _, name = member.name.removeprefix("./").rpartition("/")
+        if folder == layout.folder and name in names:
+            stream.seek(member.offset)
+            found[name] = stream.read(member.size)
+    return found
+
+
+def _unzip(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as unzipped:
+            data = unzipped.read(_ARCHIVE_BYTES_MAX + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CorruptDataError(
+            f"a damaged or truncated gzip file ({error})", where=path, hint=_FETCH_HINT
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(data) > _ARCHIVE_BYTES_MAX:
+        raise CorruptDataError("unpacks to far more than CIFAR-10 is", where=path, hint=_FETCH_HINT)
+    return data

@@ -1,0 +1,143 @@
+"""A folder of class folders with image files: how ImageNet is usually unpacked, and any other set."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from storebench.datasets import images
+from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
+from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
+from storebench.errors import DataNotFoundError
+
+IMAGE_SHAPE = (images.SIDE, images.SIDE, 3)
+
+TEST_FOLDERS = ("val", "test", "validation")
+
+
+class FolderDataset(Dataset):
+    """Serve the images of class folders, sorted by class and then by file name.
+
+    Parameters
+    ----------
+    name, split
+        As in `DatasetInfo`.
+    root
+        The folder that holds one folder a class.
+    class_names
+        The classes that labels index, where another split has set them; images
+        of other classes are left out. None takes the class folders, sorted.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is no image in any class folder.
+    """
+
+    def __init__(self, name: str, split: str, root: Path, class_names: tuple[str, ...] | None = None) -> None:
+        found = _scan(root)
+        classes = class_names or tuple(found)
+        kept = [
+            (path, classes.index(folder)) for folder in found if folder in classes for path in found[folder]
+        ]
+        if not kept:
+            raise DataNotFoundError(
+                "no images of these classes in its folders", where=root, hint="Put one folder a class there."
+            )
+        self._root = root
+        self._paths = [path for path, _ in kept]
+        self._labels = np.array([label for _, label in kept], dtype=np.int64)
+        left_out = sum(map(len, found.values())) - len(kept)
+        self._info = DatasetInfo(
+            name=name,
+            split=split,
+            count=len(kept),
+            image_shape=IMAGE_SHAPE,
+            class_names=classes,
+            provenance=Provenance(
+                origin=Origin.REAL,
+                source="image files in class folders",
+                note=f"{left_out} images left out: the train split lacks their classes" if left_out else "",
+            ),
+            fingerprint=fingerprint(
+                "folder",
+                IMAGE_SHAPE,
+                self._labels.tolist(),
+                files_digest(root, [root / p for p in self._paths]),
+            ),
+        )
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset."""
+        return self._info
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index` as (uint8 [256, 256, 3], label)."""
+        check_index(index, self._info.count)
+        path = self._root / self._paths[index]
+        try:
+            stream = path.open("rb")
+        except OSError as error:
+            raise unreadable(path, error) from error
+        with stream:
+            return images.decode_rgb(stream, str(path)), int(self._labels[index])
+
+
+def has_class_folders(root: Path) -> bool:
+    """Return whether `root` holds a folder with an image in it."""
+    return root.is_dir() and any(_images_below(folder) for folder in _folders(root))
+
+
+def _scan(root: Path) -> dict[str, list[str]]:
+    """Return the image files, relative to `root`, of every class folder that has any."""
+    if not root.is_dir():
+        raise DataNotFoundError(
+            "no such folder", where=root, hint="Name a folder that holds one folder a class."
+        )
+    folders = _folders(root)
+    found = {folder.name: _images_below(folder) for folder in folders}
+    found = {name: [f"{name}/{file}" for file in files] for name, files in found.items() if files}
+    if not found:
+        what = f"{len(folders)} folders without images" if folders else "no class folders"
+        raise DataNotFoundError(
+            f"{what} in it",
+            where=root,
+            hint=f"Put one folder a class there, with {', '.join(images.EXTENSIONS[:3])} ... files.",
+        )
+    return found
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _images_below(folder: Path) -> list[str]:
+    return sorted(
+        str(Path(parent, name).relative_to(folder))
+        for parent, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name.lower().endswith(images.EXTENSIONS) and not name.startswith(".")
+    )
+
+
+def open_folder(path: Path, split: str) -> Dataset:
+    """Open ``folder:PATH``: PATH/train and PATH/val (test, validation) if there, else PATH is the train split.
+
+    Raises
+    ------
+    DataNotFoundError
+        The folder is missing, holds no images, or has no such split.
+    """
+    name = f"folder:{path}"
+    train = path / "train" if has_class_folders(path / "train") else path
+    if split == "train":
+        return FolderDataset(name, split, train)
+    test = next((path / one for one in TEST_FOLDERS if has_class_folders(path / one)), None)
+    if test is None or train == path:
+        raise DataNotFoundError(
+            "no test split: there are no class folders in train and one of val, test, validation",
+            where=path,
+            hint="Put them there, or use the train split only.",
+        )
+    return FolderDataset(name, split, test, class_names=tuple(_scan(train)))

@@ -1,0 +1,181 @@
+"""ImageNet (ILSVRC2012): class folders, or the published archives read in place without unpacking.
+
+The training archive is a tar of one tar a class; the validation archive is one
+tar of JPEGs whose classes stand elsewhere: in Caffe's ``val.txt`` ("NAME
+INDEX" a line, INDEX counting the sorted classes) or in the devkit.
+"""
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.datasets import devkit, images, tars
+from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
+from storebench.datasets.folder import IMAGE_SHAPE, TEST_FOLDERS, FolderDataset, has_class_folders
+from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
+from storebench.errors import CorruptDataError, DataNotFoundError
+
+TRAIN_TAR = "ILSVRC2012_img_train.tar"
+VAL_TAR = "ILSVRC2012_img_val.tar"
+
+
+def find(root: Path) -> Path | None:
+    """Return the folder below the data folder `root` that holds anything of ImageNet, or None."""
+    folder = root / "imagenet"
+    if any((folder / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)):
+        return folder
+    if any(has_class_folders(folder / split) for split in ("train", *TEST_FOLDERS)):
+        return folder
+    return root if any((root / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)) else None
+
+
+def open_imagenet(folder: Path, split: str) -> Dataset:
+    """Open a split of ImageNet; "test" is its validation split.
+
+    Raises
+    ------
+    DataNotFoundError
+        The split is not there; the hint names the files that are needed.
+    CorruptDataError
+        An archive is truncated, hostile or not what its name says.
+    """
+    if split == "train":
+        return _open_train(folder)
+    classes = _open_train(folder).info.class_names if _has_train(folder) else None
+    for name in TEST_FOLDERS:
+        if has_class_folders(folder / name):
+            return FolderDataset("imagenet", split, folder / name, class_names=classes)
+    if not (folder / VAL_TAR).is_file():
+        raise DataNotFoundError(
+            "ImageNet's validation split is not here",
+            where=folder,
+            hint=f"Put {VAL_TAR} and {devkit.ARCHIVE} there, or class folders in val/.",
+        )
+    return _open_val_tar(folder / VAL_TAR, classes)
+
+
+def _has_train(folder: Path) -> bool:
+    return has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
+
+
+def _open_train(folder: Path) -> Dataset:
+    if has_class_folders(folder / "train"):
+        return FolderDataset("imagenet", "train", folder / "train")
+    path = folder / TRAIN_TAR
+    if not path.is_file():
+        raise DataNotFoundError(
+            "ImageNet's train split is not here",
+            where=folder,
+            hint=f"Put {TRAIN_TAR} there, or class folders in train/.",
+        )
+    found = _train_members(path)
+    classes = tuple(sorted(found))
+    ordered = [(member, label) for label, wnid in enumerate(classes) for member in found[wnid]]
+    return TarDataset("train", path, [m for m, _ in ordered], [label for _, label in ordered], classes)
+
+
+def _train_members(path: Path) -> dict[str, list[tars.Member]]:
+    """Return the images of every class of the training archive, sorted by name."""
+    found: dict[str, list[tars.Member]] = {}
+    with _open(path) as stream:
+        for inner in tars.members(stream, str(path)):
+            where = f"{path}:{inner.name}"
+            if not inner.name.endswith(".tar"):
+                raise CorruptDataError("is no tar of a class", where=where, hint="Use the original archive.")
+            members = tars.members(stream, where, inner.offset, inner.offset + inner.size)
+            wnid = inner.name.rpartition("/")[2].removesuffix(".tar")
+            found[wnid] = sorted(_only_images(members), key=lambda member: member.name)
+    if not any(found.values()):
+        raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
+    return {wnid: members for wnid, members in found.items() if members}
+
+
+def _only_images(members: Any) -> list[tars.Member]:
+    return [member for member in members if member.name.lower().endswith(images.EXTENSIONS)]
+
+
+def _open_val_tar(path: Path, classes: tuple[str, ...] | None) -> Dataset:
+    with _open(path) as stream:
+        members = sorted(_only_images(tars.members(stream, str(path))), key=lambda member: member.name)
+    if not members:
+        raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
+    truth = devkit.validation_classes(path.parent, [m.name.rpartition("/")[2] for m in members], classes)
+    names = classes or tuple(sorted(set(truth)))
+    index = {wnid: label for label, wnid in enumerate(names)}
+    kept = [(member, index[wnid]) for member, wnid in zip(members, truth, strict=True) if wnid in index]
+    left_out = len(members) - len(kept)
+    note = f"{left_out} images left out: the train split lacks their classes" if left_out else ""
+    return TarDataset("test", path, [m for m, _ in kept], [label for _, label in kept], names, note)
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+class TarDataset(Dataset):
+    """Serve the JPEGs of an archive by their offsets; each process opens the archive for itself.
+
+    Parameters
+    ----------
+    path
+        The archive.
+    members
+        Where each image lies in it, in the order of the samples.
+    labels
+        One class index an image.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        path: Path,
+        members: Sequence[tars.Member],
+        labels: Sequence[int],
+        class_names: tuple[str, ...],
+        note: str = "",
+    ) -> None:
+        self._path = path
+        # Arrays, because 1.28 million small objects would make pickling slow.
+        self._names: npt.NDArray[np.bytes_] = np.array(
+            [member.name.encode("utf-8", "surrogateescape") for member in members], dtype=np.bytes_
+        )
+        self._spans = np.array([(m.offset, m.size) for m in members], dtype=np.int64).reshape(-1, 2)
+        self._labels = np.array(labels, dtype=np.int64)
+        self._stream: BinaryIO | None = None
+        spans = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
+        self._info = DatasetInfo(
+            name="imagenet",
+            split=split,
+            count=len(members),
+            image_shape=IMAGE_SHAPE,
+            class_names=class_names,
+            provenance=Provenance(origin=Origin.REAL, source=path.name, note=note),
+            fingerprint=fingerprint("tar", IMAGE_SHAPE, *spans),
+        )
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset."""
+        return self._info
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index` as (uint8 [256, 256, 3], label)."""
+        check_index(index, self._info.count)
+        offset, size = map(int, self._spans[index])
+        if self._stream is None:
+            self._stream = _open(self._path)
+        self._stream.seek(offset)
+        name = self._names[index].decode("utf-8", "replace")
+        return images.decode_rgb(BytesIO(self._stream.read(size)), f"{self._path}:{name}"), int(
+            self._labels[index]
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stream": None}

@@ -1,0 +1,164 @@
+"""MNIST from its IDX files, gzipped or not: a magic number, big-endian dimensions, then the bytes.
+
+The layout is the one that its authors describe: two zero bytes, the type (8 for
+unsigned bytes), the number of dimensions, one 32-bit length a dimension, data.
+"""
+
+import functools
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.datasets.arrays import ArrayDataset, Arrays
+from storebench.datasets.base import Dataset, Origin, Provenance
+from storebench.datasets.sources import unreadable
+from storebench.errors import CorruptDataError, DataNotFoundError
+
+CLASS_NAMES = tuple(str(digit) for digit in range(10))
+IMAGE_SIDE = 28
+
+_PREFIX = {"train": "train", "test": "t10k"}
+_GZIP_MAGIC = b"\x1f\x8b"
+_UNSIGNED_BYTE = 8
+_BLOCK = 1 << 20
+_FETCH_HINT = "Fetch it again: storebench data fetch mnist."
+
+
+def candidates(root: Path) -> list[Path]:
+    """Return the folders that may hold MNIST, given a data folder."""
+    return [root / "mnist", root, root / "MNIST" / "raw"]
+
+
+def find(root: Path) -> Path | None:
+    """Return the folder below `root` that holds any MNIST file, or None."""
+    kinds = [(prefix, kind) for prefix in _PREFIX.values() for kind in ("images-idx3", "labels-idx1")]
+    for folder in candidates(root):
+        if any(_locate(folder, prefix, kind) for prefix, kind in kinds):
+            return folder
+    return None
+
+
+def open_mnist(folder: Path, split: str) -> Dataset:
+    """Open the MNIST files in `folder`.
+
+    Raises
+    ------
+    DataNotFoundError
+        A file of this split is missing.
+    CorruptDataError
+        A file is truncated, damaged or not what its name says.
+    """
+    return ArrayDataset("mnist", split, functools.partial(_load, folder, split))
+
+
+def _load(folder: Path, split: str) -> Arrays:
+    images_path = _require(folder, _PREFIX[split], "images-idx3")
+    labels_path = _require(folder, _PREFIX[split], "labels-idx1")
+    images = read_idx(images_path, dimensions=3)
+    labels = read_idx(labels_path, dimensions=1)
+    if images.shape[1:] != (IMAGE_SIDE, IMAGE_SIDE) or not len(images):
+        raise CorruptDataError(
+            f"holds {images.shape} pixels, not N x 28 x 28", where=images_path, hint=_FETCH_HINT
+        )
+    if len(labels) != len(images):
+        raise CorruptDataError(
+            f"{len(labels)} labels for {len(images)} images", where=labels_path, hint=_FETCH_HINT
+        )
+    if labels.max() > 9:
+        raise CorruptDataError(
+            f"label {labels.max()} is not a digit from 0 to 9", where=labels_path, hint=_FETCH_HINT
+        )
+    return Arrays(
+        images=images[..., np.newaxis],
+        labels=labels.astype(np.int64),
+        class_names=CLASS_NAMES,
+        provenance=Provenance(origin=Origin.REAL, source="MNIST IDX files"),
+    )
+
+
+def _locate(folder: Path, prefix: str, kind: str) -> Path | None:
+    # The site of the authors unpacks to "train-images.idx3-ubyte" with some tools.
+    stems = (f"{prefix}-{kind}-ubyte", f"{prefix}-{kind.replace('-', '.')}-ubyte")
+    return next((p for stem in stems for p in (folder / stem, folder / f"{stem}.gz") if p.is_file()), None)
+
+
+def _require(folder: Path, prefix: str, kind: str) -> Path:
+    path = _locate(folder, prefix, kind)
+    if path is None:
+        raise DataNotFoundError(
+            f"the MNIST file {prefix}-{kind}-ubyte(.gz) is missing",
+            where=folder,
+            hint="Put it there or run: storebench data fetch mnist.",
+        )
+    return path
+
+
+def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+    """Read one IDX file of unsigned bytes, gzipped or not.
+
+    Returns
+    -------
+    ndarray
+        uint8 with as many dimensions as asked for.
+
+    Raises
+    ------
+    CorruptDataError
+        Wrong magic number or number of dimensions; fewer or more bytes than
+        the dimensions say; a damaged gzip stream.
+    """
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    with raw:
+        zipped = raw.peek(2)[:2] == _GZIP_MAGIC
+        try:
+            with gzip.open(raw) if zipped else raw as stream:
+                return _parse_idx(stream, path, dimensions)  # type: ignore[arg-type]
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CorruptDataError(
+                f"a damaged or truncated gzip file ({error})", where=path, hint=_FETCH_HINT
+            ) from error
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+
+def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+    header = _read_up_to(stream, 4 + 4 * dimensions)
+    if header[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)):
+        raise CorruptDataError(
+            f"wrong magic number {header[:4].hex() or '(empty file)'}: not an IDX file of "
+            f"unsigned bytes with {dimensions} dimension{'s' if dimensions > 1 else ''}",
+            where=path,
+            hint=_FETCH_HINT,
+        )
+    if len(header) < 4 + 4 * dimensions:
+        raise CorruptDataError("truncated inside its header", where=path, hint=_FETCH_HINT)
+    shape = struct.unpack(f">{dimensions}I", header[4:])
+    expected = math.prod(shape)
+    # One byte more than the dimensions say, so that a file with a tail is noticed.
+    data = _read_up_to(stream, expected + 1)
+    if len(data) != expected:
+        found = f"only {len(data):,}" if len(data) < expected else "more"
+        raise CorruptDataError(
+            f"its dimensions {'x'.join(map(str, shape))} need {expected:,} bytes, it has {found}",
+            where=path,
+            hint=_FETCH_HINT,
+        )
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+def _read_up_to(stream: BinaryIO, count: int) -> bytes:
+    # In blocks: a header that promises 2^96 bytes must not make us ask for them at once.
+    blocks = []
+    while count > 0 and (block := stream.read(min(count, _BLOCK))):
+        blocks.append(block)
+        count -= len(block)
+    return b"".join(blocks)
