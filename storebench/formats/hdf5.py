@@ -1,0 +1,230 @@
+"""HDF5: one file; a contiguous array of pixels, or a blob of payloads with their offsets."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from storebench.codecs import Payload
+from storebench.errors import CorruptStoreError
+from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, ReaderInfo, Traits, Writer
+from storebench.formats.support import (
+    batch_bytes,
+    checked,
+    checked_labels,
+    damaged,
+    sync_folder,
+    write_errors,
+)
+from storebench.manifest import Manifest, StoreSpec
+
+DATA_FILE = "data.h5"
+BUFFER_BYTES = 4 << 20
+"""Written at a time, and the chunk of the growing blob of payloads."""
+
+SIEVE_BYTES = 1
+"""HDF5 would read 64 KiB around each small image: amplification without a faster epoch."""
+
+
+class Hdf5Writer(Writer):
+    """Write ``data`` and ``label``, or ``payload``, ``offset`` and ``label``."""
+
+    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+        super().__init__(folder, spec)
+        self._path = folder / DATA_FILE
+        self._labels: list[int] = []
+        self._offsets = [0]
+        self._raw = spec.codec == "raw"
+        self._pending: list[bytes] = []
+        self._pending_bytes = self._flushed = 0
+        with write_errors(self._path, OSError):
+            self._file = h5py.File(self._path, "x", libver="v110")
+            self._file.attrs["codec"] = spec.codec
+            self._file.attrs["class_names"] = list(spec.dataset.class_names)
+            self._data = self._create_data()
+
+    def append(self, payload: Payload, label: int) -> None:
+        """Buffer one payload; write some 4 MiB at a time."""
+        self._pending.append(bytes(payload))
+        self._pending_bytes += len(payload)
+        self._labels.append(label)
+        self._offsets.append(self._offsets[-1] + len(payload))
+        if self._pending_bytes >= BUFFER_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is pending, the labels and the offsets; sync."""
+        self._flush()
+        with write_errors(self._path, OSError, RuntimeError):
+            self._file["label"] = np.asarray(self._labels, dtype=np.int64)
+            if not self._raw:
+                self._file["offset"] = np.asarray(self._offsets, dtype=np.int64)
+            self._file.close()
+        sync_folder(self.folder)
+
+    def abort(self) -> None:
+        """Close the file, whatever HDF5 says to it."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._file.close()
+
+    def _create_data(self) -> Any:
+        if self._raw:
+            shape = (self.spec.dataset.count, *self.spec.dataset.image_shape)
+            # Every byte is written, so none is filled first.
+            return self._file.create_dataset("data", shape, np.uint8, fill_time="never")
+        return self._file.create_dataset(
+            "payload", (0,), np.uint8, maxshape=(None,), chunks=(BUFFER_BYTES,), fill_time="never"
+        )
+
+    def _flush(self) -> None:
+        block = np.frombuffer(b"".join(self._pending), dtype=np.uint8)
+        with write_errors(self._path, OSError, RuntimeError):
+            if self._raw:
+                rows = block.reshape(-1, *self.spec.dataset.image_shape)
+                self._data[self._flushed : self._flushed + len(rows)] = rows
+                self._flushed += len(rows)
+            else:
+                self._data.resize((self._offsets[-1],))
+                self._data[self._flushed :] = block
+                self._flushed += len(block)
+        self._pending.clear()
+        self._pending_bytes = 0
+
+
+class Hdf5GetReader(Reader):
+    """Read one hyperslab a sample straight into the batch, through h5py's low-level interface.
+
+    ``Dataset.read_direct`` and fancy indexing spend most of their time building
+    selections in Python; here both dataspaces are made once, and only the
+    hyperslab's start changes.
+    """
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self._path = store / DATA_FILE
+        self._file: h5py.h5f.FileID | None = _open_file(self._path)
+        try:
+            self._open_datasets()
+        except BaseException:
+            self.close()
+            raise
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`."""
+        numbers = checked(indices, self.manifest.count)
+        if self.payload_codec == "raw":
+            batch = np.empty((len(numbers), *self.image_shape), dtype=np.uint8)
+            self.fetch_into(indices, batch)
+            return [image.tobytes() for image in batch]
+        return [self._payload(number) for number in numbers]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Read each image into its place of the batch."""
+        numbers = checked(indices, self.manifest.count)
+        size = len(batch_bytes(out, len(numbers)))
+        self._check_open()
+        select, read = self._space.select_hyperslab, self._data.read
+        memory, kind, one = self._memory, self._kind, self._one
+        try:
+            for row, number in enumerate(numbers):
+                select((number, 0, 0, 0), one)
+                read(memory, self._space, out[row], kind)
+        except (OSError, RuntimeError) as error:
+            raise damaged(f"HDF5 does not read the images ({error})", self._path) from error
+        return size
+
+    def close(self) -> None:
+        """Close the file and all that hangs on it."""
+        if self._file is not None:
+            for name in ("_data", "_space", "_memory", "_kind"):
+                self.__dict__.pop(name, None)
+            self._file.close()
+            self._file = None
+
+    def _check_open(self) -> None:
+        if self._file is None:
+            raise RuntimeError("the reader is closed")
+
+    def _open_datasets(self) -> None:
+        count = self.manifest.count
+        self.labels = checked_labels(self._whole("label"), count, self._path)
+        shape: tuple[int, ...] = (count, *self.image_shape)
+        if self.payload_codec != "raw":
+            self._offsets: list[int] = self._whole("offset").tolist()
+            if len(self._offsets) != count + 1:
+                raise damaged(f"{len(self._offsets)} offsets where {count + 1} were expected", self._path)
+            shape = (self._offsets[-1],)
+        self._data = self._dataset("data" if self.payload_codec == "raw" else "payload")
+        if self._data.shape != shape:
+            raise damaged(f"an array {self._data.shape} where {shape} was expected", self._path)
+        self._space = self._data.get_space()
+        self._kind = h5py.h5t.NATIVE_UINT8
+        self._one = (1, *self.image_shape)
+        self._memory = h5py.h5s.create_simple(self._one)
+
+    def _dataset(self, name: str) -> h5py.h5d.DatasetID:
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        # Without a cache HDF5 reads a part of a chunk where it lies, not the whole 4 MiB.
+        access.set_chunk_cache(0, 0, 1.0)
+        try:
+            return h5py.h5d.open(self._file, name.encode(), access)
+        except (KeyError, OSError) as error:
+            raise damaged(f"the data set {name!r} is missing", self._path) from error
+
+    def _whole(self, name: str) -> npt.NDArray[np.int64]:
+        dataset = self._dataset(name)
+        values = np.empty(dataset.shape, dtype=np.int64)
+        try:
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        except (OSError, TypeError) as error:
+            raise damaged(f"the data set {name!r} does not read ({error})", self._path) from error
+        return values
+
+    def _payload(self, number: int) -> bytes:
+        self._check_open()
+        start, end = self._offsets[number], self._offsets[number + 1]
+        if not 0 <= start <= end <= self._offsets[-1]:
+            raise damaged(f"the offsets of sample {number} are wrong", self._path)
+        payload = np.empty(end - start, dtype=np.uint8)
+        self._space.select_hyperslab((start,), (end - start,))
+        try:
+            self._data.read(h5py.h5s.create_simple((end - start,)), self._space, payload, self._kind)
+        except (OSError, RuntimeError) as error:
+            raise damaged(f"HDF5 does not read sample {number} ({error})", self._path) from error
+        return payload.tobytes()
+
+
+def _open_file(path: Path) -> h5py.h5f.FileID:
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_sieve_buf_size(SIEVE_BYTES)
+    access.set_file_locking(False, True)  # a store is never written again, and read-only disks have no locks
+    if not path.is_file():
+        raise damaged("the file is missing", path)
+    try:
+        return h5py.h5f.open(bytes(path), h5py.h5f.ACC_RDONLY, access)
+    except OSError as error:
+        raise CorruptStoreError(f"HDF5 does not open the file ({error})", where=path) from error
+
+
+class Hdf5Format(Format):
+    """One file that explains itself."""
+
+    info = FormatInfo(
+        name="hdf5",
+        summary="one file: data [N,H,W,C] and label; or payload, offset and label",
+        default_codec="raw",
+        default_reader="get",
+        traits=Traits(note="h5py lets one thread of a process in at a time"),
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        """Return the library's way in."""
+        return {"get": ReaderInfo(reader=Hdf5GetReader, summary="one hyperslab a sample (h5py, low level)")}
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        """Return the writer of ``data.h5``."""
+        return Hdf5Writer(folder, spec)

@@ -1,0 +1,127 @@
+"""What the key-value formats share: keys, the record of labels, and the loop over ``get``."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from itertools import repeat
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+import numpy as np
+
+from storebench.errors import StorebenchError
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.support import batch_bytes, checked_labels, damaged, out_of_range
+from storebench.manifest import Manifest
+
+KEY = b"%08d"
+"""Keys as Caffe's tools write them: big-endian digits, so that their order is the samples'."""
+
+LABEL_KEY = b"label"
+"""Holds every label as little-endian int64 [count]; sorts after all samples."""
+
+Value = bytes | memoryview
+
+make_key: Callable[[int], bytes] = KEY.__mod__
+
+
+def pack_labels(labels: list[int]) -> bytes:
+    """Return the record of `labels`."""
+    return np.asarray(labels, dtype="<i8").tobytes()
+
+
+def _closed(_key: bytes) -> NoReturn:
+    raise RuntimeError("the reader is closed")
+
+
+class KeyValueReader(Reader):
+    """Read one record a sample through a library's ``get``.
+
+    A subclass opens its library in `_open` and returns the function that looks
+    a key up (None where there is no such record). The loop below is what a
+    sample costs beside the library: keys are formatted on the fly, because
+    50,000 prepared ones miss the processor's cache, and values are assigned to
+    slices of one memoryview, which costs half of what a numpy row does.
+    """
+
+    library_errors: ClassVar[tuple[type[Exception], ...]]
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self._image_bytes = manifest.dataset.image_bytes
+        self._rows: list[slice] = []
+        # A missing record is None, which the loops below trip over.
+        self._loop_errors: tuple[type[Exception], ...] = (TypeError, ValueError, *self.library_errors)
+        self._get: Callable[[bytes], Value | None] = self._open()
+        try:
+            self.labels = self._read_labels()
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def _open(self) -> Callable[[bytes], Value | None]:
+        """Open the library's handle and return its ``get``."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Let go of what `_open` opened; harmless when it did not get that far."""
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`."""
+        numbers = indices.tolist()
+        try:
+            # bytes() copies a view of mapped memory and hands bytes through.
+            return list(map(bytes, map(self._get, map(make_key, numbers))))  # type: ignore[arg-type]
+        except self._loop_errors as error:
+            raise self._explain(numbers, error) from error
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Copy raw pixels of `indices` into `out`."""
+        numbers = indices.tolist()
+        batch = batch_bytes(out, len(numbers))
+        rows = self._row_slices(len(numbers))
+        try:
+            for row, value in zip(rows, map(self._get, map(make_key, numbers)), strict=False):
+                batch[row] = value  # type: ignore[assignment]
+        except self._loop_errors as error:
+            raise self._explain(numbers, error) from error
+        return len(batch)
+
+    def close(self) -> None:
+        """Let go of the library's handle."""
+        self._get = _closed
+        self._release()
+
+    def _row_slices(self, count: int) -> list[slice]:
+        size = self._image_bytes
+        self._rows += [slice(row * size, (row + 1) * size) for row in range(len(self._rows), count)]
+        return self._rows
+
+    def _read_labels(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        count = self.manifest.count
+        try:
+            record = self._get(LABEL_KEY)
+        except self.library_errors as error:
+            raise damaged(f"the record of labels does not read ({error})", self.store) from error
+        if record is None:
+            raise damaged("the record of labels is missing", self.store)
+        if len(record) != 8 * count:
+            raise damaged(f"{len(record)} bytes of labels where {8 * count} were expected", self.store)
+        labels = np.frombuffer(record, dtype="<i8").astype(np.int64)
+        return checked_labels(labels, count, self.store)
+
+    def _explain(self, numbers: list[int], error: Exception) -> IndexError | StorebenchError:
+        """Say what a failed loop met. Only now are the indices looked at: a wrong one has no record."""
+        count = self.manifest.count
+        if any(not 0 <= number < count for number in numbers):
+            return out_of_range(count)
+        for number, get in zip(numbers, repeat(self._get)):
+            try:
+                value = get(make_key(number))
+            except self.library_errors as cause:
+                return damaged(f"sample {number} does not read ({cause})", self.store)
+            if value is None:
+                return damaged(f"sample {number} is missing", self.store)
+            if self.payload_codec == "raw" and len(value) != self._image_bytes:
+                return damaged(f"sample {number} has {len(value)} bytes, not {self._image_bytes}", self.store)
+        return damaged(f"samples do not read ({error})", self.store)

@@ -1,0 +1,188 @@
+"""LMDB: one B+-tree in one file, read through its memory map."""
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lmdb
+
+from storebench.codecs import Payload
+from storebench.errors import UsageError
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, Value, make_key, pack_labels
+from storebench.formats.support import damaged, sync_folder, write_errors
+from storebench.manifest import StoreSpec
+
+DATA_FILE = "data.mdb"
+FIRST_MAP_BYTES = 64 << 20
+COMMIT_RECORDS = 1000  # as Caffe's convert_imageset
+COMMIT_BYTES = 128 << 20  # a transaction's pages are in memory until it is committed
+SPARE_PAGES = 256  # meta, branch and copied pages of one transaction; the estimate must not be short
+
+
+class LmdbWriter(Writer):
+    """Append records in key order, a commit every 1,000; the map grows as it needs to."""
+
+    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+        super().__init__(folder, spec)
+        self._labels: list[int] = []
+        with write_errors(folder, lmdb.Error):
+            self._env = lmdb.open(
+                str(folder), map_size=FIRST_MAP_BYTES, lock=False, sync=False, metasync=False, readahead=False
+            )
+        self._page = self._env.stat()["psize"]
+        self._begin(0)
+
+    def append(self, payload: Payload, label: int) -> None:
+        """Put one record."""
+        with write_errors(self.folder, lmdb.Error):
+            self._put(make_key(len(self._labels)), payload)
+        self._labels.append(label)
+
+    def close(self) -> None:
+        """Put the labels, commit, and sync the file."""
+        with write_errors(self.folder, lmdb.Error):
+            self._put(LABEL_KEY, pack_labels(self._labels))
+            self._txn.commit()
+            self._env.sync(True)
+            self._env.close()
+        sync_folder(self.folder)
+
+    def abort(self) -> None:
+        """Drop the transaction and the environment."""
+        with contextlib.suppress(lmdb.Error):
+            self._txn.abort()
+        self._env.close()
+
+    def _put(self, key: bytes, value: Payload) -> None:
+        pages = len(value) // self._page + 2  # its own pages, and its share of leaf and branch pages
+        if self._records == COMMIT_RECORDS or self._written > COMMIT_BYTES or pages > self._room:
+            self._txn.commit()
+            self._begin(pages)
+        self._txn.put(key, value, append=True, dupdata=False)
+        self._records += 1
+        self._written += len(value)
+        self._room -= pages
+
+    def _begin(self, pages: int) -> None:
+        """Start a transaction in a map that has room for `pages` more and then some."""
+        info = self._env.info()
+        used = info["last_pgno"] + 1 + SPARE_PAGES
+        size = info["map_size"]
+        while used + pages > size // self._page:
+            size *= 2
+        if size != info["map_size"]:
+            self._env.set_mapsize(size)
+        self._room = size // self._page - used
+        self._records = self._written = 0
+        self._txn = self._env.begin(write=True)
+
+
+@dataclass(kw_only=True)
+class _Shared:
+    """An open environment and how many readers of this process use it."""
+
+    env: Any
+    readahead: bool
+    users: int
+
+
+_open_envs: dict[tuple[int, Path], _Shared] = {}
+"""By process and store: py-lmdb refuses to open one file twice in one process."""
+
+
+def _acquire(store: Path, readahead: bool) -> Any:
+    shared = _open_envs.get((os.getpid(), store))
+    if shared is None:
+        shared = _Shared(env=_open_env(store, readahead), readahead=readahead, users=0)
+        _open_envs[os.getpid(), store] = shared
+    elif shared.readahead != readahead:
+        raise UsageError(
+            "the store is already open in this process with another readahead",
+            where=store,
+            hint="Close that reader first: LMDB opens a file once a process.",
+        )
+    shared.users += 1
+    return shared.env
+
+
+def _surrender(store: Path) -> None:
+    shared = _open_envs[os.getpid(), store]
+    shared.users -= 1
+    if shared.users == 0:
+        del _open_envs[os.getpid(), store]
+        shared.env.close()
+
+
+def _open_env(store: Path, readahead: bool) -> Any:
+    path = store / DATA_FILE
+    if not path.is_file():
+        raise damaged("the file is missing", path)
+    try:
+        env = lmdb.open(
+            str(store), readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
+        )
+    except lmdb.Error as error:
+        raise damaged(f"LMDB does not open the file ({error})", path) from error
+    # Reading past the end of a mapped file would kill the process.
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if path.stat().st_size < needed:
+        env.close()
+        raise damaged(f"the file has {path.stat().st_size} bytes, its pages need {needed}", path)
+    return env
+
+
+class LmdbGetReader(KeyValueReader):
+    """One ``get`` a sample in one read transaction, copied out of the map before it returns."""
+
+    library_errors = (lmdb.Error,)
+    options_help: ClassVar[Mapping[str, str]] = {
+        "readahead": "on (default) or off: whether the kernel reads ahead of page faults"
+    }
+
+    def _open(self) -> Callable[[bytes], Value | None]:
+        self._txn: Any = None
+        readahead = self.options.get("readahead", "on")
+        if readahead not in ("on", "off"):
+            raise UsageError(f"readahead is on or off, not {readahead!r}")
+        self._key = self.store.resolve()
+        self._txn = _acquire(self._key, readahead == "on").begin(buffers=True)
+        get: Callable[[bytes], Value | None] = self._txn.get
+        return get
+
+    def _release(self) -> None:
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = None
+            _surrender(self._key)
+
+    def notes(self) -> dict[str, str]:
+        """Say which readahead was used."""
+        return {"readahead": self.options.get("readahead", "on")}
+
+
+class LmdbFormat(Format):
+    """A memory-mapped B+-tree in one file."""
+
+    info = FormatInfo(
+        name="lmdb",
+        summary="one memory-mapped B+-tree (data.mdb), one %08d record an image",
+        default_codec="raw",
+        default_reader="get",
+        traits=Traits(note="opened read-only and without locks, so any number of processes read at once"),
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        """Return the library's way in."""
+        return {"get": ReaderInfo(reader=LmdbGetReader, summary="py-lmdb's get, one call a sample")}
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        """Return the writer of ``data.mdb``."""
+        return LmdbWriter(folder, spec)
+
+    def data_files(self, store: Path) -> list[Path]:
+        """Return the one file."""
+        return [store / DATA_FILE]

@@ -1,0 +1,105 @@
+"""A private, temporary copy of a store that costs no copying of its big files: they are links.
+
+A snapshot goes when it is removed, when its process ends in good order (a
+worker process of `multiprocessing` included), and, after a kill, when the next
+snapshot is made: its folder is locked by its owner for as long as that lives.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from pathlib import Path
+
+from storebench.errors import OutputError, from_os_error
+from storebench.formats.support import damaged
+
+PREFIX = "storebench-snapshot-"
+
+
+class Snapshot:
+    """Link and copy the files of `store` into a temporary folder.
+
+    Parameters
+    ----------
+    kind
+        A word for the folder's name.
+    store
+        The folder to take a snapshot of; it is not written to.
+    linked
+        Says which files are never changed and so may be linked; others are copied.
+
+    Attributes
+    ----------
+    folder
+        The snapshot.
+    links
+        "hard links", or "symbolic links" where the store's filesystem allows no others.
+    """
+
+    def __init__(self, kind: str, store: Path, *, linked: Callable[[Path], bool]) -> None:
+        clean_stale()
+        try:
+            self.folder, lock = _locked_folder(f"{PREFIX}{kind}-")
+        except OSError as error:
+            raise from_os_error(error, tempfile.gettempdir()) from error
+        self.links = "hard links"
+        # A Finalize runs at exit too, and only in the process that made it.
+        self.remove = Finalize(self, _remove, args=(self.folder, lock), exitpriority=0)
+        try:
+            self._fill(store.resolve(), linked)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _fill(self, store: Path, linked: Callable[[Path], bool]) -> None:
+        try:
+            for path in sorted(store.iterdir()):
+                if linked(path):
+                    self._link(path)
+                elif path.is_file():
+                    shutil.copyfile(path, self.folder / path.name)
+        except FileNotFoundError as error:
+            raise damaged("a file went away while the store was opened", Path(error.filename)) from error
+        except OSError as error:
+            raise OutputError(f"no snapshot of the store can be made ({error})", where=self.folder) from error
+
+    def _link(self, path: Path) -> None:
+        target = self.folder / path.name
+        try:
+            target.hardlink_to(path)
+        except OSError:  # another filesystem, or files of somebody else
+            target.symlink_to(path)
+            self.links = "symbolic links"
+
+
+def clean_stale() -> None:
+    """Remove snapshots whose owners were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue  # gone, or somebody else's
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)  # its owner lives
+        else:
+            _remove(folder, lock)
+
+
+def _locked_folder(prefix: str) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, lock
+        os.close(lock)  # another process took it for a stale one before we had locked it
+
+
+def _remove(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
