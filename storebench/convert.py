@@ -24,6 +24,7 @@ import numpy as np
 
 from storebench._version import __version__
 from storebench.codecs import get_codec
+from storebench.datasets import open_dataset
 from storebench.datasets.base import Dataset, DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.encode import Encoder, encode
@@ -106,8 +107,6 @@ def ensure_store(
     StorebenchError
         See `convert` and `open_dataset`.
     """
-    from storebench.datasets import open_dataset
-
     dataset = open_dataset(spec, data_root)
     return convert(dataset, spec, backend, stores, how=how or How(replace=Replace.STALE))
 

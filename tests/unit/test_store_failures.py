@@ -1,0 +1,244 @@
+"""What goes wrong while a store is written: one clear line, the right exit code, and nothing left behind."""
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image as PilImage
+
+from storebench.formats import PAPER_BACKENDS
+
+CompletedText = subprocess.CompletedProcess[str]
+Cli = Callable[..., CompletedText]
+
+CIFAR = ("--dataset", "cifar10", "--synthetic")
+STORE_ID = "cifar10-train-size{size}-synthetic"
+BACKENDS = [name for name in PAPER_BACKENDS if name != "memory:native"]  # the same store as memory:python
+
+
+def refused(done: CompletedText, exit_code: int, *words: str) -> None:
+    """Check that a command refused in one line that holds these words."""
+    assert done.returncode == exit_code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("storebench: ")
+    assert not [word for word in words if word not in last], last
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "storebench", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until(true: Callable[[], object], timeout_s: float = 60) -> None:
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+def in_the_making(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob(".*.tmp-*") if path.is_dir()]
+
+
+def is_writing(folder: Path) -> bool:
+    files = (path for work in in_the_making(folder) for path in work.rglob("*") if path.is_file())
+    with contextlib.suppress(FileNotFoundError):
+        return sum(path.stat().st_size for path in files) > 0
+    return False
+
+
+def test_an_unknown_backend_is_refused_with_the_nearest_name(cli: Cli, tmp_path: Path) -> None:
+    refused(cli("convert", "hdf5", "lmbd", *CIFAR, "--limit", "10"), 2, "'lmbd'", "'lmdb'")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_dataset_is_refused_with_the_nearest_name(cli: Cli, tmp_path: Path) -> None:
+    refused(cli("convert", "hdf5", "--dataset", "cifar01", "--limit", "10"), 2, "'cifar01'", "'cifar10'")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_image_that_does_not_decode_is_named(cli: Cli, tmp_path: Path) -> None:
+    for number in range(20):
+        path = tmp_path / "photos" / f"class{number % 2}" / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        PilImage.effect_noise((40, 30), 20).convert("RGB").save(path)
+    broken = tmp_path / "photos" / "class1" / "13.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    done = cli("convert", "lmdb", "--dataset", f"folder:{tmp_path / 'photos'}")
+    refused(done, 5, str(broken))
+    assert not (tmp_path / "stores").exists()
+
+
+@contextlib.contextmanager
+def mounted_tmpfs(folder: Path, size: str) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mount.returncode:
+        pytest.skip(f"mounting a small tmpfs is not allowed here: {mount.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_full_disk_leaves_nothing_behind(backend: str, cli: Cli, tmp_path: Path) -> None:
+    with mounted_tmpfs(tmp_path / "small", "6m") as small:
+        done = cli("convert", backend, *CIFAR, "--size", "4000", "--out", str(small))
+        refused(done, 5, "disk is full", str(small))
+        assert not list(small.iterdir())
+
+
+@pytest.mark.root
+def test_a_disk_that_fills_up_keeps_the_store_that_was_there(cli: Cli, tmp_path: Path) -> None:
+    with mounted_tmpfs(tmp_path / "small", "6m") as small:
+        arguments = ("convert", "hdf5", *CIFAR, "--size", "1200", "--out", str(small))
+        assert cli(*arguments).returncode == 0
+        refused(cli(*arguments, "--force"), 5, "disk is full")
+        store = small / STORE_ID.format(size=1200) / "hdf5+raw"
+        assert cli("verify", str(store)).returncode == 0
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "png"])
+def test_a_file_that_may_not_grow_leaves_nothing_behind(backend: str, tmp_path: Path) -> None:
+    limit = 1 << 20
+    done = subprocess.run(
+        [sys.executable, "-m", "storebench", "convert", backend, *CIFAR, "--size", "2000"],
+        cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    refused(done, 5, "ulimit -f", "nothing half-written")
+    assert not (tmp_path / "stores").exists()
+
+
+def test_a_read_only_folder_is_refused(cli: Cli, tmp_path: Path) -> None:
+    arguments = ("convert", "hdf5", *CIFAR, "--limit", "10", "--out")
+    if os.geteuid() != 0:
+        folder = tmp_path / "locked"
+        folder.mkdir(mode=0o555)
+        refused(cli(*arguments, str(folder)), 2, "no permission", "--out")
+        return
+    with mounted_tmpfs(tmp_path / "locked", "6m") as folder:
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        refused(cli(*arguments, str(folder)), 2, "read-only", "--out")
+
+
+def test_an_output_that_is_a_file_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(cli("convert", "hdf5", *CIFAR, "--limit", "10", "--out", "file"), 2, "file")
+
+
+SLOW = ("convert", "png", *CIFAR, "--size", "30000", "--processes", "2")
+
+
+def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_path: Path) -> None:
+    killed = start(tmp_path, *SLOW)
+    wait_until(lambda: is_writing(tmp_path))
+    encoders = [
+        child for child in psutil.Process(killed.pid).children() if "spawn_main" in str(child.cmdline())
+    ]
+    assert encoders
+    killed.kill()
+    killed.communicate()
+    folder = tmp_path / "stores" / STORE_ID.format(size=30000)
+    assert in_the_making(folder)
+    assert not (folder / "files+png").exists()
+    wait_until(lambda: not any(child.is_running() for child in encoders), timeout_s=20)
+
+    done = cli(
+        "convert", "hdf5", *CIFAR, "--size", "30000"
+    )  # another format of the same dataset cleans up, too
+    assert done.returncode == 0, done.stderr
+    assert "removed" in done.stderr
+    assert [path.name for path in folder.iterdir()] == ["hdf5+raw"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+    process = start(tmp_path, *SLOW)
+    wait_until(lambda: is_writing(tmp_path))
+    # Ctrl-C at a terminal reaches the encoders, too.
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == ""
+    assert error.strip() == "storebench: interrupted; nothing half-written was kept"
+    assert not (tmp_path / "stores").exists()
+
+
+def test_an_encoder_that_is_killed_is_one_line(tmp_path: Path) -> None:
+    process = start(tmp_path, *SLOW)
+    wait_until(lambda: is_writing(tmp_path))
+    encoder = next(
+        child for child in psutil.Process(process.pid).children() if "spawn_main" in str(child.cmdline())
+    )
+    encoder.kill()
+    out, error = process.communicate(timeout=30)
+    refused(CompletedText([], process.returncode, out, error), 5, "encoder process died", "--processes 1")
+    assert not (tmp_path / "stores").exists()
+
+
+def test_two_converts_of_one_store_build_it_once(tmp_path: Path) -> None:
+    arguments = ("convert", "png", *CIFAR, "--size", "6000")
+    first = start(tmp_path, *arguments)
+    wait_until(lambda: is_writing(tmp_path))
+    second = start(tmp_path, *arguments)
+    first_out, _ = first.communicate(timeout=60)
+    second_out, second_error = second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert "built in" in first_out
+    assert "there already" in second_out
+    assert "waiting for it to finish" in second_error
+    folder = tmp_path / "stores" / STORE_ID.format(size=6000)
+    assert [path.name for path in folder.iterdir()] == ["files+png"]
+
+
+@pytest.mark.parametrize("backend", ["hdf5", "lmdb"])
+def test_memory_stays_bounded_while_much_passes_through(backend: str, tmp_path: Path) -> None:
+    # 3,000 images of 256 x 256: 562 MiB of pixels through four encoders.
+    arguments = ("--dataset", "imagenet", "--synthetic", "--size", "3000", "--processes", "4")
+    process = start(tmp_path, "convert", backend, *arguments)
+    peak = 0
+    while process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            main = psutil.Process(process.pid)
+            peak = max(peak, sum(resident(one) for one in (main, *main.children(recursive=True))))
+        time.sleep(0.02)
+    out, error = process.communicate()
+    assert process.returncode == 0, error
+    assert "3,000 synthetic samples" in out
+    assert peak < 700 << 20
+
+
+def resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
