@@ -1,0 +1,312 @@
+"""Medians, intervals, paired comparisons and verdicts over replicates: pure functions.
+
+The methods and the simulations behind them stand in docs/statistics.md. In short:
+replicates, not steps, are the samples; a ratio is compared round by round, on
+logarithms, by Student's t; a table is corrected by Holm.
+"""
+
+import dataclasses
+import enum
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.results import Percentiles
+from storebench.units import Better
+
+ALPHA = 0.05
+PRACTICAL_FRAC = 0.10
+"""A difference below this is not worth a change of format, unless a policy says otherwise."""
+
+_FEWEST_FOR_ORDER = 6
+"""Below, no distribution-free interval of the median reaches 95%: [min, max] of 5 covers 93.75%."""
+
+Values = Sequence[float] | npt.NDArray[np.floating]
+_Floats = npt.NDArray[np.float64]
+
+
+class Verdict(enum.StrEnum):
+    """What a comparison says of the contender."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NO_DIFFERENCE = "no detectable difference"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A 95% confidence interval, or whatever level was asked for."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Contender against baseline.
+
+    Attributes
+    ----------
+    ratio
+        Contender over baseline: the geometric mean of the rounds' ratios; null where there is none.
+    low, high
+        Confidence interval of `ratio`, for this comparison alone; null below two replicates.
+    p_value
+        Of "the ratio is 1", two-sided; null below two replicates.
+    p_adjusted
+        `p_value` after Holm's correction over a table (`corrected`); else `p_value`.
+    rounds
+        Pairs, or the smaller side's replicates where the sides are not paired.
+    better
+        Which direction of the metric is an improvement.
+    practical_frac
+        Half-width within which an interval is narrow enough to say "no detectable difference".
+    reason
+        Why there is no ratio or no interval, or "".
+    """
+
+    ratio: float | None
+    low: float | None
+    high: float | None
+    p_value: float | None
+    p_adjusted: float | None
+    rounds: int
+    better: Better
+    practical_frac: float
+    alpha: float
+    verdict: Verdict
+    reason: str = ""
+
+
+def median(values: Values) -> float:
+    """Return the median."""
+    return float(np.median(np.asarray(values, np.float64)))
+
+
+def percentiles(durations_ns: npt.ArrayLike) -> Percentiles:
+    """Return p50, p95, p99 and the longest of some durations; each is one that really occurred."""
+    array = np.asarray(durations_ns)
+    p50, p95, p99 = np.percentile(array, [50, 95, 99], method="inverted_cdf")
+    return Percentiles(p50=int(p50), p95=int(p95), p99=int(p99), max=int(array.max()))
+
+
+def median_interval(values: Values, alpha: float = ALPHA) -> Interval | None:
+    """Return a confidence interval of the median over replicates; null for a single one.
+
+    From 6 replicates on: the exact interval between order statistics, right for
+    every distribution. Below: Student's t, on logarithms where all values are positive.
+    """
+    array = np.sort(np.asarray(values, np.float64))
+    count = len(array)
+    if count < 2:
+        return None
+    if count >= _FEWEST_FOR_ORDER and (rank := _order_rank(count, alpha)):
+        return Interval(low=float(array[rank - 1]), high=float(array[count - rank]))
+    if array[0] > 0:
+        centre, half, _ = _student(np.log(array), alpha)
+        return Interval(low=math.exp(centre - half), high=math.exp(centre + half))
+    centre, half, _ = _student(array, alpha)
+    return Interval(low=centre - half, high=centre + half)
+
+
+def _order_rank(count: int, alpha: float) -> int:
+    """Return the largest r for which [r-th smallest, r-th largest] covers the median often enough, or 0."""
+    tail, rank = 0.0, 0
+    for below in range(count // 2):
+        tail += math.comb(count, below) / 2**count
+        if 2 * tail > alpha:
+            break
+        rank = below + 1
+    return rank
+
+
+def noise_floor_frac(values: Values, alpha: float = ALPHA) -> float | None:
+    """Return the smallest difference that a comparison of a cell with its own twin could call.
+
+    As a share: 0.08 means that two runs of the same thing, with as many replicates
+    each, have to differ by 8% before the difference is distinguishable from noise.
+    Null below two replicates, or where a value is not positive.
+    """
+    array = np.asarray(values, np.float64)
+    if len(array) < 2 or not _positive(array):
+        return None
+    spread = float(np.log(array).std(ddof=1)) * math.sqrt(2 / len(array))
+    return math.expm1(t_quantile(1 - alpha / 2, 2 * len(array) - 2) * spread)
+
+
+def compare(
+    baseline: Values,
+    contender: Values,
+    *,
+    better: Better = Better.HIGHER,
+    paired: bool = True,
+    practical_frac: float = PRACTICAL_FRAC,
+    alpha: float = ALPHA,
+) -> Comparison:
+    """Compare one metric of two cells over their replicates.
+
+    Parameters
+    ----------
+    baseline, contender
+        One value per replicate; where `paired`, entry i of both is from round i.
+    better
+        "faster" means larger values for HIGHER and smaller ones for LOWER.
+    paired
+        Whether the two sides ran interleaved in the same rounds. Two separate runs
+        are not paired: they are compared by Welch's test.
+
+    Raises
+    ------
+    ValueError
+        Paired sides of different lengths, an empty side, or a metric without a better direction.
+    """
+    first, second = np.asarray(baseline, np.float64), np.asarray(contender, np.float64)
+    _check(first, second, better, paired=paired)
+    rounds = min(len(first), len(second))
+    blank = Comparison(
+        ratio=None,
+        low=None,
+        high=None,
+        p_value=None,
+        p_adjusted=None,
+        rounds=rounds,
+        better=better,
+        practical_frac=practical_frac,
+        alpha=alpha,
+        verdict=Verdict.INCONCLUSIVE,
+    )
+    if not (_positive(first) and _positive(second)):
+        return dataclasses.replace(blank, reason="a value is not positive, so there is no ratio")
+    centre = float(np.log(second).mean() - np.log(first).mean())
+    if rounds < 2:
+        return dataclasses.replace(
+            blank, ratio=math.exp(centre), reason="one replicate shows no spread: run more"
+        )
+    if paired:
+        _, half, p_value = _student(np.log(second) - np.log(first), alpha)
+    else:
+        half, p_value = _welch(np.log(first), np.log(second), alpha)
+    return _judged(
+        dataclasses.replace(
+            blank,
+            ratio=math.exp(centre),
+            low=math.exp(centre - half),
+            high=math.exp(centre + half),
+            p_value=p_value,
+            p_adjusted=p_value,
+        )
+    )
+
+
+def _check(first: _Floats, second: _Floats, better: Better, *, paired: bool) -> None:
+    if better is Better.NEITHER:
+        raise ValueError("a metric without a better direction cannot be faster or slower")
+    if not len(first) or not len(second):
+        raise ValueError("each side needs at least one replicate")
+    if paired and len(first) != len(second):
+        raise ValueError(f"paired sides of {len(first)} and {len(second)} replicates")
+
+
+def _positive(values: _Floats) -> bool:
+    return bool(np.all(np.isfinite(values) & (values > 0)))
+
+
+def _judged(comparison: Comparison) -> Comparison:
+    """Return the comparison with the verdict that its interval and adjusted p-value give."""
+    ratio, low, high = comparison.ratio, comparison.low, comparison.high
+    if ratio is None or low is None or high is None or comparison.p_adjusted is None:
+        return comparison
+    narrow = low >= 1 / (1 + comparison.practical_frac) and high <= 1 + comparison.practical_frac
+    if comparison.p_adjusted < comparison.alpha:
+        verdict = Verdict.FASTER if (ratio > 1) == (comparison.better is Better.HIGHER) else Verdict.SLOWER
+    else:
+        verdict = Verdict.NO_DIFFERENCE if narrow else Verdict.INCONCLUSIVE
+    return dataclasses.replace(comparison, verdict=verdict)
+
+
+def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return a table's comparisons with Holm's correction: verdicts follow the adjusted p-values.
+
+    The intervals stay those of each comparison alone.
+    """
+    tested = [one.p_value for one in comparisons if one.p_value is not None]
+    adjusted = iter(holm(tested))
+    return [
+        one if one.p_value is None else _judged(dataclasses.replace(one, p_adjusted=next(adjusted)))
+        for one in comparisons
+    ]
+
+
+def holm(p_values: Values) -> list[float]:
+    """Return p-values adjusted for their number (Holm 1979), in the order given."""
+    raw = np.asarray(p_values, np.float64)
+    order = np.argsort(raw, kind="stable")
+    factors = len(raw) - np.arange(len(raw))
+    stepped = np.minimum(1.0, np.maximum.accumulate(raw[order] * factors))
+    adjusted = np.empty_like(raw)
+    adjusted[order] = stepped
+    return [float(one) for one in adjusted]
+
+
+def _student(values: _Floats, alpha: float) -> tuple[float, float, float]:
+    """Return mean, half-width of its interval, and p-value of "the mean is 0" (one-sample t-test)."""
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean, *_t_test(mean, error, len(values) - 1, alpha)
+
+
+def _welch(first: _Floats, second: _Floats, alpha: float) -> tuple[float, float]:
+    """Return half-width and p-value for the difference of means of unequal spread.
+
+    Degrees of freedom are rounded down, which errs on the side of a wider interval.
+    """
+    parts = [float(side.var(ddof=1)) / len(side) for side in (first, second)]
+    error = math.sqrt(sum(parts))
+    below = sum(part**2 / (len(side) - 1) for part, side in zip(parts, (first, second), strict=True))
+    freedom = max(1, math.floor(sum(parts) ** 2 / below)) if below else len(first) + len(second) - 2
+    return _t_test(float(second.mean() - first.mean()), error, freedom, alpha)
+
+
+def _t_test(centre: float, error: float, freedom: int, alpha: float) -> tuple[float, float]:
+    if error == 0:  # counters that repeat exactly: any difference is one
+        return 0.0, 1.0 if centre == 0 else 0.0
+    return t_quantile(1 - alpha / 2, freedom) * error, t_two_sided(centre / error, freedom)
+
+
+def t_two_sided(t: float, freedom: int) -> float:
+    """Return P(|T| >= |t|) of Student's t with whole degrees of freedom.
+
+    By the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4; accurate to some 1e-15.
+    """
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    odd = freedom % 2
+    term = total = cosine if odd else 1.0
+    if freedom == 1:
+        total = 0.0
+    for step in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine**2 * (step - 1) / step
+        total += term
+    inner = math.sin(angle) * total
+    inside = (angle + inner) * 2 / math.pi if odd else inner
+    return min(1.0, max(0.0, 1.0 - inside))
+
+
+@functools.lru_cache(maxsize=256)
+def t_quantile(share: float, freedom: int) -> float:
+    """Return the value that a share (over 0.5) of Student's t lies below."""
+    low, high = 0.0, 1.0
+    while 1 - t_two_sided(high, freedom) / 2 < share:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        if 1 - t_two_sided(middle, freedom) / 2 < share:
+            low = middle
+        else:
+            high = middle
+    return high
