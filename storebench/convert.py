@@ -132,35 +132,35 @@ def convert(
     """
     how = how or How()
     target = store_path(stores, spec, backend)
-    found = None if how.replace is Replace.YES else _existing(target, dataset, how)
+    found = _existing(target, dataset, how.replace, mute)
     if found is not None:
         return found
     try:
         with staged(target, how.say):
             # Another process may have built it while this one waited for its turn.
-            found = None if how.replace is Replace.YES else _existing(target, dataset, how)
+            found = _existing(target, dataset, how.replace, how.say)
             return found or _build(dataset, backend, target, how)
     except OSError as error:
         raise from_os_error(error, target) from error
 
 
-def _existing(target: Path, dataset: Dataset, how: How) -> Store | None:
+def _existing(target: Path, dataset: Dataset, replace: Replace, say: Say) -> Store | None:
     """Return the store at `target` if it is this dataset's; None if a new one may take its place."""
-    if not target.exists():
+    if replace is Replace.YES or not target.exists():
         return None
     try:
         manifest = Manifest.read(target)
     except (SchemaVersionError, CorruptStoreError) as error:
         raise type(error)(error.what, where=error.where, hint=FORCE) from error
     if manifest.dataset.fingerprint != dataset.info.fingerprint:
-        if how.replace is Replace.NEVER:
+        if replace is Replace.NEVER:
             raise OutputError("the store there holds other samples", where=target, hint=FORCE)
-        how.say(f"{target}: holds other samples than are asked for now; building it anew")
+        say(f"{target}: holds other samples than are asked for now; building it anew")
         return None
     try:
         return open_store(target)
     except CorruptStoreError as error:
-        how.say(f"{error.where}: {error.what}; building the store anew")
+        say(f"{error.where}: {error.what}; building the store anew")
         return None
 
 

@@ -42,7 +42,7 @@ class Verification:
     manifest
         What it says of itself.
     backend
-        The way in that was used.
+        The way in that was used; without a reader, where the default one would hold all pixels.
     count
         Samples that were read back, all of them equal to what was written.
     seconds
@@ -105,22 +105,27 @@ def verify_samples(
     return Verification(
         store=store,
         manifest=manifest,
-        backend=str(backend),
+        backend=str(backend) if backend is not None else f"{manifest.format}+{manifest.codec}",
         count=manifest.count,
         seconds=time.perf_counter() - started,
     )
 
 
-def _backend(manifest: Manifest, reader: str | None) -> Backend:
+def _backend(manifest: Manifest, reader: str | None) -> Backend | None:
+    """Return the way in; None where nobody named one and the default one would hold all pixels."""
     store_name = f"{manifest.format}+{manifest.codec}"
-    return parse_backend(f"{store_name}:{reader}" if reader else store_name)
+    if reader is not None:
+        return parse_backend(f"{store_name}:{reader}")
+    default = parse_backend(store_name)
+    return None if default.traits.holds_pixels else default
 
 
 def _batches(
-    store: Path, manifest: Manifest, backend: Backend, step: int
+    store: Path, manifest: Manifest, backend: Backend | None, step: int
 ) -> Iterator[tuple[Reader, Indices]]:
     """Yield consecutive indices, at most `step` at a time, each with an open reader to fetch them with."""
     process = psutil.Process()
+    holds_pixels = backend is not None and backend.traits.holds_pixels
     first = 0
     while first < manifest.count:
         with _open(store, manifest, backend) as reader:
@@ -128,12 +133,16 @@ def _batches(
             while first < manifest.count:
                 yield reader, np.arange(first, min(first + step, manifest.count), dtype=np.int64)
                 first += step
-                if process.memory_info().rss > limit and not backend.traits.holds_pixels:
+                if process.memory_info().rss > limit and not holds_pixels:
                     break
 
 
-def _open(store: Path, manifest: Manifest, backend: Backend) -> Reader:
-    reader = get_format(manifest.format).reader(store, manifest, backend.reader, dict(backend.options))
+def _open(store: Path, manifest: Manifest, backend: Backend | None) -> Reader:
+    found = get_format(manifest.format)
+    if backend is None:
+        reader = found.auditor(store, manifest)
+    else:
+        reader = found.reader(store, manifest, backend.reader, dict(backend.options))
     if len(reader.labels) != manifest.count:
         reader.close()
         raise CorruptStoreError(
@@ -200,7 +209,7 @@ def _first_wrong(fetched: _Fetched, table: DigestTable, rows: range) -> _Wrong |
 
 
 def _refusal(store: Path, manifest: Manifest, table: DigestTable, wrong: _Wrong) -> IntegrityError:
-    where = get_format(manifest.format).locate(store, wrong.index)
+    where = get_format(manifest.format).locate(store, manifest, wrong.index)
     if wrong.error is not None:
         return CorruptStoreError(
             f"sample {wrong.index} does not decode ({wrong.error.what})", where=where, hint=CONVERT_AGAIN

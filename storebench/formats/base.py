@@ -47,6 +47,9 @@ class Traits:
         Whether most of a fetch runs without Python's interpreter lock, so that threads help.
     holds_pixels
         Whether opening reads and decodes everything into memory, so that a fetch touches no disk.
+    ready_made
+        Whether it hands out one batch that is in memory already: nothing is fetched,
+        decoded or prepared, and its pixels are nobody's samples.
     note
         What the harness does about a limit ("each reader opens a hard-linked snapshot").
     """
@@ -56,6 +59,7 @@ class Traits:
     random_access: bool = True
     releases_gil: bool = False
     holds_pixels: bool = False
+    ready_made: bool = False
     note: str = ""
 
 
@@ -195,13 +199,21 @@ class ReaderInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class FormatInfo:
-    """The face of a format: name, default codec and reader, what it needs."""
+    """The face of a format: name, default codec and reader, traits.
+
+    Attributes
+    ----------
+    borrows
+        The store ("memory+raw") that it reads for geometry and labels, having
+        none of its own; None for every format that stores something.
+    """
 
     name: str
     summary: str
     default_codec: str
     default_reader: str
     traits: Traits = field(default_factory=Traits)
+    borrows: str | None = None
 
 
 class Format(ABC):
@@ -245,6 +257,13 @@ class Format(ABC):
         own = {MANIFEST_NAME, DIGESTS_NAME}
         return sorted(path for path in store.rglob("*") if path.is_file() and path.name not in own)
 
-    def locate(self, store: Path, index: int) -> str:  # noqa: ARG002 - formats with a file a sample use it
-        """Return where sample `index` lies, for a person who has to look at it."""
-        return str(store)
+    def auditor(self, store: Path, manifest: Manifest) -> Reader:
+        """Return a reader for reading everything once, in memory that does not grow with the store.
+
+        The default reader, unless that one holds all pixels.
+        """
+        return self.reader(store, manifest)
+
+    def locate(self, store: Path, manifest: Manifest, index: int) -> Path:  # noqa: ARG002 - for formats with a file a sample
+        """Return the file or folder in which sample `index` lies, for a person who has to look at it."""
+        return store

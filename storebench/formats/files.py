@@ -91,11 +91,12 @@ class FilesReader(Reader):
     def close(self) -> None:
         """Nothing stays open between samples."""
 
-    def _path(self, number: int) -> str:
+    def path(self, number: int) -> str:
+        """Return the file of sample `number`."""
         return f"{self._prefixes[self._label_list[number]]}{number:08d}{self._suffix}"
 
     def _read(self, number: int) -> bytes:
-        path = self._path(number)
+        path = self.path(number)
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -110,7 +111,7 @@ class FilesReader(Reader):
         return payload
 
     def _read_into(self, number: int, row: memoryview) -> None:
-        path = self._path(number)
+        path = self.path(number)
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -145,3 +146,8 @@ class FilesFormat(Format):
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return the writer of image files."""
         return FilesWriter(folder, spec)
+
+    def locate(self, store: Path, manifest: Manifest, index: int) -> Path:
+        """Return the file of sample `index`."""
+        with FilesReader(store, manifest, {}) as reader:
+            return Path(reader.path(index))

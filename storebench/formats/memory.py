@@ -1,5 +1,6 @@
 """Decoded pixels in one array in memory: what every store would like to be as fast as."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, cast
@@ -62,11 +63,22 @@ def _load_pixels(store: Path, manifest: Manifest) -> Pixels:
     _refuse_if_too_large(manifest)
     if manifest.codec != "raw":
         return _decode_pack(store, manifest)
-    pixels = load_array(store / DATA_FILE)
+    _checked_header(store / DATA_FILE, manifest)
+    return cast("Pixels", load_array(store / DATA_FILE))
+
+
+def _checked_header(path: Path, manifest: Manifest) -> int:
+    """Return how many bytes precede the pixels in a .npy file that holds what the manifest says."""
+    try:
+        mapped = np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise damaged("the file is missing", path) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise damaged(f"the file does not read ({error})", path) from error
     shape = (manifest.count, *manifest.dataset.image_shape)
-    if pixels.shape != shape or pixels.dtype != np.uint8:
-        raise damaged(f"{pixels.dtype}{pixels.shape} where uint8{shape} was expected", store / DATA_FILE)
-    return cast("Pixels", pixels)
+    if mapped.shape != shape or mapped.dtype != np.uint8:
+        raise damaged(f"{mapped.dtype}{mapped.shape} where uint8{shape} was expected", path)
+    return int(mapped.offset)
 
 
 def _refuse_if_too_large(manifest: Manifest) -> None:
@@ -166,6 +178,50 @@ class MemoryNativeReader(MemoryPythonReader):
         super().close()
 
 
+class PackReader(Reader):
+    """Read the files of the store sample by sample; for verification, which may not need all memory."""
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self.labels = load_labels(store / LABELS_FILE, manifest.count)
+        self._path = store / (DATA_FILE if manifest.codec == "raw" else PAYLOADS_FILE)
+        if not self._path.is_file():
+            raise damaged("the file is missing", self._path)
+        self._offsets = self._find_offsets()
+        self._file = self._path.open("rb", buffering=0)
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`."""
+        return [self._read(number) for number in checked(indices, self.manifest.count)]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Copy raw pixels into `out`."""
+        batch = batch_bytes(out, len(indices))
+        batch[:] = b"".join(self.fetch(indices))
+        return len(batch)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _find_offsets(self) -> npt.NDArray[np.int64]:
+        count, size = self.manifest.count, self._path.stat().st_size
+        if self.manifest.codec == "raw":
+            step = self.manifest.dataset.image_bytes
+            return np.arange(count + 1) * step + _checked_header(self._path, self.manifest)
+        offsets = load_array(self._path.parent / OFFSETS_FILE).astype(np.int64, casting="safe", copy=False)
+        if offsets.shape != (count + 1,) or offsets[-1] != size:
+            raise damaged("the pack and its offsets do not belong together", self._path)
+        return offsets
+
+    def _read(self, number: int) -> bytes:
+        start, end = self._offsets[number : number + 2].tolist()
+        payload = os.pread(self._file.fileno(), end - start, start)
+        if len(payload) != end - start:
+            raise damaged(f"sample {number} has {len(payload)} bytes, not {end - start}", self._path)
+        return payload
+
+
 class MemoryFormat(Format):
     """One array, read at the opening."""
 
@@ -194,3 +250,7 @@ class MemoryFormat(Format):
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return the writer of the array, or of the pack of payloads."""
         return MemoryWriter(folder, spec)
+
+    def auditor(self, store: Path, manifest: Manifest) -> Reader:
+        """Return a reader that leaves the pixels on the disk."""
+        return PackReader(store, manifest, {})
