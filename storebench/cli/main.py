@@ -6,6 +6,7 @@ import typer
 
 from storebench._version import __version__
 from storebench.cli.convert import convert
+from storebench.cli.formats import formats
 from storebench.cli.verify import verify
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ def root(
 
 
 app.command("convert")(convert)
+app.command("formats")(formats)
 app.command("verify")(verify)
 
 

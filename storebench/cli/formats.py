@@ -1,0 +1,121 @@
+"""``storebench formats``: which formats there are, what they can do, and how to get the missing ones."""
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from storebench.cli.common import exit_codes
+
+if TYPE_CHECKING:
+    from storebench.formats.base import Format
+
+HEADS = ("format", "codecs", "readers", "processes", "in memory", "library")
+
+
+def formats(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+) -> None:
+    """List the formats with their codecs, readers and traits.
+
+    A star marks the codec and the reader that a bare name means.
+    """
+    with exit_codes():
+        from storebench.formats.registry import format_names
+
+        found = [_describe(name) for name in format_names()]
+        if as_json:
+            print(json.dumps(found, indent=2))
+        else:
+            print("\n".join([*_table(found), "", *_details(found)]))
+
+
+def _describe(name: str) -> dict[str, Any]:
+    """Return what there is to say of one format, whether its library is installed or not."""
+    from storebench.errors import MissingDependencyError
+    from storebench.formats.registry import BUILTIN, entry_points, get_format
+
+    entry = BUILTIN.get(name) or entry_points()[name]
+    row: dict[str, Any] = {
+        "name": name,
+        "builtin": name in BUILTIN,
+        "target": entry.target,
+        "install": entry.install,
+        "available": True,
+        "missing": None,
+    }
+    try:
+        return row | _facts(get_format(name))
+    except MissingDependencyError as error:
+        return row | {"available": False, "missing": error.what}
+
+
+def _facts(found: "Format") -> dict[str, Any]:
+    from storebench.codecs import CODECS
+
+    info = found.info
+    return {
+        "summary": info.summary,
+        "codecs": list(CODECS),
+        "default_codec": info.default_codec,
+        "default_reader": info.default_reader,
+        "readers": {
+            name: {
+                "summary": reader.summary,
+                "options": dict(reader.reader.options_help),
+                "traits": dataclasses.asdict(found.traits(name)),
+            }
+            for name, reader in found.readers().items()
+        },
+    }
+
+
+def _table(found: list[dict[str, Any]]) -> list[str]:
+    rows = [HEADS, *(_row(one) for one in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        lines[0].rstrip(),
+        "  ".join("-" * width for width in widths),
+        *(line.rstrip() for line in lines[1:]),
+    ]
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    if not one["available"]:
+        return (one["name"], "", "", "", "", one["install"] or one["missing"])
+    traits = one["readers"][one["default_reader"]]["traits"]
+    return (
+        one["name"],
+        _starred(one["codecs"], one["default_codec"]),
+        _starred(one["readers"], one["default_reader"]),
+        "any" if traits["processes"] is None else str(traits["processes"]),
+        "yes" if traits["holds_pixels"] else "no",
+        "installed" if one["builtin"] else f"installed ({one['target'].partition(':')[0]})",
+    )
+
+
+def _starred(names: list[str], default: str) -> str:
+    return " ".join(f"{name}*" if name == default else name for name in names)
+
+
+def _details(found: list[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for one in found:
+        lines.append(f"{one['name']}: {one['summary'] if one['available'] else one['missing']}")
+        if not one["available"]:
+            continue
+        for name, reader in one["readers"].items():
+            lines.append(f"  {one['name']}:{name}  {reader['summary']}; {_trait_words(reader['traits'])}")
+            lines += [f"    ?{option}=  {meaning}" for option, meaning in reader["options"].items()]
+            lines += [f"    {reader['traits']['note']}"] if reader["traits"]["note"] else []
+    return lines
+
+
+def _trait_words(traits: dict[str, Any]) -> str:
+    words = [
+        "random access" if traits["random_access"] else "no random access",
+        "releases the GIL" if traits["releases_gil"] else "holds the GIL",
+    ]
+    return ", ".join([*words, "may cross a fork"] if traits["fork_safe"] else words)
