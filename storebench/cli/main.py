@@ -7,6 +7,7 @@ import typer
 from storebench._version import __version__
 from storebench.cli.convert import convert
 from storebench.cli.formats import formats
+from storebench.cli.report import report
 from storebench.cli.verify import verify
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ def root(
 
 
 app.command("convert")(convert)
+app.command("report")(report)
 app.command("formats")(formats)
 app.command("verify")(verify)
 

@@ -1,0 +1,180 @@
+"""Read results into tables and hold them against each other: what a notebook starts from."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from storebench.errors import DataNotFoundError, UsageError
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, to_frame
+from storebench.report.intervals import Interval, ratio_interval
+from storebench.results import RECORDS_NAME, read_records
+
+Paths = str | Path | Sequence[str | Path]
+
+_IMPLIED = {
+    "backend": BACKEND_COLUMNS,
+    "format": ("backend", "format", "reader", "reader_options"),
+    "codec": ("backend", "codec"),
+    "reader": ("backend", "reader", "reader_options"),
+}
+"""Columns that change along with the one that is compared."""
+
+STEP_LABELS = ("run_id", "cell_id", "replicate", "epoch", "dataset", "backend", "cache", "workers")
+
+
+def find_runs(paths: Paths) -> list[Path]:
+    """Return the record files at `paths`: run folders, folders of run folders, or files.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is nothing at a path, or nothing that a run left.
+    """
+    sources = [paths] if isinstance(paths, str | Path) else list(paths)
+    found = [file for source in sources for file in _record_files(Path(source))]
+    return list(dict.fromkeys(file.resolve() for file in found))
+
+
+def _record_files(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    files = sorted(source.rglob(RECORDS_NAME)) if source.is_dir() else []
+    if not files:
+        raise DataNotFoundError(
+            f"no {RECORDS_NAME} here, so there is nothing to report",
+            where=source,
+            hint="Name a folder that 'storebench bench' wrote, or run the scenario again.",
+        )
+    return files
+
+
+def load_results(paths: Paths) -> pd.DataFrame:
+    """Read results into one row a record.
+
+    Parameters
+    ----------
+    paths
+        A run's folder, a folder that holds such folders, a ``records.jsonl`` or
+        a file that ``run --json`` wrote; or several of them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The cell's fields (``dataset``, ``backend``, ``cache``, ...), ``cell_id``,
+        ``run_id``, ``replicate``, ``epoch``, ``status``, ``failure``, and every
+        figure of `storebench.results.Record` with its unit in its name
+        (``samples_per_s``, ``data_wait_s``, ``data_wait_p99_ns``,
+        ``bytes_on_disk``, ``resident_frac_before``, ...). Digests are
+        ``samples_digest``, ``order_digest``, ``loss_digest``. ``steps_path`` is
+        the record's Parquet file, or null. What was not measured is null.
+
+    Raises
+    ------
+    DataNotFoundError
+        There are no records there.
+    """
+    return to_frame((record, file) for file in find_runs(paths) for record in read_records(file))
+
+
+def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
+    """Read the steps of records into one row a step.
+
+    Parameters
+    ----------
+    results
+        What `load_results` takes, or a (filtered) table that it returned. Only
+        the files of these rows are read: filter first, a run may hold millions of steps.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_id``, ``replicate``, ``epoch``, ``dataset``, ``backend``,
+        ``cache``, ``workers``, and the columns of the step files: ``step``,
+        ``warmup``, ``samples``, ``payload_bytes``, ``start_ns``, ``data_wait_ns``,
+        ``h2d_ns``, ``compute_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
+        ``decode_ns``, ``prep_ns``, ``ready_ns``, ``queue_depth``, ``loss``.
+
+    Raises
+    ------
+    DataNotFoundError
+        No record has a step file that is there.
+    """
+    rows = results if isinstance(results, pd.DataFrame) else load_results(results)
+    parts = []
+    for row in rows[["steps_path", *STEP_LABELS]].to_dict("records"):
+        path = row["steps_path"]
+        if isinstance(path, str) and Path(path).is_file():
+            steps = pd.read_parquet(path)
+            for position, label in enumerate(STEP_LABELS):
+                steps.insert(position, label, row[label])
+            parts.append(steps)
+    if not parts:
+        raise DataNotFoundError(
+            "these records have no step files", hint="Run 'storebench bench' to get them."
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def compare(
+    results: pd.DataFrame, *, by: str = "backend", baseline: Any, metric: str = "samples_per_s"
+) -> pd.DataFrame:
+    """Hold every value of one column against a baseline, all else being equal.
+
+    Parameters
+    ----------
+    results
+        What `load_results` returned.
+    by
+        Column of the cell that differs between the two sides ("backend",
+        "codec", "cache", "workers", ...).
+    baseline
+        Value of `by` that the others are divided by.
+    metric
+        Column that is compared.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a pair: the cell's columns, ``baseline``, ``ratio`` (median over
+        rounds of contender over baseline), ``ratio_lo`` and ``ratio_hi`` (its 95%
+        interval; null with fewer than two rounds) and ``rounds``.
+
+    Raises
+    ------
+    UsageError
+        `by` is no column of a cell, or the baseline does not occur.
+    """
+    if by not in CELL_COLUMNS:
+        raise UsageError(
+            f"no column of a cell is called {by!r}", hint=f"Choose from: {', '.join(CELL_COLUMNS)}."
+        )
+    cells = summarise(results)
+    fixed = [name for name in CELL_COLUMNS if name not in _IMPLIED.get(by, (by,))]
+    bases: dict[tuple[Any, ...], CellSummary] = {}
+    for cell in cells:
+        if getattr(cell.cell, by) == baseline:
+            bases.setdefault(_key(cell, fixed), cell)
+    if not bases:
+        raise UsageError(f"the baseline {by}={baseline!r} does not occur in these results")
+    rows = []
+    for cell in cells:
+        base = bases.get(_key(cell, fixed))
+        if base is None or base is cell:
+            continue
+        ratio = ratio_interval(cell.values(metric), base.values(metric))
+        if ratio is not None:
+            rows.append(_pair(cell, baseline, ratio))
+    return pd.DataFrame(rows)
+
+
+def _key(cell: CellSummary, fixed: Sequence[str]) -> tuple[Any, ...]:
+    return (cell.environment_key, *(getattr(cell.cell, name) for name in fixed))
+
+
+def _pair(cell: CellSummary, baseline: Any, ratio: Interval) -> dict[str, Any]:
+    columns = {name: getattr(cell.cell, name) for name in CELL_COLUMNS}
+    figures = {"ratio": ratio.mid, "ratio_lo": ratio.lo, "ratio_hi": ratio.hi, "rounds": ratio.n}
+    return columns | {"baseline": baseline} | figures

@@ -1,0 +1,210 @@
+"""Records of one cell brought together: medians over replicates, labels, and which cells are siblings."""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from storebench.formats.registry import PAPER_BACKENDS
+from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
+from storebench.report.intervals import Interval, Round, median_interval, ratio_interval
+from storebench.results import Cell
+
+NULL_FORMAT = "null"
+"""The backend that hands out one batch from memory: its rate is the compute ceiling."""
+
+Row = Mapping[str, Any]
+DATASET_COLUMNS = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
+SETTING_COLUMNS = tuple(
+    name for name in CELL_COLUMNS if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CellSummary:
+    """All records of one cell on one machine.
+
+    Attributes
+    ----------
+    cell
+        What was measured.
+    environment_key
+        On which machine.
+    rows
+        One mapping a record, in the columns of `storebench.load_results`; null is None.
+    invalid
+        What `storebench validate` found in its records, or "".
+    """
+
+    cell: Cell
+    environment_key: str
+    rows: tuple[Row, ...]
+    invalid: str = ""
+
+    def fact(self, name: str) -> Any:
+        """Return a column that is the same in every record (the store's size), from the first that has it."""
+        return next((row[name] for row in self.rows if row[name] is not None), None)
+
+    @property
+    def backend(self) -> str:
+        """The backend's full name."""
+        return self.cell.backend
+
+    @functools.cached_property
+    def usable(self) -> tuple[Row, ...]:
+        """The records that may be used."""
+        return tuple(row for row in self.rows if row["status"] == "ok")
+
+    @property
+    def failure(self) -> str:
+        """Why the first failed record failed, or "" where none did."""
+        failed = (row for row in self.rows if row["status"] != "ok")
+        return next((str(row["failure"] or "failed") for row in failed), "")
+
+    def values(self, metric: str) -> dict[Round, float]:
+        """Return the median over its epochs of a metric for each replicate in which it was measured."""
+        found: dict[Round, list[float]] = {}
+        for row in self.usable:
+            if row[metric] is not None:
+                found.setdefault((row["run_id"], row["replicate"]), []).append(float(row[metric]))
+        return {key: _middle(epochs) for key, epochs in found.items()}
+
+    def interval(self, metric: str) -> Interval | None:
+        """Return the median over replicates with its interval, or None where nothing was measured."""
+        values = list(self.values(metric).values())
+        return median_interval(values) if values else None
+
+    def median(self, metric: str) -> float | None:
+        """Return the median over replicates, or None where nothing was measured."""
+        values = list(self.values(metric).values())
+        return _middle(values) if values else None
+
+    def per_step(self, metric: str) -> float:
+        """Return a sum of time as seconds a timed step, the median over replicates; 0 where it is null."""
+        values = [
+            float(row[metric]) / row["timed_steps"]
+            for row in self.usable
+            if row[metric] is not None and row["timed_steps"]
+        ]
+        return _middle(values) if values else 0.0
+
+    @property
+    def dataset_key(self) -> tuple[Any, ...]:
+        """What decides the samples, and the machine."""
+        return (self.environment_key, *(getattr(self.cell, name) for name in DATASET_COLUMNS))
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """Everything of the cell but its backend and its samples."""
+        return tuple(getattr(self.cell, name) for name in SETTING_COLUMNS)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether this is the compute ceiling and no storage format."""
+        return self.cell.format == NULL_FORMAT
+
+
+def _middle(values: Sequence[float]) -> float:
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) -> list[CellSummary]:
+    """Return one summary a cell, in the order of `backend_rank`.
+
+    Parameters
+    ----------
+    results
+        What `storebench.load_results` returned.
+    findings
+        cell_id -> what validation found.
+    """
+    grouped: dict[tuple[str, str], list[Row]] = {}
+    clean = results.astype(object).where(results.notna(), None)
+    for row in clean.to_dict("records"):
+        grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(
+            {str(k): v for k, v in row.items()}
+        )
+    found = findings or {}
+    cells = [
+        CellSummary(
+            cell=_cell(rows[0]), environment_key=key, rows=tuple(rows), invalid=found.get(cell_id, "")
+        )
+        for (key, cell_id), rows in grouped.items()
+    ]
+    return sorted(cells, key=lambda cell: (backend_rank(cell.backend), str(cell.setting)))
+
+
+def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]:
+    """Return summaries, of a table of records or as they are."""
+    return summarise(results) if isinstance(results, pd.DataFrame) else list(results)
+
+
+def _cell(row: Row) -> Cell:
+    return Cell(**{name: row[name] for name in CELL_COLUMNS})
+
+
+def backend_rank(backend: str) -> tuple[int, str]:
+    """Return a key that sorts backends as the paper lists them, then the others by name."""
+    known = PAPER_BACKENDS.index(backend) if backend in PAPER_BACKENDS else len(PAPER_BACKENDS)
+    return known, backend
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Panel:
+    """Cells of one dataset that differ in nothing but the backend: what may be compared."""
+
+    cells: tuple[CellSummary, ...]
+    null: CellSummary | None
+
+    @property
+    def first(self) -> CellSummary:
+        """Any of the cells, for what they have in common."""
+        return self.cells[0]
+
+    @functools.cached_property
+    def measured(self) -> tuple[CellSummary, ...]:
+        """The cells that have a throughput."""
+        return tuple(cell for cell in self.cells if cell.median("samples_per_s"))
+
+    def of(self, backend: str) -> CellSummary | None:
+        """Return the measured cell of a backend."""
+        return next((cell for cell in self.measured if cell.backend == backend), None)
+
+    @functools.cached_property
+    def fastest(self) -> CellSummary | None:
+        """The measured cell with the highest throughput."""
+        return max(self.measured, key=lambda cell: cell.median("samples_per_s") or 0, default=None)
+
+
+def panels(cells: Iterable[CellSummary]) -> list[Panel]:
+    """Split cells into panels; the null cell of each is set beside the others."""
+    grouped: dict[tuple[Any, ...], list[CellSummary]] = {}
+    nulls: dict[tuple[Any, ...], CellSummary] = {}
+    for cell in cells:
+        if cell.is_null:
+            nulls.setdefault(ceiling_key(cell), cell)
+        else:
+            grouped.setdefault((cell.dataset_key, cell.setting), []).append(cell)
+    return [Panel(cells=tuple(group), null=nulls.get(ceiling_key(group[0]))) for group in grouped.values()]
+
+
+def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
+    """Return what a cell and its null cell have in common: all but the backend and the cache state."""
+    fields = (getattr(cell.cell, name) for name in SETTING_COLUMNS if name != "cache")
+    return (cell.dataset_key, *fields)
+
+
+def by_dataset(cells: Iterable[CellSummary]) -> dict[tuple[Any, ...], list[CellSummary]]:
+    """Split cells by what they read and on which machine."""
+    grouped: dict[tuple[Any, ...], list[CellSummary]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.dataset_key, []).append(cell)
+    return grouped
+
+
+def time_ratio(slow: CellSummary, fast: CellSummary) -> Interval | None:
+    """Return time per sample of `slow` over that of `fast`, paired by round; None where no round has both."""
+    return ratio_interval(fast.values("samples_per_s"), slow.values("samples_per_s"))

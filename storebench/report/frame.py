@@ -1,0 +1,101 @@
+"""Records as one tidy table: which column each field becomes, and with which type."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from storebench.results import (
+    CacheFacts,
+    Ceilings,
+    Cell,
+    Counters,
+    Coverage,
+    Digests,
+    Loss,
+    Percentiles,
+    Record,
+    StoreFacts,
+)
+
+PARTS: dict[str, tuple[type, str]] = {
+    "cell": (Cell, "{}"),
+    "data_wait_ns": (Percentiles, "data_wait_{}_ns"),
+    "digests": (Digests, "{}_digest"),
+    "coverage": (Coverage, "coverage_{}"),
+    "loss": (Loss, "loss_{}"),
+    "store": (StoreFacts, "store_{}"),
+    "cache": (CacheFacts, "cache_{}"),
+    "counters": (Counters, "{}"),
+    "ceilings": (Ceilings, "{}"),
+}
+"""Part of a record -> its class, and the pattern that its fields become columns by."""
+
+RENAMED = {
+    "store_bytes_on_disk": "bytes_on_disk",
+    "store_build_s": "build_s",
+    "cache_resident_frac_before": "resident_frac_before",
+    "cache_resident_frac_after": "resident_frac_after",
+}
+_DROPPED = {"reasons", "reader_notes", "environment", "steps_file"}
+
+CELL_COLUMNS = tuple(field.name for field in dataclasses.fields(Cell))
+BACKEND_COLUMNS = ("backend", "format", "codec", "reader", "reader_options")
+
+
+def _columns_of(kind: type, pattern: str) -> list[tuple[str, str, Any]]:
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in _DROPPED]
+    return [(name, RENAMED.get(pattern.format(name), pattern.format(name)), hints[name]) for name in names]
+
+
+_PART_COLUMNS = {part: _columns_of(*description) for part, description in PARTS.items()}
+_PLAIN_COLUMNS = [
+    (name, column, hint) for name, column, hint in _columns_of(Record, "{}") if name not in PARTS
+]
+_EXTRA_COLUMNS: list[tuple[str, Any]] = [
+    ("cell_id", str),
+    ("environment_key", str),
+    ("steps_path", str | None),
+]
+
+
+def column_types() -> dict[str, Any]:
+    """Return the annotation behind every column of the table, in order."""
+    parts = [(column, hint) for columns in _PART_COLUMNS.values() for _, column, hint in columns]
+    return dict([(column, hint) for _, column, hint in _PLAIN_COLUMNS] + parts + _EXTRA_COLUMNS)
+
+
+_DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
+
+
+def _dtype(hint: Any) -> str:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return next((name for kind, name in _DTYPES.items() if kind in kinds), "object")
+
+
+def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
+    """Return one row for each (record, file that it stood in)."""
+    kinds = column_types()
+    rows = [_row(record, file.parent) for record, file in records]
+    table = pd.DataFrame(rows, columns=list(kinds), dtype=object)
+    return table.astype({column: _dtype(hint) for column, hint in kinds.items()})
+
+
+def _row(record: Record, run: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {column: getattr(record, name) for name, column, _ in _PLAIN_COLUMNS}
+    for part, columns in _PART_COLUMNS.items():
+        value = getattr(record, part)
+        for name, column, _ in columns:
+            row[column] = None if value is None else getattr(value, name)
+    row["status"] = str(record.status)
+    row["cache_verdict"] = None if record.cache is None else str(record.cache.verdict)
+    row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
+    row["cell_id"] = record.cell.cell_id
+    row["environment_key"] = record.environment.key if record.environment else ""
+    row["steps_path"] = str(run / record.steps_file) if record.steps_file else None
+    return row

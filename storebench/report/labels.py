@@ -1,0 +1,177 @@
+"""How datasets, settings and figures are called in tables, plots and sentences."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from storebench.report.cells import DATASET_COLUMNS, CellSummary
+from storebench.report.intervals import Interval
+from storebench.results import Cell
+
+DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
+MODELS = {"lenet": "LeNet", "cifar10_quick": "cifar10_quick", "caffenet": "CaffeNet", "resnet50": "ResNet-50"}
+FORMATS = {
+    "files": "files",
+    "hdf5": "HDF5",
+    "memory": "memory",
+    "leveldb": "LevelDB",
+    "lmdb": "LMDB",
+    "null": "null",
+}
+BACKENDS = {
+    "png": "PNG files",
+    "jpeg": "JPEG files",
+    "files+raw": "raw files",
+    "hdf5": "HDF5",
+    "memory:python": "memory (Python)",
+    "memory:native": "memory (native)",
+    "leveldb": "LevelDB",
+    "lmdb": "LMDB",
+    "null": "null (no loading)",
+}
+"""Backends in words; any other is called by its own name."""
+
+_SETTING_WORDS = {
+    "workers": "{} workers",
+    "batch_size": "batch {}",
+    "seed": "seed {}",
+    "epochs": "{} epochs",
+    "max_steps": "{} steps at most",
+    "warmup_steps": "{} warm-up steps",
+    "threads": "{} threads",
+    "loader": "loader {}",
+}
+_ALWAYS = ("cache", "workers", "batch_size", "model", "compute", "device")
+
+
+def backend_label(backend: str) -> str:
+    """Return a backend in words."""
+    return BACKENDS.get(backend, backend)
+
+
+def dataset_label(cell: Cell) -> str:
+    """Return a dataset in words: "ImageNet, 4,000 images"."""
+    name = cell.dataset
+    title = Path(name).name if name.startswith("folder:") else DATASETS.get(name, name)
+    count = min((number for number in (cell.size, cell.limit) if number), default=None)
+    words = [title] + ([f"{count:,} images"] if count else [])
+    words += [cell.split] if cell.split != "train" else []
+    return ", ".join(words)
+
+
+def dataset_slug(cell: Cell) -> str:
+    """Return a dataset as part of a file name: "imagenet-4000"."""
+    parts = [Path(cell.dataset).name] + [str(number) for number in (cell.size, cell.limit) if number]
+    parts += ["synthetic"] if cell.synthetic else []
+    return "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
+
+
+def setting_label(cell: Cell, others: Iterable[Cell] = ()) -> str:
+    """Return what was held fixed, in words: what everybody asks for, and what differs from `others`."""
+    cells = [cell, *others]
+    shown = [
+        name
+        for name in vars(cell)
+        if name in _ALWAYS
+        or (
+            name in _SETTING_WORDS
+            and name not in DATASET_COLUMNS
+            and len({getattr(c, name) for c in cells}) > 1
+        )
+    ]
+    return ", ".join(word for name in shown if (word := _setting_word(name, getattr(cell, name))))
+
+
+def common_setting(cells: Sequence[CellSummary]) -> str:
+    """Return the dataset, and the part of the setting that all these cells share."""
+    words = [setting_label(cell.cell).split(", ") for cell in cells if not cell.is_null]
+    shared = [word for word in words[0] if all(word in other for other in words)] if words else []
+    return f"{dataset_label(cells[0].cell)}: {', '.join(shared)}" if cells else ""
+
+
+def _setting_word(name: str, value: object) -> str:
+    if name == "cache":
+        return {"any": "cache as found"}.get(str(value), str(value))
+    if name == "model":
+        return "" if value == "none" else MODELS.get(str(value), str(value))
+    if name == "compute":
+        return {"real": "", "none": "loader only"}.get(str(value)) or compute_label(str(value))
+    if value is None or (name == "device" and value == "cpu"):
+        return {"device": "on the CPU"}.get(name, "")
+    if name == "workers" and value == 1:
+        return "1 worker"
+    return _SETTING_WORDS.get(name, "{}").format(value)
+
+
+def compute_label(compute: str) -> str:
+    """Return what `compute` stands for where it is not real."""
+    kind, _, milliseconds = compute.partition(":")
+    return f"compute EMULATED by a sleep of {milliseconds} ms" if kind == "emulated" else ""
+
+
+def caveats(cells: Sequence[CellSummary]) -> list[str]:
+    """Return what a reader must know beside any figure of these cells: not real data, not real compute."""
+    said: dict[str, None] = {}
+    for cell in cells:
+        origin = cell.fact("store_origin") or ("synthetic" if cell.cell.synthetic else "real")
+        if origin == "synthetic":
+            said["SYNTHETIC images, a stand-in"] = None
+        elif origin == "derived":
+            said[
+                f"DERIVED images: {cell.fact('store_derived_frac'):.0%} are crops, flips and brightenings"
+            ] = None
+        if emulated := compute_label(cell.cell.compute):
+            said[emulated] = None
+    return list(said)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a figure to some significant digits, without an exponent: "1,230", "0.0123"."""
+    if value is None:
+        return ""
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return str(value)
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 1 + math.floor(math.log10(abs(value)))
+    if whole < -3:
+        return f"{value:.{digits - 1}e}"
+    decimals = digits - whole
+    return f"{round(value, decimals):,.{max(decimals, 0)}f}"
+
+
+def with_interval(interval: Interval | None, suffix: str = "") -> str:
+    """Return "3.1 [2.9, 3.3]", or the figure alone where there is no interval."""
+    if interval is None:
+        return ""
+    text = f"{number(interval.mid)}{suffix}"
+    return text if interval.lo is None else f"{text} [{number(interval.lo)}, {number(interval.hi)}]"
+
+
+_SIZES = {30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes"}
+
+
+def size(value: float | None) -> str:
+    """Return bytes in binary units: "786 MiB"."""
+    if value is None:
+        return ""
+    unit = next(step for step in _SIZES if abs(value) >= 2**step or step == 0)
+    return f"{number(value / 2**unit)} {_SIZES[unit]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds in the unit that suits them: "12.3 ms", "4.1 s", "3 min"."""
+    if seconds is None:
+        return ""
+    steps = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (600.0, 1.0, "s"))
+    for limit, factor, unit in steps:
+        if abs(seconds) < limit:
+            return f"{number(seconds * factor)} {unit}"
+    return f"{number(seconds / 60)} min"
+
+
+def percent(value: float | None) -> str:
+    """Return a share in percent, with one decimal below 10%."""
+    if value is None:
+        return ""
+    return f"{value:.0%}" if abs(value) >= 0.0995 or value == 0 else f"{value:.1%}"

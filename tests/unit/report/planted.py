@@ -1,0 +1,247 @@
+"""Planted results: records whose figures are chosen, so that what a report says of them can be checked."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from storebench.results import (
+    STEPS_DIR,
+    CacheFacts,
+    CacheVerdict,
+    Ceilings,
+    Cell,
+    Counters,
+    Coverage,
+    Digests,
+    Environment,
+    Loss,
+    Percentiles,
+    Record,
+    StoreFacts,
+    append_record,
+)
+
+FORMATS = {
+    "png": ("files", "png", "pillow"),
+    "files+raw": ("files", "raw", "pillow"),
+    "jpeg": ("files", "jpeg", "pillow"),
+    "hdf5": ("hdf5", "raw", "library"),
+    "memory:python": ("memory", "raw", "python"),
+    "memory:native": ("memory", "raw", "native"),
+    "leveldb": ("leveldb", "raw", "get"),
+    "lmdb": ("lmdb", "raw", "get"),
+    "lmdb+png": ("lmdb", "png", "get"),
+    "lmdb+jpeg": ("lmdb", "jpeg", "get"),
+    "hdf5+png": ("hdf5", "png", "library"),
+    "null": ("null", "raw", "null"),
+}
+ENVIRONMENT = Environment(
+    key="e1",
+    match={"cpu_model": "Planted CPU", "cpu_count": 2, "kernel": "6.8"},
+    notes={"load": 0.1},
+)
+CELL_FIELDS = {field.name for field in dataclasses.fields(Cell)}
+PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000}
+
+
+def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
+    container, codec, reader = FORMATS[backend]
+    fields: dict[str, Any] = {
+        "dataset": "imagenet",
+        "size": 4000,
+        "backend": backend,
+        "format": container,
+        "codec": codec,
+        "reader": reader,
+        "batch_size": 32,
+        "model": "caffenet",
+        "cache": "cold",
+    }
+    return Cell(**(fields | changes))
+
+
+def make_record(
+    backend: str = "lmdb",
+    *,
+    replicate: int = 0,
+    epoch: int = 0,
+    run_id: str = "run-a",
+    steps: int = 100,
+    wait_ms: float = 4.0,
+    h2d_ms: float = 0.0,
+    compute_ms: float = 10.0,
+    overhead_ms: float = 0.0,
+    fetch_ms: float = 3.0,
+    decode_ms: float = 0.0,
+    prep_ms: float = 1.0,
+    handover_ms: float = 0.0,
+    build_s: float = 10.0,
+    bytes_on_disk: int = 800_000_000,
+    origin: str = "real",
+    amplification: float = 1.0,
+    **changes: Any,
+) -> Record:
+    """Return a consistent record whose steps all took what is planted, in milliseconds a step.
+
+    Fields of the cell and of the record go through `changes`.
+    """
+    cell = make_cell(backend, **{name: changes.pop(name) for name in CELL_FIELDS & set(changes)})
+    samples = steps * cell.batch_size
+    step_s = (wait_ms + h2d_ms + compute_ms + overhead_ms) / 1000
+    timed_s = steps * step_s
+    busy_s = timed_s - steps * overhead_ms / 1000
+    payload = samples * PAYLOAD[cell.codec]
+    wait_ns = round(wait_ms * 1e6)
+    resident = {"cold": 0.0, "warm": 1.0}.get(cell.cache)
+    in_memory = cell.format in {"memory", "null"}
+    read = round(payload * amplification) if cell.cache == "cold" and not in_memory else 0
+    fields: dict[str, Any] = {
+        "storebench_version": "0.1",
+        "run_id": run_id,
+        "cell": cell,
+        "replicate": replicate,
+        "epoch": epoch,
+        "started_utc": "2026-01-02T03:04:05Z",
+        "samples": samples,
+        "steps": steps,
+        "epoch_s": timed_s,
+        "timed_samples": samples,
+        "timed_steps": steps,
+        "timed_s": timed_s,
+        "samples_per_s": samples / timed_s,
+        "payload_bytes": payload,
+        "payload_bytes_per_s": payload / timed_s,
+        "data_wait_s": steps * wait_ms / 1000,
+        "h2d_s": steps * h2d_ms / 1000,
+        "compute_s": steps * compute_ms / 1000,
+        "overhead_s": steps * overhead_ms / 1000,
+        "data_wait_frac": steps * wait_ms / 1000 / busy_s,
+        "accelerator_util_frac": steps * compute_ms / 1000 / timed_s,
+        "au_kind": "none" if cell.compute == "none" else cell.compute.split(":")[0],
+        "fetch_s": steps * fetch_ms / 1000,
+        "decode_s": steps * decode_ms / 1000,
+        "prep_s": steps * prep_ms / 1000,
+        "handover_s": steps * handover_ms / 1000,
+        "data_wait_ns": Percentiles(p50=wait_ns, p95=wait_ns, p99=wait_ns, max=wait_ns),
+        "time_to_first_batch_s": wait_ms / 1000,
+        "digests": Digests(samples="aa", order=f"order-{epoch}", loss=f"loss-{epoch}"),
+        "coverage": Coverage(
+            expected=samples,
+            served=samples,
+            unique=samples,
+            duplicates=0,
+            missing=0,
+            pixels_checked=samples,
+            pixels_wrong=0,
+        ),
+        "loss": Loss(first=6.9, last=5.0),
+        "store": StoreFacts(
+            count=4000,
+            image_shape=(256, 256, 3),
+            payload_bytes=4000 * PAYLOAD[cell.codec],
+            file_bytes=bytes_on_disk,
+            bytes_on_disk=bytes_on_disk,
+            build_s=build_s,
+            samples_digest="aa",
+            lossless=cell.codec != "jpeg",
+            origin=origin,
+            source="photographs",
+            derived_frac=0.95 if origin == "derived" else 0.0,
+        ),
+        "cache": CacheFacts(
+            requested=cell.cache,
+            method="fadvise+cachestat",
+            resident_frac_before=resident,
+            resident_frac_after=1.0,
+            verdict=CacheVerdict.UNVERIFIED if resident is None else CacheVerdict.VERIFIED,
+            applies_to="open" if in_memory else "epoch",
+        ),
+        "counters": Counters(
+            device_read_bytes=read, major_faults=10, minor_faults=100, read_amplification=read / payload
+        ),
+        "ceilings": Ceilings(gather_samples_per_s=48_000.0, memory_bytes_per_s=48_000.0 * 196_608),
+        "environment": ENVIRONMENT,
+    }
+    return Record(**(fields | changes))
+
+
+def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Record]:
+    """Return one record a wait: the replicates of one cell."""
+    return [make_record(backend, replicate=i, wait_ms=wait, **changes) for i, wait in enumerate(waits_ms)]
+
+
+def steps_table(record: Record, *, wait_ns: Any = None) -> pd.DataFrame:
+    """Return the per-step rows that fit a record, as the harness writes them."""
+    steps = record.steps
+    wait = np.full(steps, round(record.data_wait_s / steps * 1e9)) if wait_ns is None else np.asarray(wait_ns)
+    each = {
+        name: round(getattr(record, f"{name}_s") / steps * 1e9)
+        for name in ("h2d", "compute", "fetch", "decode", "prep")
+    }
+    length = wait + each["h2d"] + each["compute"]
+    start = np.cumsum(length) - length
+    return pd.DataFrame(
+        {
+            "step": np.arange(steps, dtype=np.int64),
+            "warmup": np.zeros(steps, bool),
+            "samples": np.full(steps, record.cell.batch_size, np.int64),
+            "payload_bytes": np.full(steps, record.payload_bytes // steps, np.int64),
+            "start_ns": start,
+            "data_wait_ns": wait,
+            "h2d_ns": np.full(steps, each["h2d"]),
+            "compute_ns": np.full(steps, each["compute"]),
+            "worker": np.full(steps, -1, np.int64),
+            "fetch_start_ns": start,
+            "fetch_ns": np.full(steps, each["fetch"]),
+            "decode_ns": np.full(steps, each["decode"]),
+            "prep_ns": np.full(steps, each["prep"]),
+            "ready_ns": start + wait,
+            "queue_depth": np.zeros(steps, np.int64),
+            "loss": np.linspace(6.9, 5.0, steps).astype(np.float32),
+        }
+    )
+
+
+def write_run(folder: Path, records: list[Record], *, with_steps: bool = False) -> Path:
+    """Write a run's folder as the harness leaves it."""
+    (folder / STEPS_DIR).mkdir(parents=True)
+    for number, record in enumerate(records):
+        named = record
+        if with_steps and record.steps:
+            name = f"{STEPS_DIR}/{number:05d}.parquet"
+            steps_table(record).to_parquet(folder / name)
+            named = dataclasses.replace(record, steps_file=name)
+        append_record(folder, named)
+    return folder
+
+
+PAPER_WAITS_MS = {
+    "png": 110.0, "hdf5": 12.0, "memory:python": 2.0, "memory:native": 1.0, "leveldb": 8.0, "lmdb": 5.0,
+}  # fmt: skip
+
+
+def paper_records(cache: str = "cold", rounds: int = 3, **changes: Any) -> list[Record]:
+    """Return the paper's six backends and null on one dataset, over some rounds with a little spread."""
+    records = []
+    for number in range(rounds):
+        spread = 1 + 0.01 * (number - (rounds - 1) / 2)
+        records.append(
+            make_record("null", replicate=number, cache=cache, wait_ms=0.1, fetch_ms=0, prep_ms=0, **changes)
+        )
+        for backend, wait in PAPER_WAITS_MS.items():
+            wait_ms = wait * spread * (0.6 if cache == "warm" else 1)
+            decode = (
+                80.0 * spread
+                if backend == "png" and cache == "cold"
+                else 60.0 * spread
+                if backend == "png"
+                else 0.0
+            )
+            parts = {"fetch_ms": wait_ms - decode - 0.5, "decode_ms": decode, "prep_ms": 0.5}
+            records.append(
+                make_record(backend, replicate=number, cache=cache, wait_ms=wait_ms, **(parts | changes))
+            )
+    return records
