@@ -48,6 +48,11 @@ BUILTIN: dict[str, FormatEntry] = {
     ),
 }
 
+REFERENCES: dict[str, FormatEntry] = {
+    "null": FormatEntry(target="storebench.formats.null:NullFormat"),
+}
+"""Backends to measure against that store nothing; they are no formats that one could choose."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
@@ -80,7 +85,7 @@ class Backend:
     @property
     def store_name(self) -> str:
         """The name of the folder of the store that this backend reads ("lmdb+raw")."""
-        return f"{self.format}+{self.codec}"
+        return get_format(self.format).info.borrows or f"{self.format}+{self.codec}"
 
     @property
     def traits(self) -> Traits:
@@ -95,7 +100,7 @@ def entry_points() -> dict[str, FormatEntry]:
 
 
 def format_names() -> list[str]:
-    """Return the names of all known formats, built-in ones first."""
+    """Return the names of all storage formats, built-in ones first."""
     return [*BUILTIN, *(name for name in sorted(entry_points()) if name not in BUILTIN)]
 
 
@@ -110,9 +115,9 @@ def get_format(name: str) -> Format:
     MissingDependencyError
         The library that it needs is not installed.
     """
-    entry = BUILTIN.get(name) or entry_points().get(name)
+    entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
     if entry is None:
-        raise UnknownNameError.of("format", name, [*format_names(), *ALIASES])
+        raise UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
     module, _, attribute = entry.target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)()

@@ -7,7 +7,7 @@ are scaled on the device, so that the copy to it is as small as it can be.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -39,7 +39,7 @@ class ModelSpec:
     name: str
     build: Callable[[Shape, int], nn.Module]
     batch_size: int
-    augment: Augment = Augment()
+    augment: Augment = field(default_factory=Augment)
     mean: tuple[float, ...] = (0.0,)
     scale: float = 1.0
     lr: float = 0.01
@@ -246,4 +246,4 @@ def _constant_bias(layer: nn.Conv2d | nn.Linear, value: float) -> None:
 def _flat(features: nn.Module, shape: Shape) -> int:
     """Return how many activations `features` gives for one image of `shape` (H, W, C)."""
     with torch.no_grad():
-        return features(torch.zeros(1, shape[2], shape[0], shape[1])).numel()
+        return int(features(torch.zeros(1, shape[2], shape[0], shape[1])).numel())

@@ -14,9 +14,9 @@ from storebench.training.models import ModelSpec, Network
 class Step(ABC):
     """Copy a batch to the device and compute on it.
 
-    `copy` and `compute` are called in turn; the loop reads the clock around
-    each. On a GPU `compute` ends with the only synchronisation of the step,
-    and `h2d_ns` then tells what share of the whole was the copy.
+    `copy` and `compute` are called in turn; the loop reads the clock before and
+    after the two. On a GPU `compute` ends with the only synchronisation of the
+    step, and `h2d_ns` then tells what share of the whole was the copy.
     """
 
     kind: str = "none"
@@ -29,9 +29,9 @@ class Step(ABC):
     def compute(self) -> None:
         """Compute on the batch that was copied last, and wait for the device."""
 
-    def h2d_ns(self) -> int | None:
-        """Return the device's own clock for the last copy, or None where the loop's clock is right."""
-        return None
+    def h2d_ns(self) -> int:
+        """Return the nanoseconds that the last copy took by the device's own clock; 0 where nothing is copied."""
+        return 0
 
     def losses(self) -> list[float]:
         """Return the loss of every step so far and forget them. Not called inside a timed span."""
@@ -107,7 +107,7 @@ class CudaStep(CpuStep):
 
     def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
         super().__init__(spec, network, device)
-        self._before, self._after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._before, self._after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
     def copy(self, batch: Batch) -> None:
         """Start the copy; it runs while the host queues the step's kernels."""

@@ -1,0 +1,76 @@
+"""The times of every step as a table: written beside the record, and the source of sums and traces."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.training.loop import StepTimes
+
+Column = npt.NDArray[Any]
+StepTable = dict[str, Column]
+"""Column name -> one value a step; the columns of the Parquet files in ``steps/``."""
+
+
+def step_table(times: Sequence[StepTimes], losses: Sequence[float], *, warmup_steps: int) -> StepTable:
+    """Return the columns of an epoch's steps, int64 nanoseconds unless the name says otherwise."""
+    table: StepTable = {
+        "step": np.arange(len(times), dtype=np.int64),
+        "warmup": np.arange(len(times)) < warmup_steps,
+        "samples": _column([len(one.indices) for one in times]),
+        "payload_bytes": _column([one.payload_bytes for one in times]),
+        "start_ns": _column([one.asked_ns for one in times]),
+        "data_wait_ns": _column([one.got_ns - one.asked_ns for one in times]),
+        "h2d_ns": _column([one.copied_ns - one.got_ns for one in times]),
+        "compute_ns": _column([one.done_ns - one.copied_ns for one in times]),
+        "worker": _column([one.worker for one in times]),
+        "fetch_start_ns": _column([one.spans.start_ns for one in times]),
+        "fetch_ns": _column([one.spans.fetch_ns for one in times]),
+        "decode_ns": _column([one.spans.decode_ns for one in times]),
+        "prep_ns": _column([one.spans.prep_ns for one in times]),
+        "ready_ns": _column([one.spans.ready_ns for one in times]),
+    }
+    table["queue_depth"] = queue_depth(table)
+    table["loss"] = np.asarray(losses if len(losses) else [np.nan] * len(times), dtype=np.float32)
+    return table
+
+
+def queue_depth(table: StepTable) -> Column:
+    """Return how many finished batches lay ready when each step asked for its own."""
+    ready = np.sort(table["ready_ns"])
+    finished = np.searchsorted(ready, table["start_ns"], side="right")
+    return np.maximum(finished - table["step"], 0).astype(np.int64)
+
+
+def handover_ns(table: StepTable) -> Column:
+    """Return what moving each batch from its producer to the loop cost: the wait after it was ready.
+
+    A batch that was ready before the loop asked costs only the taking out; for
+    the loop's own batches it is what the loader adds around the producer.
+    """
+    got = table["start_ns"] + table["data_wait_ns"]
+    return np.maximum(got - np.maximum(table["ready_ns"], table["start_ns"]), 0)
+
+
+def write_steps(table: StepTable, path: Path) -> None:
+    """Write the table as Parquet, under its name only when it is whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    columns = {name: column if name != "loss" else _nullable(column) for name, column in table.items()}
+    pq.write_table(pa.table(columns), unfinished, compression="zstd")
+    unfinished.replace(path)
+
+
+def _nullable(losses: Column) -> Any:
+    import pyarrow as pa
+
+    return pa.array(losses, mask=np.isnan(losses)) if np.isnan(losses).all() else pa.array(losses)
+
+
+def _column(values: list[int]) -> Column:
+    return np.asarray(values, dtype=np.int64)
