@@ -6,6 +6,7 @@ import typer
 
 from storebench._version import __version__
 from storebench.cli.convert import convert
+from storebench.cli.doctor import doctor
 from storebench.cli.formats import formats
 from storebench.cli.report import report
 from storebench.cli.verify import verify
@@ -38,6 +39,7 @@ def root(
 app.command("convert")(convert)
 app.command("report")(report)
 app.command("formats")(formats)
+app.command("doctor")(doctor)
 app.command("verify")(verify)
 
 

@@ -1,0 +1,45 @@
+"""``storebench doctor``: what this machine can and cannot measure, and what to do about it."""
+
+import dataclasses
+import json
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storebench.cli.common import exit_codes
+
+if TYPE_CHECKING:
+    from storebench.probes.checkup import Check
+
+_ADVICE_WIDTH = 80
+
+
+def doctor(
+    path: Annotated[
+        Path, typer.Argument(help="Folder that the stores are, or will be, kept in.", show_default="here")
+    ] = Path(),
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings for a program.")] = False,
+) -> None:
+    """Say what this machine can and cannot measure, and what to do about it.
+
+    Writes, reads and evicts a scratch file of 8 MiB in PATH. Changes no setting.
+    """
+    with exit_codes():
+        from storebench.probes.checkup import checkup
+
+        checks = checkup(path.resolve())
+        if as_json:
+            print(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
+        else:
+            _show(checks)
+
+
+def _show(checks: list["Check"]) -> None:
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"{check.state:<5} {check.name:<{width}}  {check.found}")
+        for number, line in enumerate(textwrap.wrap(check.advice, _ADVICE_WIDTH)):
+            print(f"{'':<5} {'':<{width}}  {'   ' if number else '-> '}{line}")

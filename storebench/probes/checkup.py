@@ -1,0 +1,293 @@
+"""What this machine can and cannot measure for stores in a folder, found out by trying, in plain words."""
+
+import enum
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from storebench.errors import UsageError, from_os_error
+from storebench.probes import machine, page_cache
+from storebench.probes.counters import CounterProbe
+from storebench.probes.device_rate import KEYS, device_rates
+from storebench.probes.environment import version_of
+from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
+from storebench.results import Counters
+
+SCRATCH_BYTES = 8 << 20
+DEFAULT_READ_AHEAD_KB = 128
+LITTLE_SPACE_BYTES = 20 << 30
+
+_OPTIONAL = {"h5py": "hdf5", "plyvel": "leveldb", "lmdb": "lmdb"}
+_GIB = 1 << 30
+
+
+class State(enum.StrEnum):
+    """Whether something can be measured here."""
+
+    OK = "ok"
+    NOTE = "note"
+    """It works; know this when you read the figures."""
+    NO = "no"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    found
+        What was found, in plain words.
+    advice
+        What to do about it, or "".
+    """
+
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def checkup(folder: Path) -> list[Check]:
+    """Try what storebench needs on `folder`'s filesystem and look at what disturbs a measurement.
+
+    Writes one scratch file of 8 MiB there, and removes it.
+
+    Raises
+    ------
+    UsageError
+        `folder` is no folder.
+    OutputError, DiskFullError
+        The scratch file cannot be written.
+    """
+    if not folder.is_dir():
+        raise UsageError("no such folder", where=folder, hint="Name the folder that your stores are kept in.")
+    mount = mount_of(folder)
+    with _scratch(folder) as scratch:
+        checks = [_counting(scratch), *_states(scratch, mount), *_counters(scratch), _direct(scratch)]
+    return [
+        *checks,
+        *_read_ahead(mount),
+        _drop_caches(),
+        _reclaim(),
+        _swap(),
+        _governor(),
+        _load(),
+        _space(folder),
+        _memory(),
+        _torch(),
+        *(_library(name, extra) for name, extra in _OPTIONAL.items()),
+    ]
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".storebench-doctor-") as file:
+            file.write(os.urandom(SCRATCH_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+            yield Path(file.name)
+    except OSError as error:
+        raise from_os_error(error, folder) from None
+
+
+def _counting(scratch: Path) -> Check:
+    found = page_cache.resident([scratch])
+    if found.frac:
+        return Check(name="counting cached pages", state=State.OK, found=f"{found.method} works")
+    why = found.reason or f"{found.method} sees no page of a file that was just written"
+    return Check(
+        name="counting cached pages",
+        state=State.NO,
+        found=why,
+        advice="Cold and warm cells will be called unverified. Use Linux 6.5 or later and a local ext4 or xfs.",
+    )
+
+
+def _states(scratch: Path, mount: Mount) -> Iterator[Check]:
+    page_cache.evict([scratch])
+    cold = page_cache.cache_facts("cold", page_cache.resident([scratch]), paths=[scratch], how="fadvise")
+    if mount.fstype in IN_MEMORY:
+        advice = "Keep the stores on a disk to measure cold cells; warm ones are fine here."
+    else:
+        advice = "Cold cells will fail here: keep the stores on a local disk."
+    yield _state(f"cold cells on {mount.fstype}", cold.verdict == "verified", cold.reason, advice)
+    page_cache.warm([scratch])
+    warm = page_cache.cache_facts("warm", page_cache.resident([scratch]), paths=[scratch], how="read")
+    yield _state(
+        f"warm cells on {mount.fstype}", warm.verdict == "verified", warm.reason, "Free some memory."
+    )
+
+
+def _state(name: str, works: bool, reason: str, advice: str) -> Check:
+    if works:
+        return Check(name=name, state=State.OK, found="brought about and verified")
+    return Check(name=name, state=State.NO, found=reason, advice=advice)
+
+
+def _counters(scratch: Path) -> Iterator[Check]:
+    page_cache.evict([scratch])
+    probe = CounterProbe([os.getpid()], scratch)
+    probe.start()
+    page_cache.warm([scratch])
+    counters = probe.stop(SCRATCH_BYTES)
+    yield _counter("device reads of a process", "device_read_bytes", counters)
+    yield _counter("reads of the block device", "block_device_read_bytes", counters)
+
+
+def _counter(name: str, key: str, counters: Counters) -> Check:
+    value = getattr(counters, key)
+    if value:
+        return Check(name=name, state=State.OK, found="counted by the kernel")
+    found = counters.reasons.get(key, "the kernel counted no byte of a file that was evicted and read again")
+    return Check(name=name, state=State.NO, found=found, advice="Read amplification cannot be told here.")
+
+
+def _direct(scratch: Path) -> Check:
+    rates = device_rates([scratch], page_cache.PAGE_BYTES, limit_s=0.05)
+    if not rates.reasons:
+        return Check(name="device ceilings", state=State.OK, found="O_DIRECT reads reach the device")
+    return Check(
+        name="device ceilings",
+        state=State.NO,
+        found=rates.reasons.get(KEYS[0], next(iter(rates.reasons.values()))),
+        advice="Cold figures will have no device ceiling beside them.",
+    )
+
+
+def _read_ahead(mount: Mount) -> Iterator[Check]:
+    disk = machine.block_device(mount)
+    value = disk.get("read_ahead_kb")
+    if value is None:
+        return
+    if int(value) == DEFAULT_READ_AHEAD_KB:
+        yield Check(name="read-ahead", state=State.OK, found=f"{value} KiB, Linux's default")
+        return
+    yield Check(
+        name="read-ahead",
+        state=State.NOTE,
+        found=f"{value} KiB on {disk['name']}; Linux's default is {DEFAULT_READ_AHEAD_KB}",
+        advice=(
+            "It decides much of a cold figure: more favours mapped stores that are read whole and multiplies "
+            "what a part of one costs. Cold figures compare only with machines that have the same setting "
+            f"(as root: echo {DEFAULT_READ_AHEAD_KB} > /sys/block/{disk['name']}/queue/read_ahead_kb)."
+        ),
+    )
+
+
+def _drop_caches() -> Check:
+    if os.access(page_cache.DROP_CACHES, os.W_OK):
+        return Check(name="--drop-caches", state=State.OK, found="allowed (root)")
+    return Check(
+        name="--drop-caches",
+        state=State.NOTE,
+        found="needs root",
+        advice="Not needed: files are evicted one by one, and the pages counted.",
+    )
+
+
+def _reclaim() -> Check:
+    damon = machine.damon()
+    if damon in (None, "off"):
+        found = "off" if damon else "cannot be read"
+        return Check(name="DAMON reclaim", state=State.OK, found=found)
+    return Check(
+        name="DAMON reclaim",
+        state=State.NOTE,
+        found=f"on ({damon}): this machine pushes idle pages out by itself",
+        advice="A store that was warm a minute ago may not be. Warm cells are counted, and fail if it struck.",
+    )
+
+
+def _swap() -> Check:
+    size = machine.memory_bytes("SwapTotal")
+    if not size:
+        return Check(name="swap", state=State.OK, found="none")
+    return Check(
+        name="swap",
+        state=State.NOTE,
+        found=f"{size / _GIB:.1f} GiB",
+        advice="Memory backends may be swapped out: look at their major faults, or run 'swapoff -a' as root.",
+    )
+
+
+def _governor() -> Check:
+    found = machine.governor()
+    if found in (None, "performance"):
+        return Check(name="CPU frequency", state=State.OK, found=found or "not ours to set")
+    return Check(
+        name="CPU frequency",
+        state=State.NOTE,
+        found=f"governor {found}",
+        advice="Speeds vary with it. As root: cpupower frequency-set -g performance.",
+    )
+
+
+def _load() -> Check:
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    busy = load > 0.5 * cores
+    return Check(
+        name="load",
+        state=State.NOTE if busy else State.OK,
+        found=f"{load:.1f} on {cores} cores",
+        advice="Other work disturbs the figures: stop it, or take more replicates." if busy else "",
+    )
+
+
+def _space(folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free
+    little = free < LITTLE_SPACE_BYTES
+    return Check(
+        name="free space",
+        state=State.NOTE if little else State.OK,
+        found=f"{free / _GIB:.1f} GiB in {folder}",
+        advice="'storebench bench SCENARIO --dry-run' says how much a scenario writes." if little else "",
+    )
+
+
+def _memory() -> Check:
+    total = machine.memory_bytes("MemTotal") or 0
+    limit = machine.memory_limit_bytes()
+    if limit is None or limit >= total:
+        return Check(name="memory", state=State.OK, found=f"{total / _GIB:.1f} GiB")
+    return Check(
+        name="memory",
+        state=State.NOTE,
+        found=f"{limit / _GIB:.1f} GiB by a control group, page cache included",
+        advice="A warm store must fit into that beside the training process.",
+    )
+
+
+def _torch() -> Check:
+    version = version_of("torch")
+    if version is None:
+        return Check(
+            name="torch", state=State.NO, found="not installed", advice="Run: pip install storebench."
+        )
+    import torch
+
+    if torch.cuda.is_available():
+        return Check(name="torch", state=State.OK, found=f"{version}, {torch.cuda.get_device_name()}")
+    return Check(
+        name="torch",
+        state=State.NOTE,
+        found=f"{version}, CPU only",
+        advice="An accelerator can be emulated: '--compute emulated:MILLISECONDS', and every result says so.",
+    )
+
+
+def _library(name: str, extra: str) -> Check:
+    version = version_of(name)
+    if version:
+        return Check(name=name, state=State.OK, found=version)
+    return Check(
+        name=name,
+        state=State.NO,
+        found="not installed",
+        advice=f"For the format {extra}, run: pip install 'storebench[{extra}]'.",
+    )
