@@ -116,7 +116,7 @@ def derive(pixels: Image, random: np.random.Generator) -> Image:
     picture = PilImage.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
     picture = picture.resize(
         (width, height),
-        PilImage.Resampling.BILINEAR,
+        PilImage.Resampling.LANCZOS,
         box=(left, top, left + side * width, top + side * height),
     )
     if mirrored and channels > 1:
