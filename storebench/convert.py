@@ -17,6 +17,7 @@ import contextlib
 import datetime as dt
 import enum
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from storebench.errors import (
     CorruptStoreError,
     OutputError,
     SchemaVersionError,
+    StorebenchError,
     from_os_error,
 )
 from storebench.formats import Backend, get_format
@@ -167,7 +169,7 @@ def _existing(target: Path, dataset: Dataset, replace: Replace, say: Say) -> Sto
 def _build(dataset: Dataset, backend: Backend, target: Path, how: How) -> Store:
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
-    with temporary_folder(target) as folder:
+    with temporary_folder(target) as folder, _blaming(target, folder):
         with how.progress(f"converting {target.name}") as advance:
             written = _write(dataset, backend, folder, how.processes, advance)
         np.save(folder / DIGESTS_NAME, written.digests)
@@ -180,6 +182,17 @@ def _build(dataset: Dataset, backend: Backend, target: Path, how: How) -> Store:
             sync_file(folder / name)
         publish(folder, target)
     return Store(path=target, manifest=manifest, built=True)
+
+
+@contextlib.contextmanager
+def _blaming(target: Path, folder: Path) -> Iterator[None]:
+    """Let errors name the store: by the time that they are read, the temporary folder has gone."""
+    try:
+        yield
+    except StorebenchError as error:
+        if error.where is not None:
+            error.where = error.where.replace(str(folder), str(target))
+        raise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """LMDB: one B+-tree in one file, read through its memory map."""
 
 import contextlib
+import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 import lmdb
 
 from storebench.codecs import Payload
-from storebench.errors import UsageError
+from storebench.errors import OutputError, UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, Value, make_key, pack_labels
 from storebench.formats.support import damaged, sync_folder, write_errors
@@ -29,7 +30,7 @@ class LmdbWriter(Writer):
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
         self._labels: list[int] = []
-        with write_errors(folder, lmdb.Error):
+        with self._write_errors():
             self._env = lmdb.open(
                 str(folder), map_size=FIRST_MAP_BYTES, lock=False, sync=False, metasync=False, readahead=False
             )
@@ -38,13 +39,13 @@ class LmdbWriter(Writer):
 
     def append(self, payload: Payload, label: int) -> None:
         """Put one record."""
-        with write_errors(self.folder, lmdb.Error):
+        with self._write_errors():
             self._put(make_key(len(self._labels)), payload)
         self._labels.append(label)
 
     def close(self) -> None:
         """Put the labels, commit, and sync the file."""
-        with write_errors(self.folder, lmdb.Error):
+        with self._write_errors():
             self._put(LABEL_KEY, pack_labels(self._labels))
             self._txn.commit()
             self._env.sync(True)
@@ -56,6 +57,21 @@ class LmdbWriter(Writer):
         with contextlib.suppress(lmdb.Error):
             self._txn.abort()
         self._env.close()
+
+    @contextlib.contextmanager
+    def _write_errors(self) -> Iterator[None]:
+        try:
+            with write_errors(self.folder, lmdb.Error):
+                yield
+        except OutputError as error:
+            if os.strerror(errno.EIO) in str(error):
+                self._write_once_more()
+            raise
+
+    def _write_once_more(self) -> None:
+        """Find out why: LMDB calls a short write, as a disk that fills up shows first, an I/O error."""
+        with write_errors(self.folder, OSError), (self.folder / DATA_FILE).open("ab", buffering=0) as file:
+            file.write(bytes(self._page))
 
     def _put(self, key: bytes, value: Payload) -> None:
         pages = len(value) // self._page + 2  # its own pages, and its share of leaf and branch pages

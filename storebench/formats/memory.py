@@ -1,5 +1,6 @@
 """Decoded pixels in one array in memory: what every store would like to be as fast as."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,10 +53,8 @@ class MemoryWriter(Writer):
 
     def abort(self) -> None:
         """Close the file; what it still buffered may not fit on the disk."""
-        try:
+        with contextlib.suppress(OSError):
             self._file.close()
-        except OSError:
-            self._file.detach()  # type: ignore[attr-defined]
 
 
 def _load_pixels(store: Path, manifest: Manifest) -> Pixels:
