@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -220,21 +221,44 @@ def test_two_converts_of_one_store_build_it_once(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["files+png"]
 
 
-@pytest.mark.parametrize("backend", ["hdf5", "lmdb"])
-def test_memory_stays_bounded_while_much_passes_through(backend: str, tmp_path: Path) -> None:
-    # 3,000 images of 256 x 256: 562 MiB of pixels through four encoders.
-    arguments = ("--dataset", "imagenet", "--synthetic", "--size", "3000", "--processes", "4")
-    process = start(tmp_path, "convert", backend, *arguments)
+MUCH = """
+import sys
+from pathlib import Path
+from small_datasets import SPEC, Gradients
+from storebench.convert import How, convert
+from storebench.formats import parse_backend
+
+if __name__ == "__main__":
+    dataset = Gradients(count=int(sys.argv[2]), shape=(256, 256, 3))
+    convert(dataset, SPEC, parse_backend(sys.argv[1]), Path("stores"), how=How(processes=4))
+"""
+
+
+@pytest.mark.parametrize("backend", ["hdf5", "lmdb", "memory:python"])
+def test_memory_does_not_grow_with_the_dataset(backend: str, tmp_path: Path) -> None:
+    script = tmp_path / "much.py"
+    script.write_text(MUCH)
+    few, many = (peak_memory(script, backend, count) for count in (250, 2000))
+    assert few < 700 << 20
+    assert many - few < 200 << 20  # of 328 MiB more pixels
+
+
+def peak_memory(script: Path, backend: str, count: int) -> int:
+    """Return the most that a process and its children had resident at one moment, in bytes."""
+    process = subprocess.Popen(
+        [sys.executable, str(script), backend, str(count)],
+        cwd=script.parent,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )
     peak = 0
     while process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             main = psutil.Process(process.pid)
             peak = max(peak, sum(resident(one) for one in (main, *main.children(recursive=True))))
         time.sleep(0.02)
-    out, error = process.communicate()
-    assert process.returncode == 0, error
-    assert "3,000 synthetic samples" in out
-    assert peak < 700 << 20
+    assert process.returncode == 0
+    shutil.rmtree(script.parent / "stores")
+    return peak
 
 
 def resident(process: psutil.Process) -> int:
