@@ -1,0 +1,67 @@
+"""A folder on a real disk, a file on it, and a way to run code in another process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storebench.probes.mounts import IN_MEMORY, mount_of
+
+FILE_BYTES = 64 << 20
+
+
+@pytest.fixture(scope="session")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder on a filesystem with a block device below it, where cold can exist."""
+    folder = tmp_path_factory.mktemp("disk")
+    mount = mount_of(folder)
+    if mount.fstype in IN_MEMORY or mount.device is None:
+        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def big_file(disk: Path) -> Path:
+    path = disk / "big"
+    with path.open("wb") as file:
+        for _ in range(FILE_BYTES >> 23):
+            file.write(os.urandom(1 << 23))
+    return path
+
+
+@pytest.fixture
+def shm(request: pytest.FixtureRequest) -> Iterator[Path]:
+    folder = Path("/dev/shm")
+    if not folder.is_dir() or mount_of(folder).fstype != "tmpfs":
+        pytest.skip("no tmpfs on /dev/shm")
+    path = folder / f"storebench-test-{os.getpid()}"
+    path.write_bytes(os.urandom(1 << 20))
+    yield path
+    path.unlink()
+
+
+@pytest.fixture
+def python() -> Callable[..., str]:
+    """Run a script in a fresh interpreter and return what it printed."""
+
+    def run(script: str, *arguments: object) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
