@@ -6,9 +6,11 @@ import typer
 
 from storebench._version import __version__
 from storebench.cli.convert import convert
+from storebench.cli.data import data
 from storebench.cli.doctor import doctor
 from storebench.cli.formats import formats
 from storebench.cli.report import report
+from storebench.cli.validate import validate
 from storebench.cli.verify import verify
 
 app = typer.Typer(
@@ -37,9 +39,11 @@ def root(
 
 
 app.command("convert")(convert)
+app.add_typer(data, name="data")
 app.command("report")(report)
 app.command("formats")(formats)
 app.command("doctor")(doctor)
+app.command("validate")(validate)
 app.command("verify")(verify)
 
 

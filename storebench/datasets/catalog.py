@@ -19,37 +19,49 @@ FOLDER_PREFIX = "folder:"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Found:
+    """Files of a dataset: where they lie and what opens a split of them."""
+
+    where: Path
+    open: Callable[[str], Dataset]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """How one dataset is found and opened.
+    """How one dataset is found.
 
     Attributes
     ----------
     find
-        Returns a function that opens a split of what lies below a data folder, or None.
+        Looks below a data folder.
     files
         What the person has to put where, for messages.
     by_class
         Whether its samples lie sorted by class.
     """
 
-    find: Callable[[Path], Callable[[str], Dataset] | None]
+    find: Callable[[Path], Found | None]
     files: str
     by_class: bool = False
 
 
-def _find_mnist(root: Path) -> Callable[[str], Dataset] | None:
+def _find_mnist(root: Path) -> Found | None:
     folder = mnist.find(root)
-    return None if folder is None else lambda split: mnist.open_mnist(folder, split)
+    return None if folder is None else Found(where=folder, open=lambda split: mnist.open_mnist(folder, split))
 
 
-def _find_cifar10(root: Path) -> Callable[[str], Dataset] | None:
+def _find_cifar10(root: Path) -> Found | None:
     sources = cifar10.find(root)
-    return (lambda split: cifar10.open_cifar10(sources, split)) if sources else None
+    if not sources:
+        return None
+    return Found(where=sources[0].path, open=lambda split: cifar10.open_cifar10(sources, split))
 
 
-def _find_imagenet(root: Path) -> Callable[[str], Dataset] | None:
+def _find_imagenet(root: Path) -> Found | None:
     folder = imagenet.find(root)
-    return None if folder is None else lambda split: imagenet.open_imagenet(folder, split)
+    if folder is None:
+        return None
+    return Found(where=folder, open=lambda split: imagenet.open_imagenet(folder, split))
 
 
 _ENTRIES = {
@@ -86,6 +98,17 @@ def search_roots(root: Path | None = None) -> list[Path]:
     return [first] if root is not None or first == DEFAULT_ROOT else [first, DEFAULT_ROOT]
 
 
+def find_files(name: str, root: Path | None = None) -> Found | None:
+    """Return where the real files of the dataset called `name` are, or None if there are none."""
+    places = (_ENTRIES[name].find(place) for place in search_roots(root))
+    return next((found for found in places if found is not None), None)
+
+
+def needed_files(name: str) -> str:
+    """Return the sentence that says which files of a dataset to put where."""
+    return _ENTRIES[name].files
+
+
 def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
     """Open the samples that `spec` asks for.
 
@@ -114,12 +137,11 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
         return select(
             open_folder(Path(spec.name.removeprefix(FOLDER_PREFIX)), spec.split), spec, by_class=True
         )
-    entry, roots = _ENTRIES[spec.name], search_roots(root)
-    openers = (entry.find(place) for place in roots) if not spec.synthetic else ()
-    opener = next((opener for opener in openers if opener is not None), None)
-    if opener is not None:
-        return select(opener(spec.split), spec, by_class=entry.by_class)
-    places = " and ".join(str(place) for place in roots)
+    entry = _ENTRIES[spec.name]
+    found = None if spec.synthetic else find_files(spec.name, root)
+    if found is not None:
+        return select(found.open(spec.split), spec, by_class=entry.by_class)
+    places = " and ".join(str(place) for place in search_roots(root))
     if spec.synthetic is False:
         raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=entry.files)
     why = "asked for" if spec.synthetic else f"no files of {spec.name} in {places}"

@@ -1,0 +1,125 @@
+"""``storebench data``: which images are there, and fetching those that may be fetched."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from storebench.cli.common import exit_codes, progress, say
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UnknownNameError
+
+data = typer.Typer(
+    help="List the datasets that are there, or fetch them.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@data.command("list")
+def list_datasets(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print an array of objects instead of a table.")
+    ] = False,
+) -> None:
+    """Say for each dataset and split what is found where, how many images, and whether they are real."""
+    with exit_codes():
+        from storebench.datasets import DATASETS
+
+        rows = [_row(name, split) for name in DATASETS for split in ("train", "test")]
+        print(json.dumps(rows, indent=2) if as_json else _table(rows))
+
+
+def _row(name: str, split: str) -> dict[str, Any]:
+    from storebench.datasets import DatasetSpec, open_dataset
+    from storebench.datasets.catalog import find_files
+
+    found = find_files(name)
+    row: dict[str, Any] = {
+        "dataset": name,
+        "split": split,
+        "path": None if found is None else str(found.where),
+    }
+    try:
+        info = open_dataset(DatasetSpec(name=name, split=split)).info
+    except (DataNotFoundError, CorruptDataError) as error:
+        return {**row, "origin": None, "count": 0, "image_shape": None, "source": None, "note": str(error)}
+    return {
+        **row,
+        "origin": info.provenance.origin.value,
+        "count": info.count,
+        "image_shape": list(info.image_shape),
+        "source": info.provenance.source,
+        "note": info.provenance.note,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    cells = [("dataset", "split", "images", "shape", "origin", "where and what")]
+    for row in rows:
+        shape = "x".join(map(str, row["image_shape"] or ())) or "-"
+        what = "; ".join(str(row[key]) for key in ("path", "source", "note") if row[key])
+        cells.append(
+            (row["dataset"], row["split"], f"{row['count']:,}", shape, row["origin"] or "missing", what)
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(5)]
+    return "\n".join(
+        "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]])
+        for line in cells
+    )
+
+
+@data.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="mnist|cifar10|imagenet|all", help="What to fetch.")],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Data folder to put it into; otherwise ./data, and only what is nowhere yet."),
+    ] = None,
+    optional: Annotated[
+        bool,
+        typer.Option("--optional", help="Where fetching fails, say so and exit 0: a stand-in will be used."),
+    ] = False,
+) -> None:
+    """Fetch a dataset from its public mirrors, checked and resumed; ImageNet has to be put there by hand."""
+    with exit_codes():
+        from storebench.datasets import DATASETS
+        from storebench.datasets.download import Fetcher
+
+        if name not in (*DATASETS, "all"):
+            raise UnknownNameError.of("dataset", name, (*DATASETS, "all"))
+        fetcher = Fetcher(progress=lambda title: progress(title, "bytes"))
+        failures = []
+        for one in DATASETS if name == "all" else (name,):
+            try:
+                _fetch_one(fetcher, one, to)
+            except StorebenchError as error:
+                failures.append(error)
+                say(f"{one}: {error}" + (" The synthetic stand-in will be used." if optional else ""))
+        if failures and not optional:
+            raise typer.Exit(failures[0].exit_code)
+
+
+def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
+    from storebench.datasets.catalog import DEFAULT_ROOT, find_files, needed_files
+    from storebench.datasets.download import ALTERNATIVES
+
+    folder = (to or DEFAULT_ROOT) / name
+    found = find_files(name, to)
+    if found is not None and _is_whole(found):
+        say(f"{name}: already in {found.where}")
+    elif name in ALTERNATIVES:
+        paths = fetcher.fetch(name, folder)
+        say(f"{name}: {', '.join(path.name for path in paths)} in {folder}")
+    else:
+        raise DataNotFoundError(
+            f"{name} may not be distributed", where=folder.parent, hint=needed_files(name)
+        )
+
+
+def _is_whole(found: Any) -> bool:
+    """Return whether the train split opens: a damaged file is fetched again."""
+    try:
+        found.open("train")
+    except (DataNotFoundError, CorruptDataError) as error:
+        say(f"{error}")
+        return False
+    return True

@@ -1,0 +1,256 @@
+"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, resumed, and never half there.
+
+A file arrives as ``NAME.part`` and takes its name when its size, MD5 and SHA-256
+are right. What is left of an interrupted download is continued, by this mirror
+or the next one.
+"""
+
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from storebench._version import __version__
+from storebench.errors import CorruptDataError, DataNotFoundError, from_os_error
+from storebench.progress import Advance, Progress, silent
+
+TIMEOUT_S = 10.0
+"""Of connecting, and of waiting for the next bytes."""
+
+ATTEMPTS_PER_MIRROR = 3
+
+_BLOCK = 1 << 18
+_FAILURES = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteFile:
+    """One published file: the same bytes at every one of `urls`."""
+
+    name: str
+    urls: tuple[str, ...]
+    size: int
+    md5: str
+    sha256: str
+
+
+_MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+
+
+def _mnist(name: str, size: int, md5: str, sha256: str) -> RemoteFile:
+    urls = tuple(mirror + name for mirror in _MNIST_MIRRORS)
+    return RemoteFile(name=name, urls=urls, size=size, md5=md5, sha256=sha256)
+
+
+MNIST = (
+    _mnist(
+        "train-images-idx3-ubyte.gz",
+        9_912_422,
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    ),
+    _mnist(
+        "train-labels-idx1-ubyte.gz",
+        28_881,
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    _mnist(
+        "t10k-images-idx3-ubyte.gz",
+        1_648_877,
+        "9fb629c4189551a2d022fa330f9573f3",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    ),
+    _mnist(
+        "t10k-labels-idx1-ubyte.gz",
+        4_542,
+        "ec29112dd5afa0611ce80d1b7f02629c",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+)
+
+CIFAR10_BINARY = RemoteFile(
+    name="cifar-10-binary.tar.gz",
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+    size=170_052_171,
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+
+CIFAR10_PYTHON = RemoteFile(
+    name="cifar-10-python.tar.gz",
+    urls=(
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/cifar-10-python.tar.gz",
+    ),
+    size=170_498_071,
+    md5="c58f30108f718f92721af3b95e74349a",
+    sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+)
+
+ALTERNATIVES: dict[str, tuple[tuple[RemoteFile, ...], ...]] = {
+    "mnist": (MNIST,),
+    "cifar10": ((CIFAR10_BINARY,), (CIFAR10_PYTHON,)),
+}
+"""For each dataset, sets of files of which any one is the whole dataset, the preferred one first."""
+
+
+class _Unreachable(Exception):  # noqa: N818 - says what is the case; never leaves this module
+    """A mirror that does not give (the rest of) a file."""
+
+
+@dataclass
+class Fetcher:
+    """Fetch files, remembering for its lifetime which hosts do not answer.
+
+    Attributes
+    ----------
+    progress
+        Shows how far each file is, in bytes.
+    """
+
+    progress: Progress = silent
+    timeout_s: float = TIMEOUT_S
+    _silent_hosts: set[str] = field(default_factory=set)
+
+    def fetch(self, name: str, folder: Path) -> list[Path]:
+        """Fetch the dataset called `name` into `folder` and return its files.
+
+        Raises
+        ------
+        DataNotFoundError
+            No mirror can be reached; the hint says what to put where by hand.
+        CorruptDataError
+            What the mirrors give is not the published file.
+        OutputError, DiskFullError
+            `folder` cannot be written.
+        """
+        alternatives = ALTERNATIVES[name]
+        for files in alternatives[:-1]:
+            try:
+                return [self.fetch_file(file, folder) for file in files]
+            except (DataNotFoundError, CorruptDataError):
+                continue
+        return [self.fetch_file(file, folder) for file in alternatives[-1]]
+
+    def fetch_file(self, remote: RemoteFile, folder: Path) -> Path:
+        """Fetch one file into `folder`, unless it is there already, and return its path."""
+        path = folder / remote.name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if path.is_file() and mismatch(path, remote) is None:
+                return path
+            part = path.with_name(path.name + ".part")
+            self._download(remote, part)
+            part.replace(path)
+        except OSError as error:
+            raise from_os_error(error, path) from error
+        return path
+
+    def _download(self, remote: RemoteFile, part: Path) -> None:
+        reasons = []
+        for url in remote.urls:
+            for _ in range(ATTEMPTS_PER_MIRROR):
+                try:
+                    self._continue(remote, url, part)
+                except _Unreachable as error:
+                    reasons.append(f"{urllib.parse.urlsplit(url).netloc}: {error}")
+                    break
+                wrong = mismatch(part, remote)
+                if wrong is None:
+                    return
+                reasons.append(f"{urllib.parse.urlsplit(url).netloc}: {wrong}")
+                if part.stat().st_size >= remote.size:
+                    part.unlink()
+        raise _failure(remote, part, reasons)
+
+    def _continue(self, remote: RemoteFile, url: str, part: Path) -> None:
+        """Add to `part` what it lacks, as far as this mirror goes."""
+        have = part.stat().st_size if part.exists() else 0
+        if have > remote.size:
+            part.unlink()
+            have = 0
+        if have == remote.size:
+            return
+        with self._open(url, have) as response:
+            resumed = response.status == http.client.PARTIAL_CONTENT
+            if (
+                resumed
+                and response.headers.get("Content-Range", "")
+                != f"bytes {have}-{remote.size - 1}/{remote.size}"
+            ):
+                raise _Unreachable("another file than the published one")
+            with (
+                part.open("ab" if resumed else "wb") as out,
+                self.progress(f"fetch {remote.name}") as advance,
+            ):
+                _copy(response, out, remote.size, advance)
+                out.flush()
+                os.fsync(out.fileno())
+
+    def _open(self, url: str, offset: int) -> http.client.HTTPResponse:
+        host = urllib.parse.urlsplit(url).netloc
+        if host in self._silent_hosts:
+            raise _Unreachable("no answer")
+        headers = {"User-Agent": f"storebench/{__version__}"}
+        headers |= {"Range": f"bytes={offset}-"} if offset else {}
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own list of URLs
+        try:
+            response = urllib.request.urlopen(request, timeout=self.timeout_s)  # noqa: S310
+        except urllib.error.HTTPError as error:
+            raise _Unreachable(f"HTTP status {error.code}") from error
+        except _FAILURES as error:
+            self._silent_hosts.add(host)
+            raise _Unreachable(str(getattr(error, "reason", error))) from error
+        assert isinstance(response, http.client.HTTPResponse)
+        return response
+
+
+def _copy(response: http.client.HTTPResponse, out: BinaryIO, size: int, advance: Advance) -> None:
+    """Write what comes, at most up to `size` bytes in all; stop early where the connection does."""
+    done = out.tell()
+    while done < size:
+        try:
+            block = response.read(min(_BLOCK, size - done))
+        except _FAILURES:
+            return
+        if not block:
+            return
+        out.write(block)
+        done += len(block)
+        advance(done, size)
+
+
+def mismatch(path: Path, remote: RemoteFile) -> str | None:
+    """Return how a file differs from the published one, or None."""
+    size = path.stat().st_size
+    if size != remote.size:
+        return f"{size:,} of {remote.size:,} bytes"
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != remote.sha256:
+            return "its SHA-256 is not the published one"
+        file.seek(0)
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+    return None if md5.hexdigest() == remote.md5 else "its MD5 is not the published one"
+
+
+def _failure(remote: RemoteFile, part: Path, reasons: list[str]) -> DataNotFoundError | CorruptDataError:
+    why = "; ".join(dict.fromkeys(reasons))
+    if any("published" in reason for reason in reasons):
+        return CorruptDataError(
+            f"the mirrors give another file ({why})",
+            where=remote.name,
+            hint="Try again later, or fetch it from elsewhere by hand.",
+        )
+    return DataNotFoundError(
+        f"{remote.name} cannot be fetched ({why})",
+        hint=f"Run this again with a network, or put {remote.name} into {part.parent} by hand.",
+    )
