@@ -9,7 +9,7 @@ import pandas as pd
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, to_frame
-from storebench.report.intervals import Interval, ratio_interval
+from storebench.report.intervals import Ratio, ratios
 from storebench.results import RECORDS_NAME, read_records
 
 Paths = str | Path | Sequence[str | Path]
@@ -138,9 +138,11 @@ def compare(
     Returns
     -------
     pandas.DataFrame
-        One row a pair: the cell's columns, ``baseline``, ``ratio`` (median over
-        rounds of contender over baseline), ``ratio_lo`` and ``ratio_hi`` (its 95%
-        interval; null with fewer than two rounds) and ``rounds``.
+        One row a pair: the cell's columns, ``baseline``, ``ratio`` (contender over
+        baseline, paired by round), ``ratio_lo`` and ``ratio_hi`` (its 95% interval;
+        null with fewer than two rounds), ``rounds``, and ``verdict``: "faster"
+        (the metric is larger), "slower", "no detectable difference" or
+        "inconclusive", corrected for the number of pairs.
 
     Raises
     ------
@@ -159,22 +161,19 @@ def compare(
             bases.setdefault(_key(cell, fixed), cell)
     if not bases:
         raise UsageError(f"the baseline {by}={baseline!r} does not occur in these results")
-    rows = []
-    for cell in cells:
-        base = bases.get(_key(cell, fixed))
-        if base is None or base is cell:
-            continue
-        ratio = ratio_interval(cell.values(metric), base.values(metric))
-        if ratio is not None:
-            rows.append(_pair(cell, baseline, ratio))
-    return pd.DataFrame(rows)
+    pairs = [(cell, bases.get(_key(cell, fixed))) for cell in cells]
+    sides = [(cell, base) for cell, base in pairs if base is not None and base is not cell]
+    found = ratios([(cell.values(metric), base.values(metric)) for cell, base in sides])
+    return pd.DataFrame(
+        [_pair(cell, baseline, one) for (cell, _), one in zip(sides, found, strict=True) if one is not None]
+    )
 
 
 def _key(cell: CellSummary, fixed: Sequence[str]) -> tuple[Any, ...]:
     return (cell.environment_key, *(getattr(cell.cell, name) for name in fixed))
 
 
-def _pair(cell: CellSummary, baseline: Any, ratio: Interval) -> dict[str, Any]:
+def _pair(cell: CellSummary, baseline: Any, ratio: Ratio) -> dict[str, Any]:
     columns = {name: getattr(cell.cell, name) for name in CELL_COLUMNS}
-    figures = {"ratio": ratio.mid, "ratio_lo": ratio.lo, "ratio_hi": ratio.hi, "rounds": ratio.n}
-    return columns | {"baseline": baseline} | figures
+    ends = {"ratio": ratio.mid, "ratio_lo": ratio.lo, "ratio_hi": ratio.hi}
+    return columns | {"baseline": baseline} | ends | {"rounds": ratio.n, "verdict": str(ratio.verdict)}

@@ -9,7 +9,7 @@ import pandas as pd
 
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
-from storebench.report.intervals import Interval, Round, median_interval, ratio_interval
+from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratio
 from storebench.results import Cell
 
 NULL_FORMAT = "null"
@@ -205,6 +205,6 @@ def by_dataset(cells: Iterable[CellSummary]) -> dict[tuple[Any, ...], list[CellS
     return grouped
 
 
-def time_ratio(slow: CellSummary, fast: CellSummary) -> Interval | None:
+def time_ratio(slow: CellSummary, fast: CellSummary) -> Ratio | None:
     """Return time per sample of `slow` over that of `fast`, paired by round; None where no round has both."""
-    return ratio_interval(fast.values("samples_per_s"), slow.values("samples_per_s"))
+    return ratio(fast.values("samples_per_s"), slow.values("samples_per_s"))

@@ -1,30 +1,27 @@
-"""A figure with its 95% interval, and how it is written."""
+"""A figure with its 95% interval, as reports carry it; the statistics themselves are `storebench.stats`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
+from storebench import stats
+from storebench.stats import Verdict
 
 Round = tuple[str, int]
 """Run and replicate: what was measured side by side."""
 
-RESAMPLES = 2000
-LEVEL = 0.95
-
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A median over replicates and its 95% interval.
+    """A figure over replicates and its 95% interval.
 
     Attributes
     ----------
     mid
-        The median.
+        The median of replicates; for a ratio, the geometric mean of the rounds' ratios.
     lo, hi
         Ends of the interval; null with fewer than two replicates.
     n
-        Replicates.
+        Replicates, or rounds that both sides of a ratio share.
     """
 
     mid: float
@@ -32,32 +29,62 @@ class Interval:
     hi: float | None = None
     n: int = 1
 
-    def overlaps(self, value: float) -> bool:
-        """Whether `value` cannot be told from this figure; without an interval, nothing can be."""
-        return self.lo is None or self.hi is None or self.lo <= value <= self.hi
-
     def scaled(self, factor: float) -> "Interval":
         """Return the same figure in another unit."""
         lo = None if self.lo is None else self.lo * factor
         hi = None if self.hi is None else self.hi * factor
-        return Interval(mid=self.mid * factor, lo=lo, hi=hi, n=self.n)
-
-
-def _bootstrap(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    rng = np.random.default_rng(0)
-    picks = rng.integers(0, len(values), (RESAMPLES, len(values)))
-    ends = np.quantile(np.median(values[picks], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(ends[0]), float(ends[1])
+        return replace(self, mid=self.mid * factor, lo=lo, hi=hi)
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Return the median of replicates and its bootstrap interval."""
-    array = np.asarray(values, np.float64)
-    lo, hi = _bootstrap(array) if len(array) > 1 else (None, None)
-    return Interval(mid=float(np.median(array)), lo=lo, hi=hi, n=len(array))
+    """Return the median of replicates and its interval."""
+    ends = stats.median_interval(values)
+    lo, hi = (ends.low, ends.high) if ends else (None, None)
+    return Interval(mid=stats.median(values), lo=lo, hi=hi, n=len(values))
 
 
-def ratio_interval(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Interval | None:
-    """Return the ratio of two sides, paired by round; None where they share no round."""
-    shared = [key for key in top if bottom.get(key)]
-    return median_interval([top[key] / bottom[key] for key in shared]) if shared else None
+@dataclass(frozen=True, kw_only=True)
+class Ratio(Interval):
+    """One side over the other, with what may be said of it.
+
+    Attributes
+    ----------
+    verdict
+        Whether the first side is faster (larger is better), slower, not
+        detectably different, or nothing can be said.
+    """
+
+    verdict: Verdict = Verdict.INCONCLUSIVE
+
+    @property
+    def proven(self) -> bool:
+        """Whether the two sides differ for certain."""
+        return self.verdict in (Verdict.FASTER, Verdict.SLOWER)
+
+
+def ratio(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio | None:
+    """Return the ratio of two sides paired by round; None where no round has both."""
+    return ratios([(top, bottom)])[0]
+
+
+def ratios(pairs: Sequence[tuple[Mapping[Round, float], Mapping[Round, float]]]) -> list[Ratio | None]:
+    """Return the ratio of each (top, bottom) of one table; verdicts are corrected for their number (Holm)."""
+    found: list[stats.Comparison | None] = []
+    for top, bottom in pairs:
+        shared = [key for key in top if key in bottom]
+        both = [bottom[key] for key in shared], [top[key] for key in shared]
+        found.append(stats.compare(*both) if shared else None)
+    corrected = iter(stats.corrected([one for one in found if one is not None]))
+    return [None if one is None else _ratio(next(corrected)) for one in found]
+
+
+def _ratio(comparison: stats.Comparison) -> Ratio | None:
+    if comparison.ratio is None:
+        return None
+    return Ratio(
+        mid=comparison.ratio,
+        lo=comparison.low,
+        hi=comparison.high,
+        n=comparison.rounds,
+        verdict=comparison.verdict,
+    )

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -25,7 +26,8 @@ def test_a_table_a_dataset_and_a_plot_with_the_planted_figures(tmp_path: Path) -
     rows = read_csv(tmp_path / "out" / "table-imagenet-4000.csv")
     assert list(rows) == ["png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb", "null"]
     assert float(rows["png"]["samples_per_s"]) == pytest.approx(32 / 0.120)
-    assert float(rows["png"]["time_ratio"]) == pytest.approx(120 / 11)
+    rounds = [120 / 11, (108.9 + 10) / (0.99 + 10), (111.1 + 10) / (1.01 + 10)]
+    assert float(rows["png"]["time_ratio"]) == pytest.approx(statistics.geometric_mean(rounds))
     assert float(rows["png"]["data_wait_frac"]) == pytest.approx(110 / 120)
     assert float(rows["memory:native"]["time_ratio"]) == 1.0
     assert rows["lmdb"]["replicates"] == "3"

@@ -1,0 +1,36 @@
+"""``storebench validate``: whether results may be believed."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from storebench import errors
+from storebench.cli.common import exit_codes, say
+
+
+def validate(
+    results: Annotated[
+        list[Path], typer.Argument(help="Folders that 'storebench bench' wrote, or record files.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as a JSON array.")] = False,
+) -> None:
+    """Check results: schema, arithmetic, coverage, cache states, ceilings, equal samples. Exit 5 if any fails."""
+    with exit_codes():
+        from storebench.report.validate import validate as find
+
+        findings = find(results)
+        if as_json:
+            print(json.dumps([dataclasses.asdict(one) for one in findings], indent=2))
+        else:
+            for one in findings:
+                print(one)
+        if findings:
+            cells = len({one.cell_id for one in findings})
+            raise errors.IntegrityError(
+                f"{len(findings)} findings in {cells} cells",
+                hint="Do not use these figures; run the cells again.",
+            )
+        say("nothing to complain of")

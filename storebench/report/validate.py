@@ -1,0 +1,194 @@
+"""Say what is wrong with results before anybody believes them: schema, arithmetic, coverage, caches, ceilings."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from storebench.errors import StorebenchError
+from storebench.report.analysis import Paths, find_runs
+from storebench.report.findings import Finding, Kind, check_record, finding, record_name
+from storebench.results import Record, Status, record_from_dict
+
+_COMPUTE_HEADROOM = 1.15
+"""A backend may beat the median of the null cell by noise, not by more than this."""
+
+_STEP_COLUMNS = ("warmup", "samples", "data_wait_ns", "h2d_ns", "compute_ns")
+_NS_ROUNDING_S = 1e-6
+
+Sourced = tuple[Record, Path]
+"""A record and the file that it stood in."""
+
+
+def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
+    """Read every record that is one; what is whole JSON but no record becomes a finding.
+
+    A half-written line is what a killed run leaves, and is dropped.
+    """
+    records: list[Sourced] = []
+    findings: list[Finding] = []
+    for file in find_runs(paths):
+        for number, raw in _raw_records(file):
+            where = f"{file}:{number}"
+            try:
+                records.append((record_from_dict(raw, where=where), file))
+            except StorebenchError as error:
+                message = error.what
+                findings.append(
+                    Finding(
+                        kind=Kind.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=message
+                    )
+                )
+    return records, findings
+
+
+def _raw_records(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        if lines.read(1) == "[":
+            lines.seek(0)
+            yield from enumerate(json.load(lines), start=1)
+            return
+        lines.seek(0)
+        for number, line in enumerate(lines, start=1):
+            try:
+                raw = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(raw, dict):
+                yield number, raw
+
+
+def validate(paths: Paths) -> list[Finding]:
+    """Return everything that is wrong with the results at `paths`; an empty list means that they hold.
+
+    Raises
+    ------
+    DataNotFoundError
+        There are no results there.
+    """
+    records, findings = read_all(paths)
+    return findings + validate_records(records)
+
+
+def validate_records(records: Sequence[Sourced]) -> list[Finding]:
+    """Return everything that is wrong with records, each by itself and all together."""
+    findings = [one for record, _ in records for one in check_record(record)]
+    for record, file in records:
+        findings += _check_steps(record, file.parent)
+    usable = [record for record, _ in records if record.status is Status.OK]
+    return [
+        *findings,
+        *_duplicates(usable),
+        *_above_compute(usable),
+        *_disagreements(usable),
+    ]
+
+
+def _check_steps(record: Record, run: Path) -> list[Finding]:
+    if record.steps_file is None or record.status is not Status.OK:
+        return []
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = run / record.steps_file
+    if not path.is_file():
+        return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
+    try:
+        table = parquet.ParquetFile(path).read(columns=list(_STEP_COLUMNS), use_threads=False)
+        steps = {name: table[name].to_numpy() for name in _STEP_COLUMNS}
+    except (pa.ArrowException, KeyError) as error:
+        return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} cannot be read: {error}")]
+    timed = ~steps["warmup"].astype(bool)
+    sums = {
+        f"{name}_s": float(steps[f"{name}_ns"][timed].sum()) / 1e9 for name in ("data_wait", "h2d", "compute")
+    }
+    counts = {
+        "steps": len(timed),
+        "timed_steps": int(timed.sum()),
+        "samples": int(steps["samples"].sum()),
+        "timed_samples": int(steps["samples"][timed].sum()),
+    }
+    return [
+        finding(Kind.STEPS, record, name, f"{getattr(record, name):.6g}, but its steps add up to {value:.6g}")
+        for name, value in {**sums, **counts}.items()
+        if abs(getattr(record, name) - value) > _NS_ROUNDING_S * max(1.0, abs(value))
+    ]
+
+
+def _duplicates(records: Iterable[Record]) -> Iterator[Finding]:
+    seen: set[tuple[Any, ...]] = set()
+    for record in records:
+        key = (record.run_id, record.cell.cell_id, record.replicate, record.epoch)
+        if key in seen:
+            yield finding(Kind.SCHEMA, record, "replicate", "the same replicate and epoch is recorded twice")
+        seen.add(key)
+
+
+def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return what a null cell must share to be the ceiling: exactly, or with any number of workers."""
+    cell = record.cell
+    loose = (
+        record.environment and record.environment.key,
+        *(cell.dataset, cell.split, cell.size, cell.limit, cell.batch_size, cell.model, cell.compute),
+        *(cell.device, cell.threads),
+    )
+    return (*loose, cell.loader, cell.workers), loose
+
+
+def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
+    ceilings: dict[tuple[Any, ...], float] = {}
+    for record in records:
+        if record.cell.format == "null":
+            for key in _ceiling_keys(record):
+                ceilings[key] = max(ceilings.get(key, 0.0), record.samples_per_s)
+    for record in records:
+        exact, loose = _ceiling_keys(record)
+        most = ceilings.get(exact) or (None if record.cell.compute == "none" else ceilings.get(loose))
+        if most and record.cell.format != "null" and record.samples_per_s > most * _COMPUTE_HEADROOM:
+            message = f"{record.samples_per_s:.4g} samples/s, above the {most:.4g} that compute alone reaches"
+            yield finding(Kind.CEILING, record, "samples_per_s", message)
+
+
+def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
+    honest = [record for record in records if record.cell.format != "null"]
+    exact = [record for record in honest if record.store is not None and record.store.lossless]
+    on_cpu = [record for record in exact if record.cell.device == "cpu"]
+    yield from _differing(exact, _data_key, "store", "samples_digest")
+    yield from _differing(honest, _order_key, "digests", "order")
+    yield from _differing(exact, _order_key, "digests", "samples")
+    yield from _differing(on_cpu, _loss_key, "digests", "loss")
+
+
+def _data_key(record: Record) -> Hashable:
+    cell = record.cell
+    return (cell.dataset, cell.split, cell.size, cell.limit, cell.data_seed, cell.synthetic)
+
+
+def _order_key(record: Record) -> Hashable:
+    cell = record.cell
+    return (_data_key(record), record.epoch, cell.seed, cell.shuffle, cell.batch_size, cell.max_steps)
+
+
+def _loss_key(record: Record) -> Hashable:
+    cell = record.cell
+    place = record.environment and record.environment.key
+    return (_order_key(record), place, cell.model, cell.compute, cell.device, cell.threads)
+
+
+def _differing(
+    records: Sequence[Record], key: Callable[[Record], Hashable], part: str, name: str
+) -> Iterator[Finding]:
+    """Yield the records of each group whose digest is not what most of the group say."""
+    groups: dict[Hashable, list[tuple[str, Record]]] = {}
+    for record in records:
+        digest = getattr(getattr(record, part), name, None)
+        if digest is not None:
+            groups.setdefault(key(record), []).append((digest, record))
+    for group in groups.values():
+        usual, votes = Counter(digest for digest, _ in group).most_common(1)[0]
+        reference = next(record for digest, record in group if digest == usual)
+        for digest, record in group:
+            if digest != usual:
+                message = f"{digest}, where {votes} of {len(group)} say {usual} ({record_name(reference)})"
+                yield finding(Kind.DISAGREEMENT, record, f"{part}.{name}", message)
