@@ -59,7 +59,9 @@ class _Sample:
 class CounterProbe:
     """Count what happens to some processes between `start` and `stop`.
 
-    Call `stop` while the workers still live, or reaped by a process that is probed, too.
+    Call `stop` while the workers still live, or were waited for by a process that is
+    probed, too. Switches of another process's thread that both began and ended in
+    between are not seen.
 
     Parameters
     ----------

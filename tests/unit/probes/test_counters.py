@@ -1,0 +1,276 @@
+"""Counters of real processes on the real kernel; each script runs alone, so that counts can be exact."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.probes.counters import CounterProbe
+from storebench.probes.mounts import mount_of
+from storebench.results import Counters
+
+Python = Callable[..., str]
+
+BEGIN = """
+import dataclasses, json, mmap, os, subprocess, sys, threading, time
+from storebench.probes.counters import CounterProbe
+from storebench.probes.page_cache import evict
+path = sys.argv[1]
+probe = CounterProbe([os.getpid()], path)
+def show(counters):
+    print(json.dumps(dataclasses.asdict(counters)))
+"""
+ATTEMPTS = 3  # others may use the disk while we look at its counter
+
+
+def counters_of(python: Python, script: str, path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(python(BEGIN + script, path))
+    return found
+
+
+READ_COLD = """
+evict([path])
+fd = os.open(path, os.O_RDONLY)
+probe.start()
+for offset in range(0, 64 << 20, 1 << 20):
+    os.pread(fd, 1 << 20, offset)
+show(probe.stop(32 << 20))
+"""
+
+
+def test_reading_a_cold_file_shows_its_bytes_for_the_process_and_the_device(
+    python: Python, big_file: Path
+) -> None:
+    size = big_file.stat().st_size
+    for _ in range(ATTEMPTS):
+        found = counters_of(python, READ_COLD, big_file)
+        assert found["device_read_bytes"] == pytest.approx(size, rel=0.1)
+        assert found["read_amplification"] == found["device_read_bytes"] / (32 << 20)
+        if found["block_device_read_bytes"] == pytest.approx(found["device_read_bytes"], rel=0.1):
+            return
+    pytest.fail(f"the block device counted {found['block_device_read_bytes']} bytes")
+
+
+MAP_COLD = """
+evict([path])
+file = open(path, "rb")
+mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+probe.start()
+sum(mapped[at] for at in range(0, len(mapped), 4096))
+show(probe.stop(64 << 20))
+"""
+
+
+def test_bytes_that_page_faults_bring_in_are_counted_and_are_no_read_calls(
+    python: Python, big_file: Path
+) -> None:
+    found = counters_of(python, MAP_COLD, big_file)
+    assert found["device_read_bytes"] == pytest.approx(big_file.stat().st_size, rel=0.1)
+    assert found["major_faults"] >= 1
+    assert found["read_calls"] == 0
+
+
+READ_CALLS = """
+fd = os.open(path, os.O_RDONLY)
+os.pread(fd, 10, 0)
+probe.start()
+for _ in range({count}):
+    os.pread(fd, 10, 0)
+show(probe.stop())
+"""
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_read_calls_are_exact_and_leave_out_those_of_the_probe(
+    python: Python, big_file: Path, count: int
+) -> None:
+    found = counters_of(python, READ_CALLS.format(count=count), big_file)
+    assert found["read_calls"] == count
+    assert found["device_read_bytes"] == 0, "a warm read costs the device nothing, and that is a true 0"
+
+
+WORKER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+print("ready", flush=True)
+sys.stdin.readline()
+for offset in range(0, 64 << 20, 1 << 20):
+    os.pread(fd, 1 << 20, offset)
+total = sum(i * i for i in range(3_000_000))
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+WITH_WORKER = f"""
+evict([path])
+pipe = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+worker = subprocess.Popen([sys.executable, "-c", {WORKER!r}, path], **pipe)
+worker.stdout.readline()
+probe = CounterProbe([os.getpid(), worker.pid], path)
+probe.start()
+print("go", file=worker.stdin, flush=True)
+worker.stdout.readline()
+alive = probe.stop()
+print("end", file=worker.stdin, flush=True)
+worker.wait()
+print(json.dumps([dataclasses.asdict(alive), dataclasses.asdict(probe.stop())]))
+"""
+
+
+def test_a_worker_counts_while_it_lives_and_after_it_was_waited_for(python: Python, big_file: Path) -> None:
+    alive, reaped = json.loads(python(BEGIN + WITH_WORKER, big_file))
+    for found in (alive, reaped):
+        assert found["device_read_bytes"] == pytest.approx(big_file.stat().st_size, rel=0.1)
+        assert 64 <= found["read_calls"] < 200
+        assert found["cpu_user_s"] > 0.05
+    assert alive["peak_rss_bytes"] > 10 << 20
+    assert "peak_rss_bytes" not in alive["reasons"]
+    assert reaped["peak_rss_bytes"] is None, "its peak went with it"
+    assert reaped["reasons"]["peak_rss_bytes"]
+
+
+def test_a_worker_that_somebody_else_waited_for_is_null_with_a_reason(tmp_path: Path) -> None:
+    # The shell is the parent that reaps, and it is not probed.
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 0.3 & echo $!; wait"], stdout=subprocess.PIPE, text=True
+    ) as shell:
+        assert shell.stdout is not None
+        worker = int(shell.stdout.readline())
+        probe = CounterProbe([os.getpid(), worker], tmp_path)
+        probe.start()
+        shell.wait()
+    assert_all_null_but_the_device(probe.stop(100), str(worker))
+
+
+def test_a_process_that_never_was_is_null_with_a_reason(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    probe = CounterProbe([gone.pid], tmp_path)
+    probe.start()
+    assert_all_null_but_the_device(probe.stop(100), str(gone.pid))
+
+
+def assert_all_null_but_the_device(found: Counters, pid: str) -> None:
+    for field in fields(Counters):
+        if field.name not in ("block_device_read_bytes", "reasons"):
+            assert getattr(found, field.name) is None, field.name
+            assert pid in found.reasons[field.name]
+
+
+def test_a_probe_that_was_not_started_says_so(tmp_path: Path) -> None:
+    found = CounterProbe([os.getpid()], tmp_path).stop(100)
+    assert found.major_faults is None
+    assert found.block_device_read_bytes is None
+    assert found.reasons["major_faults"] == "the probe was not started"
+
+
+def test_cpu_seconds_and_switches_are_those_of_the_time_between(tmp_path: Path) -> None:
+    time.sleep(0.01)
+    probe = CounterProbe([os.getpid()], tmp_path)
+    probe.start()
+    end = time.thread_time() + 0.2
+    while time.thread_time() < end:
+        pass
+    for _ in range(50):
+        time.sleep(0.001)
+    found = probe.stop()
+    assert found.cpu_user_s is not None
+    assert found.cpu_system_s is not None
+    assert 0.15 < found.cpu_user_s + found.cpu_system_s < 0.6
+    assert found.voluntary_switches is not None
+    assert found.voluntary_switches >= 50
+
+
+THREADS = """
+import sys, threading, time
+def sleep_often():
+    for _ in range(200):
+        time.sleep(0.001)
+threads = [threading.Thread(target=sleep_often) for _ in range(2)]
+for thread in threads:
+    thread.start()
+print("running", flush=True)
+for thread in threads:
+    thread.join()
+print("ended", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_switches_of_every_thread_of_a_worker_count_or_are_null(tmp_path: Path) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", THREADS], stdin=pipe, stdout=pipe, text=True) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        probe = CounterProbe([worker.pid], tmp_path)
+        worker.stdout.readline()
+        probe.start()
+        time.sleep(0.12)
+        running = probe.stop()
+        worker.stdout.readline()
+        ended = probe.stop()
+        worker.stdin.close()
+    assert running.voluntary_switches is not None
+    assert running.voluntary_switches > 50, "the main thread alone only waits"
+    assert ended.voluntary_switches is None
+    assert ended.reasons["voluntary_switches"].startswith("threads of pid")
+
+
+PEAK = """
+probe.start()
+block = bytearray(100 << 20)
+for at in range(0, len(block), 4096):
+    block[at] = 1
+del block
+first = probe.stop()
+probe.start()
+print(json.dumps([first.peak_rss_bytes, probe.stop().peak_rss_bytes]))
+"""
+
+
+def test_peak_memory_is_that_of_the_time_between(python: Python, big_file: Path) -> None:
+    with_block, without = json.loads(python(BEGIN + PEAK, big_file))
+    assert with_block > 100 << 20
+    assert without < with_block - (80 << 20), "the peak is taken anew at each start"
+
+
+def test_amplification_needs_a_payload(tmp_path: Path) -> None:
+    probe = CounterProbe([os.getpid()], tmp_path)
+    probe.start()
+    found = probe.stop(0)
+    assert found.read_amplification is None
+    assert found.reasons["read_amplification"] == "no payload was asked for"
+
+
+def test_a_filesystem_without_a_block_device_is_null_and_named(shm: Path) -> None:
+    probe = CounterProbe([os.getpid()], shm)
+    probe.start()
+    found = probe.stop(1)
+    assert found.block_device_read_bytes is None
+    assert found.reasons["block_device_read_bytes"] == "tmpfs on /dev/shm has no block device of its own"
+
+
+def test_the_probe_itself_costs_milliseconds_at_most(tmp_path: Path) -> None:
+    probe = CounterProbe([os.getpid()], tmp_path)
+    costs = []
+    for _ in range(20):
+        started = time.perf_counter()
+        probe.start()
+        probe.stop()
+        costs.append(time.perf_counter() - started)
+    assert min(costs) < 0.002
+
+
+def test_mounts_of_nested_and_escaped_paths(tmp_path: Path) -> None:
+    assert mount_of("/proc/self").fstype == "proc"
+    assert mount_of("/proc/self").device is None
+    inside = tmp_path / "a b"
+    inside.mkdir()
+    assert mount_of(inside) == mount_of(tmp_path)
