@@ -30,7 +30,9 @@ def check_pixels(batches: Iterable[Batch], table: DigestTable) -> tuple[int, int
     return len(where), wrong, set_digest(served[np.argsort(where, kind="stable")])
 
 
-def coverage(planned: Sequence[Indices], served: Sequence[Indices], *, checked: int = 0, wrong: int = 0) -> Coverage:
+def coverage(
+    planned: Sequence[Indices], served: Sequence[Indices], *, checked: int = 0, wrong: int = 0
+) -> Coverage:
     """Count what was served against what was planned."""
     wanted, got = _joined(planned), _joined(served)
     unique = np.unique(got)

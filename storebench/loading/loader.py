@@ -94,6 +94,7 @@ class ReusedBuffer:
         self._pin = pin
 
     def __call__(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return the buffer, cut to `shape`; what it held before is gone."""
         if self._buffer is None or self._buffer.shape[1:] != shape[1:] or len(self._buffer) < shape[0]:
             self._buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin)
         return self._buffer[: shape[0]]

@@ -109,7 +109,9 @@ class Producer:
         start = time.perf_counter_ns()
         reader, count = self.reader, len(request.indices)
         if self._ready is None or len(self._ready) < count:
-            self._ready = self._allocate((count, *self.job.augment.output_shape(reader.image_shape))).fill_(128)
+            self._ready = self._allocate((count, *self.job.augment.output_shape(reader.image_shape))).fill_(
+                128
+            )
         return Batch(
             pixels=self._ready[:count],
             labels=reader.labels[request.indices],

@@ -95,6 +95,11 @@ class CpuStep(Step):
         self._losses.append(loss.detach())
         self._steps += 1
 
+    def rehearse(self) -> None:
+        """Run forward and backward without learning anything, so that the first timed step is like the others."""
+        self._criterion(self.network(self._pixels), self._labels).backward()
+        self._optimizer.zero_grad(set_to_none=True)
+
     def losses(self) -> list[float]:
         """Return the losses, float32 values, and forget them."""
         values = torch.stack(self._losses).tolist() if self._losses else []

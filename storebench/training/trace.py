@@ -41,7 +41,8 @@ def queue_depth(table: StepTable) -> Column:
     """Return how many finished batches lay ready when each step asked for its own."""
     ready = np.sort(table["ready_ns"])
     finished = np.searchsorted(ready, table["start_ns"], side="right")
-    return np.maximum(finished - table["step"], 0).astype(np.int64)
+    depth: Column = np.maximum(finished - table["step"], 0).astype(np.int64)
+    return depth
 
 
 def handover_ns(table: StepTable) -> Column:
@@ -51,7 +52,8 @@ def handover_ns(table: StepTable) -> Column:
     the loop's own batches it is what the loader adds around the producer.
     """
     got = table["start_ns"] + table["data_wait_ns"]
-    return np.maximum(got - np.maximum(table["ready_ns"], table["start_ns"]), 0)
+    moved: Column = np.maximum(got - np.maximum(table["ready_ns"], table["start_ns"]), 0)
+    return moved
 
 
 def write_steps(table: StepTable, path: Path) -> None:

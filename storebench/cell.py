@@ -1,0 +1,341 @@
+"""Run one replicate of one cell in this process: open, bring the cache into its state, train, count, prove.
+
+``python -m storebench.cell JOB.json`` is what the runner starts, a fresh
+process for every replicate. It writes its records to the job's `out` file and
+nothing else that anybody reads.
+"""
+
+import dataclasses
+import datetime as dt
+import gc
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from storebench._version import __version__
+from storebench.digests import array_digest
+from storebench.errors import StorebenchError
+from storebench.formats.base import Indices
+from storebench.formats.registry import Backend, get_format
+from storebench.loading.augment import Augment
+from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadJob, Opened, Spans
+from storebench.loading.batch import Batch as LoadedBatch
+from storebench.loading.checks import check_pixels, coverage, order_digest
+from storebench.loading.loader import Loader, get_loader
+from storebench.loading.order import epoch_order, split_batches
+from storebench.manifest import Manifest
+from storebench.measure import epoch_record
+from storebench.probes.counters import CounterProbe
+from storebench.probes.device_rate import device_rates
+from storebench.probes.environment import environment
+from storebench.probes.gather import gather_rate
+from storebench.probes.page_cache import Residency, cache_facts, evict, resident, warm
+from storebench.results import (
+    CacheFacts,
+    CacheVerdict,
+    Ceilings,
+    Cell,
+    Counters,
+    Coverage,
+    Digests,
+    Record,
+    Status,
+    StoreFacts,
+    record_to_dict,
+)
+from storebench.stores import read_digest_table
+from storebench.training.evaluate import accuracy
+from storebench.training.loop import run_epoch
+from storebench.training.models import ModelSpec, get_model
+from storebench.training.steps import CpuStep, Step, make_step
+from storebench.training.trace import StepTable, step_table, write_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellJob:
+    """One replicate to run.
+
+    Attributes
+    ----------
+    run
+        The run's folder; step tables go to its ``steps/``.
+    store, test_store
+        Training store, and the store that test accuracy is taken from (null: none).
+    out
+        Where the records go, as a JSON array.
+    check_pixels
+        Replay each epoch outside the timer and compare every sample's digest.
+    drop_caches
+        Also drop the whole machine's caches for a cold cell (needs root).
+    """
+
+    cell: Cell
+    replicate: int
+    run_id: str
+    run: Path
+    store: Path
+    test_store: Path | None = None
+    out: Path
+    check_pixels: bool = True
+    drop_caches: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Epoch:
+    """What one epoch gave, before it becomes a record."""
+
+    number: int
+    started_utc: str
+    cache: CacheFacts
+    table: StepTable | None = None
+    counters: Counters = dataclasses.field(default_factory=Counters)
+    coverage: Coverage | None = None
+    digests: Digests | None = None
+    accuracy: tuple[float, int] | None = None
+
+
+class CellRun:
+    """The state of one replicate while it runs."""
+
+    def __init__(self, job: CellJob) -> None:
+        cell = job.cell
+        self.job, self.cell = job, cell
+        self.manifest = Manifest.read(job.store)
+        self.backend = Backend(
+            format=cell.format,
+            codec=cell.codec,
+            reader=cell.reader,
+            options=cell.reader_options,
+        )
+        self.traits = self.backend.traits
+        self.files = get_format(self.manifest.format).data_files(job.store)
+        self.model: ModelSpec | None = None if cell.model == "none" else get_model(cell.model)
+        self.augment = self.model.augment if self.model else Augment()
+        if cell.threads is not None:
+            torch.set_num_threads(cell.threads)
+        self.step = self._make_step()
+        pin = cell.device.startswith("cuda")
+        load = LoadJob(store=job.store, backend=self.backend, augment=self.augment, seed=cell.seed)
+        self.loader: Loader = get_loader(cell.loader)(load, workers=cell.workers, pin=pin)
+        self.opened: list[Opened] = []
+
+    def records(self) -> list[Record]:
+        """Run every epoch and return its records; a cell without its cache state fails and is not timed."""
+        if self.traits.holds_pixels:
+            before = self._prepare_cache("open")
+        self.opened = self.loader.open()
+        try:
+            epochs = []
+            for number in range(self.cell.epochs):
+                cache = before if self.traits.holds_pixels else self._prepare_cache("epoch")
+                epochs.append(self._epoch(number, cache))
+        finally:
+            closed = self.loader.close()
+        ceilings = self._ceilings()
+        notes = {key: value for one in (*self.opened, *closed) for key, value in one.notes.items()}
+        return [self._record(epoch, ceilings, notes) for epoch in epochs]
+
+    def _make_step(self) -> Step:
+        cell, dataset = self.cell, self.manifest.dataset
+        shape = self.augment.output_shape(dataset.image_shape)
+        torch.manual_seed(cell.seed)
+        step = make_step(cell.compute, self.model, shape, dataset.num_classes, cell.device)
+        _warm_up(step, (cell.batch_size, *shape))
+        torch.manual_seed(cell.seed)
+        return step
+
+    def _prepare_cache(self, applies_to: str) -> CacheFacts:
+        """Bring the store's pages into the requested state, then count them: never assume."""
+        requested, how = self.cell.cache, "none"
+        if self.traits.ready_made:
+            reason = "nothing is read"
+            none = Residency(pages_total=0, pages_resident=None, method="none", reason=reason)
+            return dataclasses.replace(cache_facts("any", none), requested=requested, reason=reason)
+        if requested == "cold":
+            how = evict(self.files, drop_caches=self.job.drop_caches)
+        elif requested == "warm":
+            warm(self.files)
+            how = "read"
+        return cache_facts(requested, resident(self.files), paths=self.files, how=how, applies_to=applies_to)
+
+    def _epoch(self, number: int, cache: CacheFacts) -> _Epoch:
+        started = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+        if cache.verdict is CacheVerdict.FAILED:
+            return _Epoch(number=number, started_utc=started, cache=cache)
+        batches = self._batches(number)
+        pids = {os.getpid(), *(one.pid for one in self.opened)}
+        probe = CounterProbe(pids, self.job.store)
+        gc.collect()
+        probe.start()
+        times = run_epoch(self.loader.epoch(EpochPlan(epoch=number, batches=batches)), self.step)
+        counters = probe.stop(sum(one.payload_bytes for one in times))
+        after = resident(self.files)
+        losses = self.step.losses()
+        served = [one.indices for one in times]
+        checked, wrong, digest = self._check(number, batches)
+        return _Epoch(
+            number=number,
+            started_utc=started,
+            cache=dataclasses.replace(cache, resident_frac_after=after.frac),
+            table=step_table(times, losses, warmup_steps=self.cell.warmup_steps),
+            counters=counters,
+            coverage=coverage(batches, served, checked=checked, wrong=wrong),
+            digests=Digests(samples=digest, order=order_digest(served), loss=_loss_digest(losses)),
+            accuracy=self._accuracy(),
+        )
+
+    def _batches(self, number: int) -> list[Indices]:
+        cell = self.cell
+        order = epoch_order(self.manifest.count, seed=cell.seed, epoch=number, shuffle=cell.shuffle)
+        return split_batches(order, cell.batch_size, cell.max_steps)
+
+    def _check(self, number: int, batches: Sequence[Indices]) -> tuple[int, int, str | None]:
+        """Replay the epoch through the same loader, untimed, and compare every sample's digest."""
+        if not self.job.check_pixels or self.traits.ready_made:
+            return 0, 0, None
+        table = read_digest_table(self.job.store, self.manifest)
+        return check_pixels(
+            self.loader.epoch(EpochPlan(epoch=number, batches=list(batches), check=True)), table
+        )
+
+    def _accuracy(self) -> tuple[float, int] | None:
+        if self.job.test_store is None or self.model is None or not isinstance(self.step, CpuStep):
+            return None
+        return accuracy(self.step, self.model, self.job.test_store)
+
+    def _ceilings(self) -> Ceilings:
+        """Measure what physics allows, beside the cells that measure nothing but the loader."""
+        if self.cell.compute != "none" or self.traits.ready_made:
+            return Ceilings()
+        gather = gather_rate(
+            self.manifest.dataset.image_shape, self.cell.batch_size, count=self.manifest.count
+        )
+        payload = max(1, self.manifest.payload_bytes // max(1, self.manifest.count))
+        device = device_rates(self.files, payload)
+        return Ceilings(
+            gather_samples_per_s=gather.samples_per_s,
+            memory_bytes_per_s=gather.bytes_per_s,
+            **dataclasses.asdict(device),
+        )
+
+    def _record(self, epoch: _Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Record:
+        name = f"steps/{self.cell.cell_id}-r{self.job.replicate}-e{epoch.number}.parquet"
+        status, failure = _judge(epoch)
+        if epoch.table is not None:
+            write_steps(epoch.table, self.job.run / name)
+        record = Record(
+            storebench_version=__version__,
+            run_id=self.job.run_id,
+            cell=self.cell,
+            replicate=self.job.replicate,
+            epoch=epoch.number,
+            status=status,
+            failure=failure,
+            started_utc=epoch.started_utc,
+            au_kind=self.step.kind,
+            open_s=max(one.open_ns for one in self.opened) / 1e9,
+            digests=epoch.digests,
+            coverage=epoch.coverage,
+            test_accuracy=epoch.accuracy[0] if epoch.accuracy else None,
+            test_samples=epoch.accuracy[1] if epoch.accuracy else 0,
+            store=store_facts(self.manifest),
+            cache=epoch.cache,
+            counters=epoch.counters,
+            ceilings=ceilings,
+            reader_notes=notes,
+            steps_file=name if epoch.table is not None else None,
+            environment=environment(self.job.store, self.cell.device),
+        )
+        return record if epoch.table is None else epoch_record(record, epoch.table)
+
+
+def store_facts(manifest: Manifest) -> StoreFacts:
+    """Return what a record says of the store."""
+    provenance = manifest.dataset.provenance
+    return StoreFacts(
+        count=manifest.count,
+        image_shape=manifest.dataset.image_shape,
+        payload_bytes=manifest.payload_bytes,
+        file_bytes=manifest.file_bytes,
+        bytes_on_disk=manifest.bytes_on_disk,
+        build_s=manifest.build_s,
+        samples_digest=manifest.samples_digest,
+        lossless=manifest.lossless,
+        origin=provenance.origin.value,
+        source=provenance.source,
+        derived_frac=provenance.derived_frac,
+        provenance_note=provenance.note,
+    )
+
+
+def _judge(epoch: _Epoch) -> tuple[Status, str | None]:
+    if epoch.cache.verdict is CacheVerdict.FAILED:
+        return Status.FAILED, f"the cache was not {epoch.cache.requested}: {epoch.cache.reason}"
+    served = epoch.coverage
+    if served is not None and not served.complete:
+        return Status.FAILED, (
+            f"wrong samples: {served.missing} missing, {served.duplicates} served twice, "
+            f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels"
+        )
+    return Status.OK, None
+
+
+def _loss_digest(losses: Sequence[float]) -> str | None:
+    return array_digest(np.asarray(losses, dtype=np.float32)) if losses else None
+
+
+def _warm_up(step: Step, shape: tuple[int, ...]) -> None:
+    """Let the libraries choose their kernels and take their memory before the clock runs; no weight changes."""
+    if not isinstance(step, CpuStep):
+        return
+    spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
+    labels = np.zeros(shape[0], dtype=np.int64)
+    pixels = torch.full(shape, 128, dtype=torch.uint8)
+    batch = LoadedBatch(
+        pixels=pixels, labels=labels, indices=labels, spans=spans, payload_bytes=0, worker=LOOP_WORKER
+    )
+    for _ in range(2):
+        step.copy(batch)
+        step.rehearse()
+
+
+def read_job(path: Path) -> CellJob:
+    """Read a job that the runner wrote."""
+    from pydantic import TypeAdapter
+
+    job: CellJob = TypeAdapter(CellJob).validate_json(path.read_bytes())
+    return job
+
+
+def write_job(job: CellJob, path: Path) -> None:
+    """Write a job for a fresh process to read."""
+    path.write_text(json.dumps(dataclasses.asdict(job), default=str), encoding="utf-8")
+
+
+def _write_out(path: Path, answer: Any) -> None:
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(answer), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job in the named file; a failure we know is an answer, too."""
+    job = read_job(Path(arguments[0]))
+    try:
+        records = CellRun(job).records()
+    except StorebenchError as error:
+        _write_out(job.out, {"failure": str(error), "exit_code": error.exit_code})
+        return error.exit_code
+    _write_out(job.out, {"records": [record_to_dict(record) for record in records]})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,336 @@
+"""Cells into fresh processes, interleaved in a seeded random order, into one folder of records; resumable.
+
+Within each round every cell runs once, in an order drawn anew: a machine that
+slows down slows every backend. A replicate's records are appended only when
+the whole replicate is over, by this process alone.
+"""
+
+import dataclasses
+import datetime as dt
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from storebench._version import __version__
+from storebench.cell import CellJob, store_facts, write_job
+from storebench.convert import How, Replace, ensure_store
+from storebench.datasets import DatasetSpec, Origin
+from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, from_os_error
+from storebench.formats.registry import get_format, parse_backend
+from storebench.manifest import Manifest
+from storebench.results import (
+    LOGS_DIR,
+    RECORDS_NAME,
+    RUN_NAME,
+    STEPS_DIR,
+    Cell,
+    Record,
+    Status,
+    append_record,
+    read_records,
+    record_from_dict,
+)
+from storebench.scenario import Scenario, cell_backend, cell_spec
+
+CELL_TIMEOUT_S = 6 * 3600.0
+RUN_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One replicate of one cell, still to be run."""
+
+    cell: Cell
+    replicate: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The stores that a cell reads."""
+
+    store: Path
+    manifest: Manifest
+    test_store: Path | None
+
+
+class Watcher(Protocol):
+    """Is told how a run goes on."""
+
+    def store(self, cell: Cell) -> How:
+        """Return how to build (or find) the store of `cell`, with its progress."""
+
+    def started(self, work: Work, position: int, total: int) -> None:
+        """Learn that a replicate starts."""
+
+    def finished(self, work: Work, records: Sequence[Record]) -> None:
+        """Learn what a replicate gave."""
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def store(self, cell: Cell) -> How:  # noqa: ARG002
+        """Build quietly; a store of other samples is replaced."""
+        return How(replace=Replace.STALE)
+
+    def started(self, work: Work, position: int, total: int) -> None:
+        """Say nothing."""
+
+    def finished(self, work: Work, records: Sequence[Record]) -> None:
+        """Say nothing."""
+
+
+def schedule(cells: Sequence[Cell], replicates: int, seed: int) -> list[Work]:
+    """Return every replicate of every cell: round by round, each round in an order of its own."""
+    rounds = []
+    for replicate in range(replicates):
+        order = list(cells)
+        random.Random(f"{seed}:{replicate}").shuffle(order)
+        rounds += [Work(cell=cell, replicate=replicate) for cell in order]
+    return rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run: its folder, and what it is about."""
+
+    folder: Path
+    run_id: str
+    scenario: Scenario
+    cells: list[Cell]
+
+    @classmethod
+    def create(cls, scenario: Scenario, folder: Path, cells: Sequence[Cell]) -> "Run":
+        """Make the folder of a new run.
+
+        Raises
+        ------
+        OutputError
+            There is a run already, or the folder cannot be written.
+        """
+        if (folder / RUN_NAME).exists():
+            raise OutputError(
+                "there is a run here already",
+                where=folder,
+                hint="Continue it with --resume, or name another --out.",
+            )
+        run_id = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{scenario.name}"
+        about = {
+            "schema_version": RUN_SCHEMA_VERSION,
+            "run_id": run_id,
+            "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "storebench_version": __version__,
+            "scenario": scenario.model_dump(mode="json"),
+            "cells": [dataclasses.asdict(cell) | {"cell_id": cell.cell_id} for cell in cells],
+        }
+        try:
+            for name in (STEPS_DIR, LOGS_DIR):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+            unfinished = folder / f"{RUN_NAME}.tmp"
+            unfinished.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            unfinished.replace(folder / RUN_NAME)
+        except OSError as error:
+            raise from_os_error(error, folder) from error
+        return cls(folder=folder, run_id=run_id, scenario=scenario, cells=list(cells))
+
+    @classmethod
+    def resume(cls, folder: Path) -> "Run":
+        """Take up the run in `folder` where it was interrupted."""
+        path = folder / RUN_NAME
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataNotFoundError(
+                "there is no run to resume", where=folder, hint="Leave out --resume to start one."
+            ) from None
+        except ValueError as error:
+            raise CorruptDataError(f"not a run ({error})", where=path) from None
+        wanted = {one["cell_id"] for one in about["cells"]}
+        scenario = Scenario.model_validate(about["scenario"], strict=False)
+        cells = [cell for cell in scenario.cells() if cell.cell_id in wanted]
+        if len(cells) != len(wanted):
+            raise CorruptDataError(
+                "its cells are not those of its scenario",
+                where=path,
+                hint="Another storebench wrote it: start anew.",
+            )
+        return cls(folder=folder, run_id=about["run_id"], scenario=scenario, cells=cells)
+
+    def recorded(self) -> set[tuple[str, int, int]]:
+        """Return (cell id, replicate, epoch) of every whole record."""
+        if not (self.folder / RECORDS_NAME).is_file():
+            return set()
+        try:
+            records = read_records(self.folder)
+        except DataNotFoundError:
+            return set()  # nothing but half a line
+        return {(record.cell.cell_id, record.replicate, record.epoch) for record in records}
+
+    def left(self) -> list[Work]:
+        """Return the replicates that are not recorded whole, in the order of the schedule."""
+        done = self.recorded()
+        return [
+            work
+            for work in schedule(self.cells, self.scenario.replicates, self.scenario.seed)
+            if any(
+                (work.cell.cell_id, work.replicate, epoch) not in done for epoch in range(work.cell.epochs)
+            )
+        ]
+
+
+def execute(
+    run: Run,
+    stores: Path,
+    *,
+    data_root: Path | None = None,
+    drop_caches: bool = False,
+    watcher: Watcher | None = None,
+) -> list[Record]:
+    """Run what is left of `run` and return all its new records.
+
+    Every store is built before the first cell runs. A cell that fails is
+    recorded as failed, and the others go on.
+    """
+    watcher = watcher or Silent()
+    work = run.left()
+    prepared = prepare(dict.fromkeys(one.cell for one in work), run.scenario, stores, data_root, watcher)
+    done = run.recorded()
+    made = []
+    for position, one in enumerate(work):
+        watcher.started(one, position, len(work))
+        records = _replicate(run, one, prepared[one.cell], drop_caches=drop_caches)
+        for record in records:
+            if (one.cell.cell_id, record.replicate, record.epoch) not in done:
+                append_record(run.folder, record)
+        made += records
+        watcher.finished(one, records)
+    return made
+
+
+def prepare(
+    cells: dict[Cell, None],
+    scenario: Scenario,
+    stores: Path,
+    data_root: Path | None,
+    watcher: Watcher,
+) -> dict[Cell, Prepared]:
+    """Build or find the stores of all cells, each once."""
+    built: dict[tuple[DatasetSpec, str], Prepared] = {}
+    found = {}
+    for cell in cells:
+        key = (cell_spec(cell), cell_backend(cell).store_name)
+        if key not in built:
+            how = watcher.store(cell)
+            store = ensure_store(key[0], parse_backend(key[1]), stores, data_root=data_root, how=how)
+            test = _test_store(cell, store.manifest, scenario.test_limit, stores, data_root, how)
+            built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
+        found[cell] = built[key]
+    return found
+
+
+def _test_store(
+    cell: Cell, train: Manifest, limit: int, stores: Path, data_root: Path | None, how: How
+) -> Path | None:
+    """Return the store of test samples of the same origin, or None where the dataset has none."""
+    if cell.split != "train" or limit == 0 or cell.compute != "real":
+        return None
+    synthetic = train.dataset.provenance.origin is Origin.SYNTHETIC
+    spec = DatasetSpec(name=cell.dataset, split="test", limit=limit, seed=cell.data_seed, synthetic=synthetic)
+    try:
+        return ensure_store(
+            spec, parse_backend("memory+raw"), stores, data_root=data_root, how=how
+        ).path.resolve()
+    except DataNotFoundError:
+        return None
+
+
+def _replicate(run: Run, work: Work, prepared: Prepared, *, drop_caches: bool) -> list[Record]:
+    with tempfile.TemporaryDirectory(prefix="storebench-cell-") as scratch:
+        out = Path(scratch) / "out.json"
+        job = CellJob(
+            cell=work.cell,
+            replicate=work.replicate,
+            run_id=run.run_id,
+            run=run.folder.resolve(),
+            store=prepared.store,
+            test_store=prepared.test_store if work.cell.compute == "real" else None,
+            out=out,
+            check_pixels=run.scenario.check_pixels,
+            drop_caches=drop_caches,
+        )
+        write_job(job, Path(scratch) / "job.json")
+        log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
+        code = _fresh_process(Path(scratch) / "job.json", log)
+        answer: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
+    if "records" in answer:
+        if not log.stat().st_size:
+            log.unlink()
+        return [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
+    failure = (
+        answer.get("failure") or f"the cell's process ended with {_ending(code)}; see {LOGS_DIR}/{log.name}"
+    )
+    return [_failed(run, work, prepared, failure, epoch) for epoch in range(work.cell.epochs)]
+
+
+def _fresh_process(job: Path, log: Path) -> int:
+    """Run one job in a fresh interpreter and wait for it; it never outlives us."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "storebench.cell", str(job)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        with _ended_with_us(process):
+            return process.wait(CELL_TIMEOUT_S)
+
+
+@contextmanager
+def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _failed(run: Run, work: Work, prepared: Prepared, failure: str, epoch: int) -> Record:
+    return Record(
+        storebench_version=__version__,
+        run_id=run.run_id,
+        cell=work.cell,
+        replicate=work.replicate,
+        epoch=epoch,
+        status=Status.FAILED,
+        failure=failure,
+        started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
+        store=store_facts(prepared.manifest),
+    )
+
+
+def describe_stores(run: Run, stores: Path) -> list[tuple[str, bool]]:
+    """Return every store that the run reads, and whether it is there already; builds nothing."""
+    names = dict.fromkeys((cell_spec(cell).store_id, cell_backend(cell).store_name) for cell in run.cells)
+    return [(f"{spec}/{name}", (stores / spec / name).is_dir()) for spec, name in names]
+
+
+def data_bytes(store: Path) -> int:
+    """Return the apparent bytes of a store's data files."""
+    return sum(path.stat().st_size for path in get_format(Manifest.read(store).format).data_files(store))

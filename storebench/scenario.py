@@ -1,0 +1,259 @@
+"""A scenario: a TOML file with one question, turned into a validated list of cells. Runs nothing.
+
+::
+
+    name = "paper"
+    question = "Which storage format feeds the paper's networks fastest?"
+    replicates = 3
+
+    [[matrix]]
+    dataset = "mnist"
+    model = "lenet"
+    backends = ["png", "hdf5", "lmdb"]
+    cache = ["cold", "warm"]
+    workers = [0, 2]
+
+Every key of a matrix that is written as a list is an axis: the matrix is the
+product of its axes.
+"""
+
+import itertools
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+import pydantic
+
+from storebench.datasets.base import DatasetSpec
+from storebench.errors import ScenarioError, StorebenchError, UnknownNameError
+from storebench.formats.registry import PAPER_BACKENDS, Backend, parse_backend
+from storebench.results import Cell
+
+CACHE_STATES = ("cold", "warm", "any")
+LOADER_NAMES = ("processes", "threads", "ring")
+MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64, "none": 64}
+"""Caffe's training batch of each network (FACTS section 4), the default of `batch_size`."""
+
+DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caffenet"}
+"""The network that the paper trained on each dataset; class folders get ImageNet's."""
+
+Count = Annotated[int, pydantic.Field(ge=1)]
+Natural = Annotated[int, pydantic.Field(ge=0)]
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+Axis = pydantic.BeforeValidator(_listed)
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Matrix(_Strict):
+    """Axes whose product is a list of cells."""
+
+    dataset: str
+    split: Literal["train", "test"] = "train"
+    size: Count | None = None
+    limit: Count | None = None
+    data_seed: Natural = 0
+    synthetic: bool | None = None
+    backends: list[str] = list(PAPER_BACKENDS)
+    model: str | None = None
+    compute: Annotated[list[str], Axis] = ["real"]
+    cache: Annotated[list[Literal["cold", "warm", "any"]], Axis] = ["any"]
+    loader: Annotated[list[Literal["processes", "threads", "ring"]], Axis] = ["processes"]
+    workers: Annotated[list[Natural], Axis] = [0]
+    batch_size: Annotated[list[Count], Axis] | None = None
+    epochs: Count = 1
+    max_steps: Count | None = None
+    warmup_steps: Natural = 0
+    shuffle: bool = True
+    device: str = "cpu"
+    seed: Natural = 0
+    threads: Count | None = None
+
+    @pydantic.field_validator("compute")
+    @classmethod
+    def _known_compute(cls, values: list[str]) -> list[str]:
+        for value in values:
+            if not re.fullmatch(r"real|none|emulated:\d+(\.\d+)?", value):
+                raise ValueError(f"compute is 'real', 'none' or 'emulated:MILLISECONDS', not {value!r}")
+        return values
+
+    @pydantic.field_validator("model")
+    @classmethod
+    def _known_model(cls, value: str | None) -> str | None:
+        if value is not None and value not in MODEL_BATCHES:
+            raise ValueError(str(UnknownNameError.of("model", value, MODEL_BATCHES)))
+        return value
+
+    @pydantic.field_validator("backends")
+    @classmethod
+    def _known_backends(cls, values: list[str]) -> list[str]:
+        for value in values:
+            try:
+                parse_backend(value)
+            except StorebenchError as error:
+                raise ValueError(str(error)) from error
+        return values
+
+    @pydantic.model_validator(mode="after")
+    def _sensible(self) -> Self:
+        if self.max_steps is not None and self.warmup_steps >= self.max_steps:
+            raise ValueError("warmup_steps leaves no timed step below max_steps")
+        return self
+
+    @property
+    def spec(self) -> DatasetSpec:
+        """Which samples the matrix asks for."""
+        return DatasetSpec(
+            name=self.dataset,
+            split=self.split,
+            size=self.size,
+            limit=self.limit,
+            seed=self.data_seed,
+            synthetic=self.synthetic,
+        )
+
+    def cells(self) -> list[Cell]:
+        """Return the product of the axes."""
+        model = self.model or DATASET_MODELS.get(self.dataset, "caffenet")
+        batch_sizes = self.batch_size or [MODEL_BATCHES[model]]
+        axes = itertools.product(
+            self.backends, self.compute, self.cache, self.loader, self.workers, batch_sizes
+        )
+        found = [
+            self._cell(parse_backend(backend), model, compute, cache, loader, workers, batch)
+            for backend, compute, cache, loader, workers, batch in axes
+        ]
+        return list(dict.fromkeys(found))
+
+    def _cell(
+        self, backend: Backend, model: str, compute: str, cache: str, loader: str, workers: int, batch: int
+    ) -> Cell:
+        reference = backend.traits.ready_made
+        return Cell(
+            **self.model_dump(include=_PASSED_ON),
+            backend=str(backend),
+            format=backend.format,
+            codec=backend.codec,
+            reader=backend.reader,
+            reader_options=backend.options,
+            loader=loader,
+            workers=workers,
+            batch_size=batch,
+            model=model,
+            compute=compute,
+            # A reference that reads nothing has one cell, whatever the page cache holds.
+            cache="any" if reference else cache,
+        )
+
+
+_PASSED_ON = {
+    *("dataset", "split", "size", "limit", "data_seed", "synthetic", "epochs", "max_steps"),
+    *("warmup_steps", "shuffle", "device", "seed", "threads"),
+}
+
+
+class Scenario(_Strict):
+    """One question and the cells that answer it."""
+
+    name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]
+    question: str = ""
+    replicates: Count = 1
+    seed: Natural = 0
+    check_pixels: bool = True
+    test_limit: Natural = 10_000
+    matrix: Annotated[list[Matrix], pydantic.Field(min_length=1)]
+
+    def cells(self) -> list[Cell]:
+        """Return every cell once, in the order of the file."""
+        return list(dict.fromkeys(cell for matrix in self.matrix for cell in matrix.cells()))
+
+
+def cell_spec(cell: Cell) -> DatasetSpec:
+    """Return which samples a cell trains on."""
+    return DatasetSpec(
+        name=cell.dataset,
+        split=cell.split,
+        size=cell.size,
+        limit=cell.limit,
+        seed=cell.data_seed,
+        synthetic=cell.synthetic,
+    )
+
+
+def cell_backend(cell: Cell) -> Backend:
+    """Return the backend that a cell names."""
+    return Backend(format=cell.format, codec=cell.codec, reader=cell.reader, options=cell.reader_options)
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read and validate a scenario file.
+
+    Raises
+    ------
+    ScenarioError
+        It is not there, not TOML, or has a misspelt key or impossible value: the line and what was meant.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ScenarioError(
+            f"cannot be read ({reason})", where=path, hint="See 'storebench scenarios'."
+        ) from None
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"not TOML: {error}", where=path) from None
+    try:
+        return Scenario.model_validate(raw)
+    except pydantic.ValidationError as error:
+        raise _explained(error, text, path) from None
+
+
+def make_scenario(raw: dict[str, Any]) -> Scenario:
+    """Validate a scenario that the command line put together."""
+    try:
+        return Scenario.model_validate(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise ScenarioError(f"{'.'.join(map(str, first['loc'][2:]))}: {_message(first)}") from None
+
+
+def _explained(error: pydantic.ValidationError, text: str, path: Path) -> ScenarioError:
+    first = cast("dict[str, Any]", error.errors()[0])
+    location = [part for part in first["loc"] if not str(part).startswith("function-")]
+    key = next((str(part) for part in reversed(location) if isinstance(part, str)), "")
+    table = next((part for part in location if isinstance(part, int)), None) if "matrix" in location else None
+    line = _line_of(text, key, table if len(location) > 1 else None)
+    where = f"{path}:{line}" if line else str(path)
+    if first["type"] == "extra_forbidden":
+        known = Matrix.model_fields if "matrix" in location else Scenario.model_fields
+        unknown = UnknownNameError.of("key", key, known)
+        return ScenarioError(unknown.what, where=where, hint=unknown.hint)
+    return ScenarioError(f"{key}: {_message(first)}", where=where)
+
+
+def _message(error: Any) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
+    given = error.get("input")
+    return message if error["type"] == "value_error" else f"{message}, not {given!r}"
+
+
+def _line_of(text: str, key: str, table: int | None) -> int | None:
+    """Return the line, from 1, that sets `key` in the table numbered `table` ([[matrix]] counted from 0)."""
+    seen = -1
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.match(r"\s*\[\[\s*matrix\s*\]\]", line):
+            seen += 1
+        here = table is None or seen == table
+        if here and (re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line)):
+            return number
+    return None
