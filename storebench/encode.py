@@ -30,11 +30,11 @@ CHUNKS_A_PROCESS = 2
 TRIAL_S = 0.1
 """The time spent encoding in this process before deciding whether others should help."""
 
-START_S = 1.0
-"""What starting the encoders costs on two cores, measured: an interpreter and numpy for each."""
+START_S = 0.3
+"""What starting encoders costs, measured on two cores: an interpreter, numpy and Pillow for each."""
 
-TRANSFER_S_PER_BYTE = 1.5e-9
-"""What handing a payload from an encoder to the writer costs both, measured: about 650 MB/s."""
+TRANSFER_S_PER_BYTE = 2e-9
+"""What receiving payloads from encoders costs this process, measured: some 460 MB/s get through."""
 
 
 @dataclass(frozen=True, kw_only=True)
