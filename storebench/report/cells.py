@@ -83,12 +83,24 @@ class CellSummary:
 
     def per_step(self, metric: str) -> float:
         """Return a sum of time as seconds a timed step, the median over replicates; 0 where it is null."""
+        return self._per(metric, "timed_steps")
+
+    def per_sample(self, metric: str) -> float:
+        """Return a sum of time as seconds a timed sample, the median over replicates; 0 where it is null."""
+        return self._per(metric, "timed_samples")
+
+    def _per(self, metric: str, counter: str) -> float:
         values = [
-            float(row[metric]) / row["timed_steps"]
+            float(row[metric]) / row[counter]
             for row in self.usable
-            if row[metric] is not None and row["timed_steps"]
+            if row[metric] is not None and row[counter]
         ]
         return _middle(values) if values else 0.0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells this cell on this machine from all others."""
+        return self.environment_key, self.cell.cell_id
 
     @property
     def dataset_key(self) -> tuple[Any, ...]:

@@ -1,0 +1,115 @@
+"""What the papers claim, beside what was measured here."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from storebench.report.cells import CellSummary, Panel, panels, time_ratio
+from storebench.report.factors import Factors, factorise
+from storebench.report.labels import backend_label, number, percent, setting_label, with_interval
+
+LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
+LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim beside what was measured.
+
+    Attributes
+    ----------
+    now
+        (condition, figure) pairs, as text.
+    """
+
+    source: str
+    claim: str
+    then: str
+    now: tuple[tuple[str, str], ...]
+
+
+def then_and_now(cells: Sequence[CellSummary]) -> list[Claim]:
+    """Return the papers' claims that these cells can speak to."""
+    imagenet = [panel for panel in panels(cells) if panel.first.cell.dataset == "imagenet"]
+    claims = [
+        Claim(
+            source=LIM,
+            claim=f"On ImageNet, image files are much slower than {backend_label(store)}",
+            then="more than 17 times",
+            now=tuple(_slowness(imagenet, store)),
+        )
+        for store in ("leveldb", "lmdb")
+    ]
+    claims.append(
+        Claim(
+            source=LIM,
+            claim="Key-value stores are reliable",
+            then="stated",
+            now=tuple(_reliability(cells)),
+        )
+    )
+    claims.append(
+        Claim(
+            source=LMDBIO,
+            claim="With LMDB, I/O takes most of the training time",
+            then="up to 90%",
+            now=tuple(_io_share(panels(cells))),
+        )
+    )
+    return [claim for claim in claims if claim.now]
+
+
+def _slowness(found: Iterable[Panel], store: str) -> Iterable[tuple[str, str]]:
+    for panel in found:
+        slow, fast = panel.of("png"), panel.of(store)
+        ratio = time_ratio(slow, fast) if slow and fast else None
+        if ratio is not None:
+            doubt = "" if ratio.proven else f" ({ratio.verdict})"
+            yield setting_label(panel.first.cell), f"{with_interval(ratio)} times{doubt}"
+
+
+def _reliability(cells: Iterable[CellSummary]) -> Iterable[tuple[str, str]]:
+    for store in ("leveldb", "lmdb"):
+        rows = [row for cell in cells if cell.cell.format == store for row in cell.rows]
+        if rows:
+            whole = sum(_served_rightly(row) for row in rows)
+            yield (
+                backend_label(store),
+                f"{whole} of {len(rows)} epochs served every sample exactly once, and no wrong pixel was found",
+            )
+
+
+def _served_rightly(row: object) -> bool:
+    assert isinstance(row, dict)
+    broken = (row["coverage_duplicates"], row["coverage_missing"], row["coverage_pixels_wrong"])
+    return row["status"] == "ok" and broken == (0, 0, 0)
+
+
+def _io_share(found: Iterable[Panel]) -> Iterable[tuple[str, str]]:
+    for panel in found:
+        cell = panel.of("lmdb")
+        if cell is not None and cell.cell.compute != "none":
+            share = percent(cell.median("data_wait_frac"))
+            yield f"{cell.cell.dataset}: {setting_label(cell.cell)}", f"{share} of a step is data wait"
+
+
+def factor_lines(cells: Iterable[CellSummary]) -> list[tuple[Factors, str]]:
+    """Return each ratio that could be taken apart, with its sentence."""
+    return [(one, factor_sentence(one)) for one in factorise(cells)]
+
+
+def factor_sentence(factors: Factors) -> str:
+    """Return a factorisation in words: "9.8 = 1.2 (files instead of LMDB) x 8.0 (PNG) x 1.0 (cold)"."""
+    name = backend_label(factors.container_name)
+    parts = [
+        f"{number(factors.container)} (files instead of {name})",
+        f"{number(factors.codec)} ({factors.codec_name.upper()} instead of raw pixels)",
+    ]
+    if factors.cache is not None and factors.cache_state == "cold":
+        parts.append(f"{number(factors.cache)} (what starting cold does to the ratio)")
+    said = (
+        f"{factors.codec_name.upper()} files over {name}, {factors.cache_state}: {with_interval(factors.ratio)} = "
+        + " x ".join(parts)
+    )
+    if factors.careless is not None:
+        said += f". Files measured cold and {name} warm would have given {number(factors.careless.mid)}"
+    return said + "."
