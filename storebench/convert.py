@@ -44,7 +44,7 @@ from storebench.staging import publish, staged, sync_file, temporary_folder
 from storebench.stores import Store, measure_sizes, open_store, store_path
 from storebench.verify import verify_samples
 
-FORCE = "Pass --force to replace it."
+FORCE = "Replace it with 'storebench convert --force'."
 
 
 class Replace(enum.StrEnum):
@@ -134,35 +134,46 @@ def convert(
     """
     how = how or How()
     target = store_path(stores, spec, backend)
-    found = _existing(target, dataset, how.replace, mute)
+    # Nothing is locked to use a store that is there: its folder may be read-only.
+    found = None if how.replace is Replace.YES else _usable(target, dataset)
     if found is not None:
         return found
     try:
         with staged(target, how.say):
-            # Another process may have built it while this one waited for its turn.
-            found = _existing(target, dataset, how.replace, how.say)
-            return found or _build(dataset, backend, target, how)
+            return _existing(target, dataset, how) or _build(dataset, backend, target, how)
     except OSError as error:
         raise from_os_error(error, target) from error
 
 
-def _existing(target: Path, dataset: Dataset, replace: Replace, say: Say) -> Store | None:
-    """Return the store at `target` if it is this dataset's; None if a new one may take its place."""
-    if replace is Replace.YES or not target.exists():
+def _usable(target: Path, dataset: Dataset) -> Store | None:
+    """Return the store at `target` if it is whole and this dataset's."""
+    with contextlib.suppress(CorruptStoreError, SchemaVersionError):
+        store = open_store(target)
+        if store.manifest.dataset.fingerprint == dataset.info.fingerprint:
+            return store
+    return None
+
+
+def _existing(target: Path, dataset: Dataset, how: How) -> Store | None:
+    """Return the store at `target` if it is this dataset's; None if a new one may take its place.
+
+    Whoever waited for the lock may find here what the other process has built.
+    """
+    if how.replace is Replace.YES or not target.exists():
         return None
     try:
         manifest = Manifest.read(target)
     except (SchemaVersionError, CorruptStoreError) as error:
         raise type(error)(error.what, where=error.where, hint=FORCE) from error
     if manifest.dataset.fingerprint != dataset.info.fingerprint:
-        if replace is Replace.NEVER:
+        if how.replace is Replace.NEVER:
             raise OutputError("the store there holds other samples", where=target, hint=FORCE)
-        say(f"{target}: holds other samples than are asked for now; building it anew")
+        how.say(f"{target}: holds other samples than are asked for now; building it anew")
         return None
     try:
         return open_store(target)
     except CorruptStoreError as error:
-        say(f"{error.where}: {error.what}; building the store anew")
+        how.say(f"{error.where}: {error.what}; building the store anew")
         return None
 
 
