@@ -24,7 +24,7 @@ from storebench.cell import CellJob, store_facts, write_job
 from storebench.convert import How, Replace, ensure_store
 from storebench.datasets import DatasetSpec, Origin
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, from_os_error
-from storebench.formats.registry import get_format, parse_backend
+from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest
 from storebench.results import (
     LOGS_DIR,
@@ -323,14 +323,3 @@ def _failed(run: Run, work: Work, prepared: Prepared, failure: str, epoch: int) 
         started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
         store=store_facts(prepared.manifest),
     )
-
-
-def describe_stores(run: Run, stores: Path) -> list[tuple[str, bool]]:
-    """Return every store that the run reads, and whether it is there already; builds nothing."""
-    names = dict.fromkeys((cell_spec(cell).store_id, cell_backend(cell).store_name) for cell in run.cells)
-    return [(f"{spec}/{name}", (stores / spec / name).is_dir()) for spec, name in names]
-
-
-def data_bytes(store: Path) -> int:
-    """Return the apparent bytes of a store's data files."""
-    return sum(path.stat().st_size for path in get_format(Manifest.read(store).format).data_files(store))

@@ -5,11 +5,14 @@ from typing import Annotated
 import typer
 
 from storebench._version import __version__
+from storebench.cli.bench import bench, scenarios
 from storebench.cli.convert import convert
 from storebench.cli.data import data
 from storebench.cli.doctor import doctor
 from storebench.cli.formats import formats
 from storebench.cli.report import report
+from storebench.cli.run import run
+from storebench.cli.trace import trace
 from storebench.cli.validate import validate
 from storebench.cli.verify import verify
 
@@ -40,6 +43,10 @@ def root(
 
 app.command("convert")(convert)
 app.add_typer(data, name="data")
+app.command("run")(run)
+app.command("bench")(bench)
+app.command("scenarios")(scenarios)
+app.command("trace")(trace)
 app.command("report")(report)
 app.command("formats")(formats)
 app.command("doctor")(doctor)

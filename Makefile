@@ -1,0 +1,92 @@
+# storebench: 'make help' lists the targets. Everything lives below this folder: .venv, data, stores, runs, report.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+STORES ?= stores
+RUNS ?= runs
+REPORT ?= report
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.storebench-installed
+NOW := $(shell date -u +%Y%m%d-%H%M%S)
+
+# Where the datasets' files are; what is not found there is downloaded into ./data, or stood in for.
+export STOREBENCH_DATA
+export STOREBENCH_STORES := $(STORES)
+export STOREBENCH_RUNS := $(RUNS)
+
+PAPER_DATASETS := mnist cifar10
+PER_FORMAT := --cache warm --max-steps 50
+
+.DEFAULT_GOAL := help
+.PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
+        bench-codecs bench-workers bench-readers report test lint clean distclean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make the virtual environment and install everything into it
+
+# torch first and by exact version: a looser request pulls gigabytes of GPU libraries.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "storebench needs Python 3.11 or later: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+data: setup ## Find the datasets, or download them; synthetic stand-ins serve where neither works
+	$(BIN)/storebench data fetch all --optional
+	$(BIN)/storebench data list
+
+bench-all: data ## Convert, run the paper's matrix cold and warm, and report (about 20 minutes on 2 cores)
+	$(BIN)/storebench bench scenarios/paper.toml --out $(RUNS)/$(NOW)-paper
+	$(BIN)/storebench report $(RUNS)/$(NOW)-paper --out $(REPORT)
+
+bench-smoke: setup ## The same in miniature, in about two minutes; its figures mean nothing
+	$(BIN)/storebench bench scenarios/smoke.toml --out $(RUNS)/$(NOW)-smoke
+	$(BIN)/storebench report $(RUNS)/$(NOW)-smoke --out $(REPORT)-smoke
+
+bench-png: BACKENDS := png
+bench-hdf5: BACKENDS := hdf5
+bench-memory: BACKENDS := memory:python memory:native
+bench-leveldb: BACKENDS := leveldb
+bench-lmdb: BACKENDS := lmdb
+bench-png: setup ## Train from PNG files: MNIST and CIFAR-10, warm
+bench-hdf5: setup ## Train from HDF5
+bench-memory: setup ## Train from arrays in memory, in Python and in C++
+bench-leveldb: setup ## Train from LevelDB
+bench-lmdb: setup ## Train from LMDB
+bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb:
+	for dataset in $(PAPER_DATASETS); do \
+	  $(BIN)/storebench run $(BACKENDS) --dataset $$dataset $(PER_FORMAT) --out $(RUNS)/$(NOW)-$@-$$dataset || exit $$?; \
+	done
+	$(BIN)/storebench report $(foreach d,$(PAPER_DATASETS),$(RUNS)/$(NOW)-$@-$(d)) --out $(REPORT)-$@
+
+bench-codecs: setup ## Containers by codecs: what does each of the two cost?
+	$(BIN)/storebench bench scenarios/codecs.toml --out $(RUNS)/$(NOW)-codecs
+	$(BIN)/storebench report $(RUNS)/$(NOW)-codecs --out $(REPORT)-codecs
+
+bench-workers: setup ## Throughput against worker processes
+	$(BIN)/storebench bench scenarios/workers.toml --out $(RUNS)/$(NOW)-workers
+	$(BIN)/storebench report $(RUNS)/$(NOW)-workers --out $(REPORT)-workers
+
+bench-readers: setup ## Each reader's shuffled warm batch rate as a share of the gather rate of the same run
+	$(BIN)/python -m tests.benchmarks.bench_readers --stores $(STORES)
+
+report: setup ## Report the newest run of the paper's matrix again
+	$(BIN)/storebench report $(lastword $(sort $(wildcard $(RUNS)/*-paper))) --out $(REPORT)
+
+test: setup ## Run the test suite
+	$(BIN)/python -m pytest -q
+
+lint: setup ## ruff, mypy --strict and import-linter
+	$(BIN)/ruff format --check storebench tests
+	$(BIN)/ruff check storebench tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean: ## Remove stores, runs and reports (never data, results or the virtual environment)
+	rm -rf $(STORES) $(RUNS) $(REPORT) $(REPORT)-*
+
+distclean: clean ## Remove the virtual environment as well
+	rm -rf $(VENV)

@@ -1,0 +1,158 @@
+"""``storebench bench``: run a scenario, or say what it would run."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from storebench.cli.bench_watch import Teller, describe
+from storebench.cli.common import exit_codes, say, stores_dir
+from storebench.cli.run import _leave, new_run_folder
+from storebench.errors import UsageError
+
+if TYPE_CHECKING:
+    from storebench.results import Cell
+    from storebench.scenario import Scenario
+
+
+def bench(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO.toml", help="A scenario file; see 'storebench scenarios'.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print cells, bytes and estimated time; run nothing.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the run in --out was interrupted.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Run only cells of this backend or dataset; may be repeated."),
+    ] = None,
+    replicates: Annotated[
+        int | None, typer.Option(min=1, help="Fresh processes per cell. [default: the scenario's]")
+    ] = None,
+    drop_caches: Annotated[
+        bool, typer.Option("--drop-caches", help="For cold: also drop the whole machine's caches (root).")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
+    ] = None,
+    stores: Annotated[Path | None, typer.Option(help="The folder of all stores. [default: ./stores]")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the records (or the dry run) as JSON.")
+    ] = False,
+) -> None:
+    """Run every cell of a scenario in fresh processes, interleaved, and write one folder of records."""
+    with exit_codes():
+        from storebench.scenario import load_scenario
+
+        loaded = load_scenario(scenario)
+        if replicates is not None:
+            loaded = loaded.model_copy(update={"replicates": replicates})
+        cells = _chosen(loaded, only or [])
+        folder = out or new_run_folder(loaded.name)
+        if dry_run:
+            _print_plan(loaded, cells, stores or stores_dir(), as_json=as_json)
+            return
+        _bench(
+            loaded,
+            cells,
+            folder,
+            stores or stores_dir(),
+            resume=resume,
+            drop_caches=drop_caches,
+            as_json=as_json,
+        )
+
+
+def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
+    cells = scenario.cells()
+    chosen = [cell for cell in cells if not only or {cell.backend, cell.format, cell.dataset} & set(only)]
+    if not chosen:
+        names = sorted({cell.backend for cell in cells} | {cell.dataset for cell in cells})
+        raise UsageError("no cell is left", where="--only", hint=f"Use one of: {', '.join(names)}.")
+    return chosen
+
+
+def _bench(
+    scenario: "Scenario",
+    cells: list["Cell"],
+    folder: Path,
+    stores: Path,
+    *,
+    resume: bool,
+    drop_caches: bool,
+    as_json: bool,
+) -> None:
+    from storebench.results import read_records, record_to_dict
+    from storebench.runner import Run, execute
+
+    run = Run.resume(folder) if resume else Run.create(scenario, folder, cells)
+    execute(run, stores, drop_caches=drop_caches, watcher=Teller())
+    records = read_records(folder)
+    if as_json:
+        print(json.dumps([record_to_dict(record) for record in records], indent=2))
+    else:
+        print(folder)
+    say(f"{len(records)} records; 'storebench report {folder} --out report' draws them")
+    _leave(records)
+
+
+def _print_plan(scenario: "Scenario", cells: list["Cell"], stores: Path, *, as_json: bool) -> None:
+    from storebench.plan import plan_run
+
+    plan = plan_run(scenario, cells, stores)
+    if as_json:
+        print(json.dumps(plan.to_dict(), indent=2))
+        return
+    for cell in plan.cells:
+        print(f"{cell.cell_id}  {describe(cell)}")
+    for store in plan.stores:
+        state = "there already" if store.exists else f"to convert, {_mib(store.pixel_bytes)} of pixels"
+        print(f"store {store.name}: {store.count:,} samples, {state}")
+    print(
+        f"{len(plan.cells)} cells x {scenario.replicates} replicates; {_mib(plan.convert_bytes)} to convert, "
+        f"{_mib(plan.read_bytes)} to read; about {_duration(plan.estimate_s)} ({plan.estimate_note})"
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def scenarios(
+    folder: Annotated[Path, typer.Option(help="Where scenario files are.")] = Path("scenarios"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the scenarios: the question of each, and how many cells answer it."""
+    with exit_codes():
+        from storebench.scenario import load_scenario
+
+        paths = sorted(folder.glob("*.toml"))
+        if not paths:
+            raise UsageError("no scenario files here", where=folder, hint="Pass --folder.")
+        found: list[dict[str, Any]] = []
+        for path in paths:
+            loaded = load_scenario(path)
+            found.append(
+                {
+                    "path": str(path),
+                    "name": loaded.name,
+                    "question": loaded.question,
+                    "cells": len(loaded.cells()),
+                    "replicates": loaded.replicates,
+                }
+            )
+        if as_json:
+            print(json.dumps(found, indent=2))
+        else:
+            for one in found:
+                print(
+                    f"{one['path']}: {one['question']} ({one['cells']} cells x {one['replicates']} replicates)"
+                )

@@ -1,0 +1,54 @@
+"""Tell a person on standard error how a run goes on: stores first, then one line a replicate."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from storebench.cli.common import progress, say
+
+if TYPE_CHECKING:
+    from storebench.convert import How
+    from storebench.results import Cell, Record
+    from storebench.runner import Work
+
+
+class Teller:
+    """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error."""
+
+    def store(self, cell: "Cell") -> "How":  # noqa: ARG002 - one way to build for all
+        """Build with progress; a store of other samples is replaced, and a line says so."""
+        from storebench.convert import How, Replace
+
+        return How(replace=Replace.STALE, progress=progress, say=say)
+
+    def started(self, work: "Work", position: int, total: int) -> None:
+        """Name the replicate that starts."""
+        say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}")
+
+    def finished(self, work: "Work", records: Sequence["Record"]) -> None:  # noqa: ARG002 - the records name their cell
+        """Say what each epoch gave."""
+        for record in records:
+            say(f"    {outcome(record)}")
+
+
+def describe(cell: "Cell") -> str:
+    """Return a cell in words."""
+    compute = cell.model if cell.compute == "real" else f"compute {cell.compute}"
+    loader = "" if cell.loader == "processes" else f" by {cell.loader}"
+    return (
+        f"{cell.dataset} from {cell.backend}, {cell.cache} cache, {cell.workers} workers{loader}, {compute}"
+    )
+
+
+def outcome(record: "Record") -> str:
+    """Return what one epoch gave, in one line."""
+    if record.status.value == "failed" and not record.steps:
+        return f"FAILED: {record.failure}"
+    line = (
+        f"epoch {record.epoch}: {record.samples_per_s:,.0f} samples/s, data wait {record.data_wait_frac:.1%}, "
+        f"epoch {record.epoch_s:.2f} s"
+    )
+    if record.test_accuracy is not None:
+        line += f", test accuracy {record.test_accuracy:.2%}"
+    if record.store is not None and record.store.origin != "real":
+        line += f" ({record.store.origin} data)"
+    return f"{line}; FAILED: {record.failure}" if record.status.value == "failed" else line

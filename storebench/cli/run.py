@@ -1,0 +1,111 @@
+"""``storebench run``: train from one or several backends, now."""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from storebench import errors
+from storebench.cli.bench_watch import Teller
+from storebench.cli.common import exit_codes, runs_dir, say, stores_dir
+
+if TYPE_CHECKING:
+    from storebench.results import Record
+
+
+def run(
+    backends: Annotated[
+        list[str],
+        typer.Argument(metavar="BACKEND...", help="FORMAT[+CODEC][:READER], such as png or lmdb+jpeg."),
+    ],
+    dataset: Annotated[str, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet or folder:PATH.")],
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Grow (or cut) the dataset to this many samples.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first samples.")] = None,
+    synthetic: Annotated[
+        bool | None,
+        typer.Option(
+            "--synthetic/--real",
+            help="Ask for the stand-in, or refuse it. [default: only without real files]",
+        ),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs in one process.")] = 1,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step. [default: Caffe's]")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Producers beside the loop.")] = 0,
+    loader: Annotated[str, typer.Option(help="processes, threads or ring.")] = "processes",
+    model: Annotated[
+        str | None,
+        typer.Option(help="lenet, cifar10_quick, caffenet, resnet50, tiny. [default: the paper's]"),
+    ] = None,
+    compute: Annotated[
+        str, typer.Option(help="real, none (drain the loader), or emulated:MILLISECONDS.")
+    ] = "real",
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Stop each epoch after so many steps.")] = None,
+    cache: Annotated[
+        str, typer.Option(help="Page cache at the start of an epoch: cold, warm or any.")
+    ] = "any",
+    replicates: Annotated[int, typer.Option(min=1, help="Fresh processes per backend.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of order, augmentation and network.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="torch's threads. [default: torch's own choice]")
+    ] = None,
+    drop_caches: Annotated[
+        bool, typer.Option("--drop-caches", help="For cold: also drop the whole machine's caches (root).")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
+    ] = None,
+    stores: Annotated[Path | None, typer.Option(help="The folder of all stores. [default: ./stores]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON array.")] = False,
+) -> None:
+    """Train from each BACKEND in a process of its own, and time every step."""
+    with exit_codes():
+        matrix = {
+            "dataset": dataset, "split": split, "size": size, "limit": limit, "synthetic": synthetic,
+            "backends": backends, "epochs": epochs, "workers": workers, "loader": loader, "model": model,
+            "compute": compute, "max_steps": max_steps, "cache": cache, "seed": seed, "device": device,
+            "threads": threads, "batch_size": batch_size,
+        }
+        given = {key: value for key, value in matrix.items() if value is not None}
+        records = _run(given, replicates, out, stores, drop_caches=drop_caches)
+        if as_json:
+            from storebench.results import record_to_dict
+
+            print(json.dumps([record_to_dict(record) for record in records], indent=2))
+        _leave(records)
+
+
+def _run(
+    matrix: dict[str, Any], replicates: int, out: Path | None, stores: Path | None, *, drop_caches: bool
+) -> list["Record"]:
+    from storebench.runner import Run, execute
+    from storebench.scenario import make_scenario
+
+    scenario = make_scenario({"name": "run", "replicates": replicates, "matrix": [matrix]})
+    folder = out or new_run_folder("run")
+    made = Run.create(scenario, folder, scenario.cells())
+    records = execute(made, stores or stores_dir(), drop_caches=drop_caches, watcher=Teller())
+    say(f"{folder}: {len(records)} records; 'storebench report {folder} --out report' draws them")
+    return records
+
+
+def new_run_folder(name: str) -> Path:
+    """Return the folder of a run that starts now: runs/YYYYMMDD-HHMMSS-NAME."""
+    return runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
+
+
+def _leave(records: list["Record"]) -> None:
+    """End with exit code 5 where a cell failed or nothing was measured."""
+    failed = [record for record in records if record.status.value == "failed"]
+    if not records:
+        raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
+    if failed:
+        raise errors.CellFailedError(
+            f"{len(failed)} of {len(records)} records failed; the first: {failed[0].failure}",
+            where=failed[0].cell.backend,
+        )

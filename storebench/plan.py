@@ -1,0 +1,90 @@
+"""What a run would do, without doing it: cells, stores, bytes and a guess at the time."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.datasets import DatasetSpec, open_dataset
+from storebench.formats.registry import parse_backend
+from storebench.results import Cell
+from storebench.scenario import Scenario, cell_backend, cell_spec
+from storebench.stores import store_path
+
+PROCESS_START_S = 3.0
+"""Start of a process with torch, its checks and its evaluation, on 2 cores (FACTS section 3: 1-2 s for torch)."""
+
+ENCODE_BYTES_PER_S = {"raw": 200e6, "png": 15e6, "jpeg": 60e6}
+"""Pixels converted in a second on 2 cores, from FACTS section 3's building times."""
+
+STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
+"""One training step at FACTS section 3's batch sizes (CaffeNet: 32) on 2 cores."""
+
+STEP_BATCH = {"lenet": 64, "cifar10_quick": 100, "caffenet": 32, "resnet50": 32, "tiny": 64, "none": 64}
+READ_BYTES_PER_S = {"raw": 400e6, "png": 60e6, "jpeg": 100e6}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStore:
+    """A store that the run reads, and whether it is there."""
+
+    name: str
+    count: int
+    pixel_bytes: int
+    exists: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What a run would do."""
+
+    cells: list[Cell]
+    stores: list[PlannedStore]
+    convert_bytes: int
+    read_bytes: int
+    estimate_s: float
+    estimate_note: str = "a rough guess, from the rates of a 2-core machine"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return dataclasses.asdict(self)
+
+
+def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> RunPlan:
+    """Return what running `cells` would convert, read and take."""
+    planned: dict[str, PlannedStore] = {}
+    convert_bytes, read_bytes, seconds = 0, 0, 0.0
+    counts: dict[DatasetSpec, tuple[int, int]] = {}
+    for cell in cells:
+        spec, backend = cell_spec(cell), cell_backend(cell)
+        if spec not in counts:
+            info = open_dataset(spec).info
+            counts[spec] = (info.count, info.image_bytes)
+        count, image_bytes = counts[spec]
+        path = store_path(stores, spec, parse_backend(backend.store_name))
+        name = f"{spec.store_id}/{backend.store_name}"
+        if name not in planned:
+            pixels = count * image_bytes
+            planned[name] = PlannedStore(name=name, count=count, pixel_bytes=pixels, exists=path.is_dir())
+            if not path.is_dir():
+                convert_bytes += pixels
+                seconds += pixels / ENCODE_BYTES_PER_S[cell.codec]
+        served = min(count, (cell.max_steps or count) * cell.batch_size) * cell.epochs * scenario.replicates
+        read_bytes += served * image_bytes
+        seconds += PROCESS_START_S * scenario.replicates + served * _sample_s(cell, image_bytes)
+    return RunPlan(
+        cells=list(cells),
+        stores=list(planned.values()),
+        convert_bytes=convert_bytes,
+        read_bytes=read_bytes,
+        estimate_s=seconds,
+    )
+
+
+def _sample_s(cell: Cell, image_bytes: int) -> float:
+    """Return the seconds that one sample takes: read (twice, for its check), and computed on."""
+    read = 2 * image_bytes / READ_BYTES_PER_S[cell.codec]
+    if cell.compute.startswith("emulated:"):
+        return read + float(cell.compute.removeprefix("emulated:")) / 1000 / cell.batch_size
+    return read + (STEP_S[cell.model] / STEP_BATCH[cell.model] if cell.compute == "real" else 0.0)

@@ -1,0 +1,119 @@
+"""One timeline of an epoch in Chrome's trace format: the loop and each producer, on one clock.
+
+Opens in Perfetto (ui.perfetto.dev) or chrome://tracing. A flow arrow ties the
+batch that a producer made to the step that used it, and a counter shows how
+many finished batches lay ready. Format: the "Trace Event Format" document of
+the Chromium project.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from storebench.errors import DataNotFoundError, UsageError
+from storebench.results import Record
+
+LOOP_TID = 0
+"""Thread number of the training loop; producer w has number w + 2, so the loop's own producer has 1."""
+
+Event = dict[str, Any]
+
+
+def choose_record(records: list[Record], wanted: str | None) -> Record:
+    """Return the record of the cell whose id or backend is `wanted`; None takes the first that has steps."""
+    stepped = [record for record in records if record.steps_file]
+    if wanted is not None:
+        stepped = [one for one in stepped if wanted in (one.cell.backend, one.cell.cell_id)]
+    if not stepped:
+        names = ", ".join(sorted({record.cell.backend for record in records}))
+        raise UsageError(
+            "no record with steps" + (f" for {wanted!r}" if wanted else ""), hint=f"Name one of: {names}."
+        )
+    return stepped[0]
+
+
+def trace_events(record: Record, run: Path) -> list[Event]:
+    """Return the events of one record's epoch.
+
+    Raises
+    ------
+    DataNotFoundError
+        The table of steps is not in the run's folder.
+    """
+    import pyarrow.parquet as pq
+
+    path = run / str(record.steps_file)
+    if not path.is_file():
+        raise DataNotFoundError(
+            "the table of steps is missing", where=path, hint="Copy the whole run folder."
+        )
+    steps = pq.read_table(path).to_pylist()
+    origin = min(min(step["start_ns"], step["fetch_start_ns"]) for step in steps)
+    events = _names(record, sorted({step["worker"] for step in steps}))
+    for step in steps:
+        events += _loop_events(step, origin) + _producer_events(step, origin) + _flow(step, origin)
+        events.append(_counter(step, origin))
+    return events
+
+
+def _names(record: Record, workers: list[int]) -> list[Event]:
+    cell = record.cell
+    title = f"{cell.dataset} from {cell.backend}, {cell.cache}, replicate {record.replicate}"
+    names = {LOOP_TID: "training loop"}
+    names |= {
+        worker + 2: "producer (in the loop)" if worker < 0 else f"worker {worker}" for worker in workers
+    }
+    events: list[Event] = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": title}}]
+    for tid, name in names.items():
+        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}})
+        events.append(
+            {"ph": "M", "name": "thread_sort_index", "pid": 1, "tid": tid, "args": {"sort_index": tid}}
+        )
+    return events
+
+
+def _span(name: str, tid: int, start_ns: int, duration_ns: int, step: Event) -> Event:
+    arguments = {"batch": step["step"], "samples": step["samples"]}
+    return {
+        "ph": "X", "name": name, "cat": "loop" if tid == LOOP_TID else "producer", "pid": 1, "tid": tid,
+        "ts": start_ns / 1000, "dur": duration_ns / 1000, "args": arguments,
+    }
+
+
+def _in_a_row(names: tuple[str, ...], tid: int, start_ns: int, step: Event) -> list[Event]:
+    events = []
+    for name in names:
+        duration = step[f"{name}_ns"]
+        if duration:
+            events.append(_span(name.replace("_", " "), tid, start_ns, duration, step))
+        start_ns += duration
+    return events
+
+
+def _loop_events(step: Event, origin: int) -> list[Event]:
+    return _in_a_row(("data_wait", "h2d", "compute"), LOOP_TID, step["start_ns"] - origin, step)
+
+
+def _producer_events(step: Event, origin: int) -> list[Event]:
+    return _in_a_row(("fetch", "decode", "prep"), step["worker"] + 2, step["fetch_start_ns"] - origin, step)
+
+
+def _flow(step: Event, origin: int) -> list[Event]:
+    """Return the arrow from the end of the making of a batch to the beginning of the work on it."""
+    common = {"name": "batch", "cat": "batch", "id": step["step"], "pid": 1}
+    made = (step["ready_ns"] - origin) / 1000
+    used = (step["start_ns"] + step["data_wait_ns"] - origin) / 1000
+    return [
+        {**common, "ph": "s", "tid": step["worker"] + 2, "ts": made},
+        {**common, "ph": "f", "bp": "e", "tid": LOOP_TID, "ts": used},
+    ]
+
+
+def _counter(step: Event, origin: int) -> Event:
+    when = (step["start_ns"] - origin) / 1000
+    return {
+        "ph": "C",
+        "name": "finished batches",
+        "pid": 1,
+        "ts": when,
+        "args": {"ready": step["queue_depth"]},
+    }
