@@ -145,8 +145,7 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
     if spec.synthetic is False:
         raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=entry.files)
     why = "asked for" if spec.synthetic else f"no files of {spec.name} in {places}"
-    source = SyntheticDataset(spec.name, spec.split, count=spec.size, seed=spec.seed, why=why)
-    return select(source, spec, by_class=False)
+    return SyntheticDataset(spec.name, spec.split, size=spec.size, limit=spec.limit, seed=spec.seed, why=why)
 
 
 def _check(spec: DatasetSpec) -> None:

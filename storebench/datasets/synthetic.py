@@ -68,8 +68,8 @@ class SyntheticDataset(Dataset):
     ----------
     name
         "mnist", "cifar10" or "imagenet".
-    count
-        Samples; None for the recipe's own count.
+    size, limit
+        Samples; None for the recipe's own count, and for all of them.
     why
         What the provenance says about why it is not the real one.
 
@@ -80,23 +80,32 @@ class SyntheticDataset(Dataset):
     """
 
     def __init__(
-        self, name: str, split: str, *, count: int | None = None, seed: int = 0, why: str = ""
+        self,
+        name: str,
+        split: str,
+        *,
+        size: int | None = None,
+        limit: int | None = None,
+        seed: int = 0,
+        why: str = "",
     ) -> None:
         recipe = RECIPES[name]
         if not recipe.counts[split]:
             raise DataNotFoundError(f"the synthetic stand-in of {name} has no {split} split")
+        count = size or recipe.counts[split]
+        count = min(count, limit or count)
         self._recipe = recipe
         self._key = (seed, recipe.number, ("train", "test").index(split))
         self._info = DatasetInfo(
             name=name,
             split=split,
-            count=count or recipe.counts[split],
+            count=count,
             image_shape=(recipe.side, recipe.side, recipe.channels),
             class_names=recipe.class_names,
             provenance=Provenance(
                 origin=Origin.SYNTHETIC, source=f"synthetic stand-in of {name}", derived_frac=1.0, note=why
             ),
-            fingerprint=fingerprint("synthetic", VERSION, self._key, count or recipe.counts[split]),
+            fingerprint=fingerprint("synthetic", VERSION, self._key, count),
         )
 
     @property

@@ -1,0 +1,237 @@
+"""CIFAR-10 in both layouts: the same images, and no pickle that runs anything."""
+
+import gzip
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dataset_files import cifar_binary, cifar_pickle, damaged, digests, labels, pixels, tar
+from hypothesis import given, settings
+
+from storebench.datasets import DatasetSpec, open_dataset
+from storebench.datasets.cifar10 import parse_binary, parse_python
+from storebench.errors import CorruptDataError, DataNotFoundError
+
+SPEC = DatasetSpec(name="cifar10", synthetic=False)
+
+
+def batch(number: int, count: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    return pixels(count, 3, 32, 32, seed=number), labels(count)
+
+
+def write_binary(folder: Path, batches: int = 5) -> None:
+    folder.mkdir(parents=True)
+    for number in range(1, batches + 1):
+        (folder / f"data_batch_{number}.bin").write_bytes(cifar_binary(*batch(number)))
+    (folder / "test_batch.bin").write_bytes(cifar_binary(*batch(99)))
+
+
+def write_python(folder: Path, batches: int = 5) -> None:
+    folder.mkdir(parents=True)
+    for number in range(1, batches + 1):
+        (folder / f"data_batch_{number}").write_bytes(cifar_pickle(*batch(number)))
+    (folder / "test_batch").write_bytes(cifar_pickle(*batch(99)))
+
+
+def test_planar_records_become_images_with_their_labels(tmp_path: Path) -> None:
+    write_binary(tmp_path / "cifar10" / "cifar-10-batches-bin")
+    dataset = open_dataset(SPEC, tmp_path)
+    assert len(dataset) == 20
+    image, label = dataset.sample(5)
+    planar, classes = batch(2)
+    assert image.flags.c_contiguous
+    assert np.array_equal(image, planar[1].transpose(1, 2, 0))
+    assert label == classes[1]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_both_layouts_and_both_archives_give_the_same_samples(tmp_path: Path, split: str) -> None:
+    write_binary(tmp_path / "a" / "cifar10" / "cifar-10-batches-bin")
+    write_python(tmp_path / "b" / "cifar-10-batches-py")
+    write_binary(tmp_path / "flat" / "cifar10")
+    for root, layout, archive in (("a", "bin", "binary"), ("b", "py", "python")):
+        folder = next((tmp_path / root).rglob(f"cifar-10-batches-{layout}"))
+        files = {f"{folder.name}/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
+        target = tmp_path / f"{root}-archive" / f"cifar-10-{archive}.tar.gz"
+        target.parent.mkdir()
+        target.write_bytes(gzip.compress(tar(files), 1))
+    roots = ("a", "b", "flat", "a-archive", "b-archive")
+    opened = [
+        open_dataset(DatasetSpec(name="cifar10", split=split, synthetic=False), tmp_path / root)
+        for root in roots
+    ]
+    assert all(digests(dataset) == digests(opened[0]) for dataset in opened)
+    assert {dataset.info.fingerprint for dataset in opened} == {opened[0].info.fingerprint}
+    assert [dataset.info.provenance.source for dataset in opened] == [
+        "CIFAR-10 binary batches",
+        "CIFAR-10 python batches",
+        "CIFAR-10 binary batches",
+        "CIFAR-10 binary archive",
+        "CIFAR-10 python archive",
+    ]
+    assert digests(pickle.loads(pickle.dumps(opened[-1]))) == digests(opened[0])
+
+
+def test_the_layout_with_more_records_wins_and_missing_batches_are_said(tmp_path: Path) -> None:
+    write_binary(tmp_path / "cifar-10-batches-bin", batches=2)
+    assert open_dataset(SPEC, tmp_path).info.provenance.note == "2 of 5 batches present"
+    write_python(tmp_path / "cifar-10-batches-py")
+    info = open_dataset(SPEC, tmp_path).info
+    assert (info.provenance.source, info.count, info.provenance.note) == ("CIFAR-10 python batches", 20, "")
+
+
+def test_a_missing_split_is_said(tmp_path: Path) -> None:
+    write_binary(tmp_path / "cifar-10-batches-bin")
+    (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").unlink()
+    with pytest.raises(DataNotFoundError, match="no batch of its test split"):
+        open_dataset(DatasetSpec(name="cifar10", split="test"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (cifar_binary(*batch(1))[:-1], "no multiple of 3,073"),
+        (b"", "no multiple of 3,073"),
+        (b"\x0a" + cifar_binary(*batch(1))[1:], "label 10 is no class"),
+    ],
+)
+def test_a_wrong_binary_file_is_refused_by_its_name(tmp_path: Path, raw: bytes, says: str) -> None:
+    write_binary(tmp_path / "cifar-10-batches-bin")
+    (tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin").write_bytes(raw)
+    with pytest.raises(CorruptDataError, match=says) as caught:
+        open_dataset(SPEC, tmp_path)
+    assert "data_batch_3.bin" in str(caught.value)
+
+
+class Hostile:
+    """Pickles to a call of os.system."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_hostile_pickle_is_refused_and_never_runs(tmp_path: Path, protocol: int) -> None:
+    proof = tmp_path / "proof"
+    hostile = pickle.dumps({"data": Hostile(f"touch {proof}"), "labels": []}, protocol)
+    pickle.loads(hostile)
+    assert proof.exists(), "the pickle must be one that works, or this test proves nothing"
+    proof.unlink()
+
+    write_python(tmp_path / "cifar-10-batches-py")
+    (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(hostile)
+    with pytest.raises(CorruptDataError, match=r"data_batch_2: .*system\); nothing in it was run"):
+        open_dataset(SPEC, tmp_path)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("name", ["builtins\neval", "builtins\ngetattr", "numpy\nload", "numpy\nfromfile"])
+def test_only_the_three_functions_of_an_array_may_be_named(name: str) -> None:
+    with pytest.raises(CorruptDataError, match="it wants to call"):
+        parse_python(b"c" + name.encode() + b"\n.", "batch")
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"\x80\x02]r\xff\xff\xff\x7f.", "impossible memo number"),
+        (b"", "nothing in it was run"),
+        (pickle.dumps([1]), "holds no dictionary"),
+        (pickle.dumps({}), "no N x 3,072 bytes"),
+        (cifar_pickle(batch(1)[0], labels(3)), "holds no 4 labels"),
+        (cifar_pickle(batch(1)[0], np.array([1, 2, 3, 10])), "label 10 is no class"),
+        (cifar_pickle(batch(1)[0], np.array([1, 2, 3, -1])), "holds a label that is no class"),
+        (cifar_pickle(batch(1)[0][:3], labels(4)).replace(b"J\x03\0\0\0", b"J\x04\0\0\0", 1), "reshape"),
+    ],
+)
+def test_a_pickle_of_something_else_is_refused(raw: bytes, says: str) -> None:
+    with pytest.raises(CorruptDataError, match=says):
+        parse_python(raw, "batch")
+
+
+def test_pickles_of_newer_pythons_are_read_too() -> None:
+    planar, classes = batch(1)
+    modern = {"data": planar.reshape(4, -1), "labels": [int(label) for label in classes]}
+    images, found = parse_python(pickle.dumps(modern, 4), "batch")
+    assert np.array_equal(images, planar)
+    assert found.tolist() == classes.tolist()
+
+
+@settings(max_examples=300)
+@given(raw=damaged(cifar_pickle(*batch(1, count=1))))
+def test_a_damaged_pickle_is_refused_or_read_and_never_fails_otherwise(raw: bytes) -> None:
+    try:
+        images, classes = parse_python(raw, "batch")
+    except CorruptDataError:
+        return
+    assert images.shape == (len(classes), 3, 32, 32)
+
+
+@given(raw=damaged(cifar_binary(*batch(1, count=2))))
+def test_damaged_records_are_refused_or_read_and_never_fail_otherwise(raw: bytes) -> None:
+    try:
+        images, classes = parse_binary(raw, "batch")
+    except CorruptDataError:
+        return
+    assert images.shape == (len(raw) // 3073, 3, 32, 32)
+    assert classes.max() <= 9
+
+
+@pytest.mark.parametrize("name", ["../../data_batch_1.bin", "/etc/data_batch_1.bin"])
+def test_an_archive_that_climbs_out_is_refused(tmp_path: Path, name: str) -> None:
+    data = tar({"cifar-10-batches-bin/test_batch.bin": cifar_binary(*batch(1)), name: b""})
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(gzip.compress(data))
+    with pytest.raises(CorruptDataError, match="climbs out of the archive"):
+        open_dataset(SPEC, tmp_path)
+
+
+def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
+    data = gzip.compress(tar({"cifar-10-batches-bin/data_batch_1.bin": cifar_binary(*batch(1))}))
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(data[:-20])
+    with pytest.raises(CorruptDataError, match="truncated gzip"):
+        open_dataset(SPEC, tmp_path)
+
+
+def test_the_real_layouts_agree_where_they_overlap(data_root: Path, tmp_path: Path) -> None:
+    for layout in ("bin", "py"):
+        if not (data_root / "cifar10" / f"cifar-10-batches-{layout}").is_dir():
+            pytest.skip("both layouts are needed")
+        (tmp_path / layout).mkdir()
+        (tmp_path / layout / "cifar10").symlink_to(data_root / "cifar10" / f"cifar-10-batches-{layout}")
+    binary, python = (open_dataset(SPEC, tmp_path / layout) for layout in ("bin", "py"))
+    shared = min(len(binary), len(python), 1000)
+    for index in range(shared):
+        (one, label), (other, same) = binary.sample(index), python.sample(index)
+        assert np.array_equal(one, other)
+        assert label == same
+    assert open_dataset(SPEC, data_root).info.count == max(len(binary), len(python))
+
+
+def test_the_real_images_are_upright_and_in_colour(data_root: Path) -> None:
+    dataset = open_dataset(SPEC, data_root)
+    images = np.stack([dataset.sample(index)[0] for index in range(500)]).astype(float)
+    # Skies are above and blue; neighbours along a row and along a column are alike.
+    assert images[:, :8, :, 2].mean() > images[:, -8:, :, 2].mean()
+    assert np.abs(np.diff(images, axis=1)).mean() < 20
+    assert np.abs(np.diff(images, axis=2)).mean() < 20
+
+
+def test_reading_a_pickle_imports_nothing_new(tmp_path: Path) -> None:
+    (tmp_path / "batch").write_bytes(b"cantigravity\nfly\n.")
+    code = (
+        "import sys; from storebench.datasets.cifar10 import parse_python\n"
+        "from storebench.errors import CorruptDataError\n"
+        "try: parse_python(open('batch','rb').read(), 'batch')\n"
+        "except CorruptDataError: print('antigravity' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"

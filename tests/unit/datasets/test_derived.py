@@ -1,0 +1,129 @@
+"""Cutting and growing: decided by seed and index alone, in any process, and said in the provenance."""
+
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dataset_files import digests, write_class_folders, write_mnist
+
+from storebench.codecs import get_codec
+from storebench.datasets import Dataset, DatasetSpec, Origin, derived, open_dataset
+from storebench.digests import sample_digest
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    write_class_folders(tmp_path, {"a": 2, "b": 2})
+    return f"folder:{tmp_path}"
+
+
+def _one(dataset: Dataset, index: int) -> bytes:
+    return sample_digest(*dataset.sample(index))
+
+
+def test_the_originals_come_first_and_the_rest_is_said_to_be_derived(folder: str) -> None:
+    source, grown = (open_dataset(DatasetSpec(name=folder, size=size)) for size in (None, 16))
+    made = digests(grown)
+    assert made[:4] == digests(source)
+    assert len(set(made)) == 16
+    assert [grown.sample(index)[1] for index in range(16)] == [0, 0, 1, 1] * 4
+    assert grown.info.provenance.origin is Origin.DERIVED
+    assert grown.info.provenance.derived_frac == 0.75
+    assert source.info.provenance.origin is Origin.REAL
+
+
+def test_any_process_makes_the_same_sample_alone(folder: str) -> None:
+    grown = open_dataset(DatasetSpec(name=folder, size=12, seed=3))
+    expected = digests(grown)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        backwards = list(pool.map(_one, [grown] * 8, range(11, 3, -1)))
+    assert backwards == expected[:3:-1]
+    code = (
+        "from storebench.datasets import *; from storebench.digests import sample_digest\n"
+        f"print(sample_digest(*open_dataset(DatasetSpec(name={folder!r}, size=12, seed=3)).sample(7)).hex())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected[7].hex()
+
+
+def test_the_seed_changes_the_derived_samples_only(folder: str) -> None:
+    one, other = (open_dataset(DatasetSpec(name=folder, size=8, seed=seed)) for seed in (1, 2))
+    assert digests(one)[:4] == digests(other)[:4]
+    assert not set(digests(one)[4:]) & set(digests(other)[4:])
+    assert one.info.fingerprint != other.info.fingerprint
+
+
+def test_equal_fingerprints_mean_equal_samples(folder: str) -> None:
+    specs = [
+        {}, {"seed": 5}, {"size": 4}, {"size": 8, "limit": 4}, {"limit": 2}, {"size": 2}, {"size": 8, "limit": 2},
+        {"size": 8}, {"size": 16, "limit": 8}, {"size": 8, "seed": 5}, {"limit": 3}, {"size": 16},
+    ]  # fmt: skip
+    opened = [open_dataset(DatasetSpec(name=folder, **options)) for options in specs]
+    for one in opened:
+        for other in opened:
+            same = digests(one) == digests(other)
+            assert same == (one.info.fingerprint == other.info.fingerprint), (one.info, other.info)
+
+
+def test_a_smaller_size_is_spread_evenly(tmp_path: Path) -> None:
+    write_mnist(tmp_path, train=30)
+    whole, cut, first = (
+        open_dataset(DatasetSpec(name="mnist", **options), tmp_path)
+        for options in ({}, {"size": 10}, {"limit": 10})
+    )
+    assert digests(cut) == digests(whole)[::3]
+    assert digests(first) == digests(whole)[:10]
+    assert cut.info.provenance.origin is Origin.REAL
+
+
+def test_size_comes_before_limit_and_a_limit_of_everything_changes_nothing(folder: str) -> None:
+    grown = open_dataset(DatasetSpec(name=folder, size=10))
+    assert digests(open_dataset(DatasetSpec(name=folder, size=10, limit=7))) == digests(grown)[:7]
+    assert len(open_dataset(DatasetSpec(name=folder, size=10, limit=99))) == 10
+
+
+def test_originals_are_decoded_once_within_the_cache(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    grown = open_dataset(DatasetSpec(name=folder, size=40))
+    assert isinstance(grown, derived.Grown)
+    decoded = []
+    original = type(grown.source).sample
+    monkeypatch.setattr(type(grown.source), "sample", lambda self, i: decoded.append(i) or original(self, i))
+    digests(grown)
+    assert sorted(decoded) == [0, 1, 2, 3]
+    assert len(pickle.dumps(grown)) < 5000
+
+
+def test_the_cache_is_bounded(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = digests(open_dataset(DatasetSpec(name=folder, size=12)))
+    monkeypatch.setattr(derived, "CACHE_BYTES", 2 * 256 * 256 * 3)
+    grown = open_dataset(DatasetSpec(name=folder, size=12))
+    assert isinstance(grown, derived.Grown)
+    assert digests(grown) == expected
+    assert len(grown._cache) == 2
+
+
+def test_digits_are_never_mirrored_and_photographs_half_of_the_time() -> None:
+    ramp = np.broadcast_to(np.arange(0, 224, 8, dtype=np.uint8), (28, 28))
+
+    def mirrored(channels: int) -> int:
+        image = np.repeat(ramp[:, :, None], channels, axis=2)
+        made = [derived.derive(image, np.random.default_rng(seed)).astype(int) for seed in range(100)]
+        return sum(int(one[:, 0].mean() > one[:, -1].mean()) for one in made)
+
+    assert mirrored(1) == 0
+    assert 30 < mirrored(3) < 70
+
+
+def test_derived_photographs_compress_as_their_originals(data_root: Path) -> None:
+    source = open_dataset(DatasetSpec(name="imagenet", synthetic=False), data_root)
+    grown = open_dataset(DatasetSpec(name="imagenet", synthetic=False, size=2 * len(source)), data_root)
+    some = range(0, len(source), max(1, len(source) // 40))
+    for codec in (get_codec("png"), get_codec("jpeg")):
+        real = sum(len(codec.encode(source.sample(index)[0])) for index in some)
+        made = sum(len(codec.encode(grown.sample(index + len(source))[0])) for index in some)
+        assert 0.9 < made / real < 1.1

@@ -1,0 +1,213 @@
+"""ImageNet from class folders and from its published archives, without unpacking anything."""
+
+import gzip
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dataset_files import digests, image_file, tar, write_class_folders
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storebench.datasets import DatasetSpec, Origin, open_dataset
+from storebench.datasets.imagenet import TRAIN_TAR, VAL_TAR
+from storebench.errors import CorruptDataError, DataNotFoundError
+
+TRAIN = DatasetSpec(name="imagenet", synthetic=False)
+TEST = DatasetSpec(name="imagenet", split="test", synthetic=False)
+CLASSES = {"n03": 2, "n01": 3, "n02": 1}
+
+
+def train_tar(folder: Path) -> bytes:
+    """Return the tar of tars of the class folders below `folder`, classes in no particular order."""
+    inner = {}
+    for name in CLASSES:
+        files = {path.name: path.read_bytes() for path in sorted((folder / name).iterdir(), reverse=True)}
+        inner[f"{name}.tar"] = tar(files)
+    return tar(inner)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A data folder whose imagenet/ is empty; the class folders lie in folders/imagenet/train."""
+    write_class_folders(tmp_path / "folders" / "imagenet" / "train", CLASSES)
+    (tmp_path / "imagenet").mkdir()
+    return tmp_path
+
+
+def put_train_tar(root: Path) -> Path:
+    path = root / "imagenet" / TRAIN_TAR
+    path.write_bytes(train_tar(root / "folders" / "imagenet" / "train"))
+    return path
+
+
+def test_the_archive_and_the_folders_give_the_same_samples(root: Path) -> None:
+    put_train_tar(root)
+    archive, folders = open_dataset(TRAIN, root), open_dataset(TRAIN, root / "folders")
+    assert archive.info.class_names == folders.info.class_names == ("n01", "n02", "n03")
+    assert [archive.sample(index)[1] for index in range(6)] == [0, 0, 0, 1, 2, 2]
+    assert digests(archive) == digests(folders)
+    assert archive.info.image_shape == (256, 256, 3)
+    assert archive.info.provenance.source == TRAIN_TAR
+
+
+def test_a_dataset_of_an_archive_can_be_pickled_while_it_is_open(root: Path) -> None:
+    put_train_tar(root)
+    dataset = open_dataset(TRAIN, root)
+    expected = digests(dataset)
+    assert digests(pickle.loads(pickle.dumps(dataset))) == expected
+
+
+def test_an_image_that_does_not_decode_is_named_with_its_archive(root: Path) -> None:
+    (root / "folders" / "imagenet" / "train" / "n01" / "n01_1.JPEG").write_bytes(b"no image")
+    path = put_train_tar(root)
+    with pytest.raises(CorruptDataError) as caught:
+        open_dataset(TRAIN, root).sample(1)
+    assert f"{path}:n01_1.JPEG: does not decode" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../n01.tar", "/n01.tar"])
+def test_a_class_that_climbs_out_is_refused(root: Path, name: str) -> None:
+    (root / "imagenet" / TRAIN_TAR).write_bytes(tar({name: tar({"a.JPEG": image_file()})}))
+    with pytest.raises(CorruptDataError, match="climbs out"):
+        open_dataset(TRAIN, root)
+
+
+def test_an_image_that_climbs_out_is_refused_with_its_class(root: Path) -> None:
+    (root / "imagenet" / TRAIN_TAR).write_bytes(tar({"n01.tar": tar({"../a.JPEG": image_file()})}))
+    with pytest.raises(CorruptDataError, match=r"n01\.tar: hostile.*climbs out"):
+        open_dataset(TRAIN, root)
+
+
+@pytest.mark.parametrize("cut", [0, 700, 3000, -10_200])
+def test_a_truncated_archive_is_refused(root: Path, cut: int) -> None:
+    path = put_train_tar(root)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(CorruptDataError):
+        open_dataset(TRAIN, root)
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.integers(0, 1 << 20), value=st.integers(0, 255))
+def test_a_damaged_archive_is_refused_or_read_and_never_fails_otherwise(
+    place: int, value: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "fuzz" / "imagenet"
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = bytearray(tar({"n01.tar": tar({"a.JPEG": image_file(), "b.JPEG": image_file(seed=1)})}))
+    archive[place % len(archive)] = value
+    (folder / TRAIN_TAR).write_bytes(archive)
+    try:
+        digests(open_dataset(TRAIN, folder.parent))
+    except CorruptDataError as error:
+        refusal = str(error)
+    else:
+        return
+    assert TRAIN_TAR in refusal
+
+
+def val_images(count: int) -> dict[str, bytes]:
+    return {f"ILSVRC2012_val_{number:08d}.JPEG": image_file(seed=number) for number in range(1, count + 1)}
+
+
+def meta_mat() -> bytes:
+    """Return the devkit's list of synsets: numbers in no order of the names, and one inner node."""
+    scipy_io = pytest.importorskip("scipy.io")
+    rows = [(1, "n03", 0), (2, "n01", 0), (3, "n02", 0), (4, "n00", 3)]
+    synsets = np.array(rows, dtype=[("ILSVRC2012_ID", "O"), ("WNID", "O"), ("num_children", "O")])
+    buffer = io.BytesIO()
+    scipy_io.savemat(buffer, {"synsets": synsets}, do_compression=True)
+    return buffer.getvalue()
+
+
+def put_devkit(root: Path, truth: str, *, archived: bool) -> None:
+    files = {
+        "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": truth.encode(),
+        "ILSVRC2012_devkit_t12/data/meta.mat": meta_mat(),
+    }
+    if archived:
+        (root / "imagenet" / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(gzip.compress(tar(files)))
+        return
+    for name, data in files.items():
+        (root / "imagenet" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "imagenet" / name).write_bytes(data)
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_the_devkit_gives_validation_images_the_train_classes(root: Path, archived: bool) -> None:
+    put_train_tar(root)
+    (root / "imagenet" / VAL_TAR).write_bytes(tar(dict(reversed(val_images(4).items()))))
+    put_devkit(root, "2\n3\n1\n2\n", archived=archived)
+    dataset = open_dataset(TEST, root)
+    assert [dataset.sample(index)[1] for index in range(4)] == [0, 1, 2, 0]
+    expected = open_dataset(DatasetSpec(name=f"folder:{_unpacked(root, val_images(4))}"))
+    assert np.array_equal(dataset.sample(2)[0], expected.sample(2)[0])
+
+
+def _unpacked(root: Path, files: dict[str, bytes]) -> Path:
+    folder = root / "unpacked" / "one"
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return folder.parent
+
+
+def test_caffes_list_does_without_the_devkit(root: Path) -> None:
+    put_train_tar(root)
+    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(3)))
+    lines = [f"{name} {label}" for name, label in zip(val_images(3), (2, 0, 1), strict=True)]
+    (root / "imagenet" / "val.txt").write_text("\n".join(lines))
+    dataset = open_dataset(TEST, root)
+    assert [dataset.sample(index)[1] for index in range(3)] == [2, 0, 1]
+
+
+@pytest.mark.parametrize("text", ["", "ILSVRC2012_val_00000001.JPEG 3", "ILSVRC2012_val_00000001.JPEG one"])
+def test_a_list_that_does_not_fit_is_refused(root: Path, text: str) -> None:
+    put_train_tar(root)
+    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(1)))
+    (root / "imagenet" / "val.txt").write_text(text)
+    with pytest.raises(CorruptDataError, match=r"val\.txt"):
+        open_dataset(TEST, root)
+
+
+@pytest.mark.parametrize(
+    ("truth", "says"), [("1\n", "1 lines"), ("1\n9\n", "class 9"), ("1\nx\n", "something else")]
+)
+def test_a_ground_truth_that_does_not_fit_is_refused(root: Path, truth: str, says: str) -> None:
+    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(2)))
+    put_devkit(root, truth, archived=True)
+    with pytest.raises(CorruptDataError, match=says):
+        open_dataset(TEST, root)
+
+
+def test_validation_folders_use_the_train_classes_and_say_what_they_leave_out(root: Path) -> None:
+    folder = root / "folders" / "imagenet"
+    write_class_folders(folder / "val", {"n02": 2, "n09": 1, "n03": 1})
+    dataset = open_dataset(TEST, root / "folders")
+    assert [dataset.sample(index)[1] for index in range(len(dataset))] == [1, 1, 2]
+    assert dataset.info.class_names == ("n01", "n02", "n03")
+    assert dataset.info.provenance.note == "1 images left out: the train split lacks their classes"
+
+
+def test_a_missing_validation_split_says_which_files_it_needs(root: Path) -> None:
+    for place in (root, root / "folders"):
+        put_train_tar(root)
+        with pytest.raises(DataNotFoundError, match=r"ILSVRC2012_img_val\.tar and ILSVRC2012_devkit_t12"):
+            open_dataset(TEST, place)
+
+
+def test_a_validation_archive_without_classes_says_what_is_missing(root: Path) -> None:
+    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(1)))
+    with pytest.raises(DataNotFoundError, match="the classes of the validation images are not here"):
+        open_dataset(TEST, root)
+
+
+def test_the_real_photographs_open_with_their_classes(data_root: Path) -> None:
+    dataset = open_dataset(TRAIN, data_root)
+    assert dataset.info.provenance.origin is Origin.REAL
+    assert dataset.info.num_classes >= 1
+    image, label = dataset.sample(len(dataset) - 1)
+    assert image.shape == (256, 256, 3)
+    assert label == dataset.info.num_classes - 1

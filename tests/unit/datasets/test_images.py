@@ -1,0 +1,96 @@
+"""Decoding to 256 x 256 RGB: every colour mode, OpenCV's bilinear filter, and named failures."""
+
+import io
+
+import numpy as np
+import pytest
+from dataset_files import damaged, image_file
+from hypothesis import given, settings
+from PIL import Image as PilImage
+
+from storebench.datasets.images import decode_rgb
+from storebench.errors import CorruptDataError
+
+
+def decode(raw: bytes) -> np.ndarray:
+    return decode_rgb(io.BytesIO(raw), "photo.JPEG")
+
+
+def flat(mode: str, colour: object, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    PilImage.new(mode, (50, 20), colour).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("raw", "colour"),
+    [
+        (flat("RGB", (200, 100, 50)), (200, 100, 50)),
+        (flat("L", 90), (90, 90, 90)),
+        (flat("L", 90, "JPEG"), (90, 90, 90)),
+        (flat("1", 1), (255, 255, 255)),
+        (flat("LA", (90, 0)), (90, 90, 90)),
+        (flat("RGBA", (200, 100, 50, 0)), (200, 100, 50)),
+        (flat("I;16", 90 * 256 + 17), (90, 90, 90)),
+        (flat("CMYK", (55, 155, 205, 0), "JPEG"), (200, 100, 50)),
+        (flat("P", 0), (0, 0, 0)),
+    ],
+    ids=["rgb", "grey", "grey-jpeg", "bits", "grey-alpha", "alpha", "16-bit", "cmyk", "palette"],
+)
+def test_every_mode_becomes_rgb_of_the_same_colour(raw: bytes, colour: tuple[int, int, int]) -> None:
+    image = decode(raw)
+    assert image.shape == (256, 256, 3)
+    assert image.dtype == np.uint8
+    assert np.abs(image.astype(int) - colour).max() <= 2
+
+
+def opencv_linear(image: np.ndarray, side: int) -> np.ndarray:
+    """Return INTER_LINEAR as OpenCV defines it: pixel centres, four neighbours, edges repeated."""
+
+    def axis(extent: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        place = (np.arange(side) + 0.5) * extent / side - 0.5
+        low = np.floor(place).astype(int)
+        return low.clip(0, extent - 1), (low + 1).clip(0, extent - 1), place - low
+
+    top, bottom, down = axis(image.shape[0])
+    left, right, across = axis(image.shape[1])
+    image, across, down = image.astype(float), across[None, :, None], down[:, None, None]
+    rows = image[top] * (1 - down) + image[bottom] * down
+    return rows[:, left] * (1 - across) + rows[:, right] * across
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (100, 90), (256, 300), (3, 5)])
+def test_resizing_is_what_convert_imageset_does(size: tuple[int, int]) -> None:
+    raw = image_file(size=size, kind="PNG")
+    original = np.asarray(PilImage.open(io.BytesIO(raw)))
+    assert np.abs(decode(raw) - opencv_linear(original, 256)).max() <= 1.01
+
+
+def test_an_image_of_256_by_256_stays_as_it_is() -> None:
+    raw = image_file(size=(256, 256), kind="PNG")
+    assert np.array_equal(decode(raw), np.asarray(PilImage.open(io.BytesIO(raw))))
+
+
+def test_the_orientation_in_exif_is_ignored() -> None:
+    exif = PilImage.Exif()
+    exif[0x0112] = 6
+    assert np.array_equal(decode(image_file(exif=exif)), decode(image_file()))
+
+
+def test_what_does_not_decode_is_named() -> None:
+    for raw in (b"", b"no image", image_file()[:300], image_file(kind="PNG")[:100]):
+        with pytest.raises(CorruptDataError, match=r"photo\.JPEG: does not decode"):
+            decode(raw)
+
+
+@settings(max_examples=150, deadline=None)
+@given(raw=damaged(image_file()) | damaged(image_file(kind="PNG")) | damaged(image_file("P", kind="GIF")))
+def test_a_damaged_image_is_refused_or_read_and_never_fails_otherwise(raw: bytes) -> None:
+    try:
+        shape = decode(raw).shape
+    except CorruptDataError as error:
+        refusal = str(error)
+    else:
+        assert shape == (256, 256, 3)
+        return
+    assert "photo.JPEG" in refusal

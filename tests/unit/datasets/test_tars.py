@@ -1,0 +1,72 @@
+"""The tar index: every layout that tar writes, and nothing that climbs out or lies about its size."""
+
+import io
+import tarfile
+
+import pytest
+from dataset_files import damaged, tar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storebench.datasets.tars import members
+from storebench.errors import CorruptDataError
+
+FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+NAMES = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=150
+).filter(lambda name: name not in (".", ".."))
+
+
+def read(archive: bytes) -> dict[str, bytes]:
+    stream = io.BytesIO(archive)
+    return {m.name: archive[m.offset : m.offset + m.size] for m in members(stream, "it.tar")}
+
+
+@given(
+    files=st.dictionaries(NAMES, st.binary(max_size=1500), min_size=1, max_size=4),
+    layout=st.sampled_from(FORMATS[1:]),
+)
+def test_every_member_is_found_with_its_name_and_bytes(files: dict[str, bytes], layout: int) -> None:
+    assert read(tar(files, layout)) == files
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_folders_in_names_are_kept(layout: int) -> None:
+    files = {"n01440764/" + "long" * 20 + "/n01440764_10026.JPEG": b"x" * 700, "b.txt": b""}
+    assert read(tar(files, layout)) == files
+
+
+def test_folders_and_links_are_passed_over() -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, kind in (("d", tarfile.DIRTYPE), ("s", tarfile.SYMTYPE), ("h", tarfile.LNKTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
+    assert read(buffer.getvalue()) == {}
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "/etc/passwd", "a/.."])
+def test_names_that_climb_out_are_refused(name: str, layout: int) -> None:
+    with pytest.raises(CorruptDataError, match=r"it\.tar: hostile: its member .* climbs out"):
+        read(tar({"fine": b"1", name: b"2"}, layout))
+
+
+@pytest.mark.parametrize("cut", [100, 512, 1024, 1200, 2048])
+def test_an_archive_that_is_cut_anywhere_is_refused(cut: int) -> None:
+    archive = tar({"a": b"1" * 600, "b": b"2"})
+    with pytest.raises(CorruptDataError, match="trunc"):
+        read(archive[:cut])
+
+
+@settings(max_examples=400)
+@given(
+    archive=st.one_of(*(damaged(tar({"a" * 120: b"1" * 600, "b": b"2"}, layout)) for layout in FORMATS[1:]))
+)
+def test_a_damaged_archive_is_refused_or_read_and_never_fails_otherwise(archive: bytes) -> None:
+    try:
+        found = list(members(io.BytesIO(archive), "it.tar"))
+    except CorruptDataError:
+        return
+    assert all(0 < member.offset <= member.offset + member.size <= len(archive) for member in found)
