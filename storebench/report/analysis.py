@@ -22,7 +22,10 @@ _IMPLIED = {
 }
 """Columns that change along with the one that is compared."""
 
-STEP_LABELS = ("run_id", "cell_id", "replicate", "epoch", "dataset", "backend", "cache", "workers")
+STEP_LABELS = (
+    *("run_id", "cell_id", "replicate", "epoch"),
+    *("dataset", "backend", "format", "codec", "cache", "workers"),
+)
 
 
 def find_runs(paths: Paths) -> list[Path]:
@@ -92,7 +95,7 @@ def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``run_id``, ``cell_id``, ``replicate``, ``epoch``, ``dataset``, ``backend``,
-        ``cache``, ``workers``, and the columns of the step files: ``step``,
+        ``format``, ``codec``, ``cache``, ``workers``, and the columns of the step files: ``step``,
         ``warmup``, ``samples``, ``payload_bytes``, ``start_ns``, ``data_wait_ns``,
         ``h2d_ns``, ``compute_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
         ``decode_ns``, ``prep_ns``, ``ready_ns``, ``queue_depth``, ``loss``.

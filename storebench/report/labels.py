@@ -45,8 +45,15 @@ _ALWAYS = ("cache", "workers", "batch_size", "model", "compute", "device")
 
 
 def backend_label(backend: str) -> str:
-    """Return a backend in words."""
-    return BACKENDS.get(backend, backend)
+    """Return a backend in words: "LMDB", "LMDB+PNG", "LMDB (direct)"."""
+    if backend in BACKENDS:
+        return BACKENDS[backend]
+    body, _, options = backend.partition("?")
+    body, _, reader = body.partition(":")
+    container, _, codec = body.partition("+")
+    name = BACKENDS.get(body) or FORMATS.get(container, container) + (f"+{codec.upper()}" if codec else "")
+    details = ", ".join(part for part in (reader, options) if part)
+    return f"{name} ({details})" if details else name
 
 
 def dataset_label(cell: Cell) -> str:

@@ -4,11 +4,23 @@ from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch, Rectangle
 
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import backend_label, common_setting, duration, percent
-from storebench.report.plots.style import PART_COLOURS, new_axes, styled, title
+from storebench.report.labels import common_setting, duration, percent
+from storebench.report.plots.style import (
+    PART_COLOURS,
+    Look,
+    bar,
+    beside,
+    legend_below,
+    name_rows,
+    new_axes,
+    plain_numbers,
+    styled,
+    title,
+)
 
 LOOP_PARTS = {"data wait": "data_wait_s", "copy": "h2d_s", "compute": "compute_s"}
 PRODUCER_PARTS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "hand-over": "handover_s"}
@@ -49,30 +61,25 @@ def _stack(ax: Axes, cell: CellSummary, parts: dict[str, str], position: float, 
     for name, metric in parts.items():
         width = cell.per_step(metric) * share * 1000
         if width > 0:
-            ax.barh(position, width, left=left, height=0.34, color=PART_COLOURS[name], linewidth=0)
+            style = Look(colour=PART_COLOURS[name], hatch="", marker="", line="-")
+            bar(ax, position, width, style, height=0.34, left=left)
         left += width
     if parts is LOOP_PARTS:
-        text = f" {duration(left / 1000)}, {percent(cell.median('data_wait_frac'))} waiting"
-        ax.text(left, position, text, va="center", fontsize=8)
+        beside(
+            ax, left, position, f"{duration(left / 1000)}, {percent(cell.median('data_wait_frac'))} waiting"
+        )
 
 
 def _finish(ax: Axes, cells: Sequence[CellSummary]) -> None:
-    states = {cell.cell.cache for cell in cells}
-    names = [
-        backend_label(c.backend) + (f", {c.cell.cache}" if len(states) > 1 and not c.is_null else "")
-        for c in cells
-    ]
-    ax.set_yticks(range(len(cells)), names)
-    ax.set_ylim(len(cells) - 0.45, -0.55)
-    ax.grid(visible=False, axis="y")
+    name_rows(ax, cells)
     ax.set_xlabel("milliseconds a step")
     ax.set_xlim(0, 1.45 * max((_end(bar) for bar in ax.patches), default=1.0))
-    keys = {name: Patch(color=colour) for name, colour in PART_COLOURS.items()}
-    drawn = {bar.get_facecolor() for bar in ax.patches}
-    shown = {name: patch for name, patch in keys.items() if patch.get_facecolor() in drawn}
-    figure = ax.get_figure(root=True)
-    if figure is not None and shown:
-        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=4)
+    drawn = {patch.get_facecolor() for patch in ax.patches}
+    for name, colour in PART_COLOURS.items():
+        if to_rgba(colour) in drawn:
+            ax.barh(0, 0, color=colour, label=name)
+    legend_below(ax)
+    plain_numbers(ax.xaxis)
     note = ". Upper bar: the training loop. Lower bar: the producers"
     title(ax, "Where does a step's time go?", common_setting(cells) + note, cells)
 

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from storebench.report.cells import CellSummary
-from storebench.report.labels import caveats
+from storebench.report.intervals import Interval
+from storebench.report.labels import backend_label, caveats
 
 # Okabe and Ito's palette, which people with any kind of colour blindness can tell apart.
 BACKEND_COLOURS = {
@@ -65,6 +70,7 @@ _STYLE = {
 }
 WIDTH_IN = 5.4
 WRAP = 62
+_DECADES = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +95,13 @@ def backend_look(backend: str, container: str, codec: str) -> Look:
     """Return the look of a backend; a backend looks the same in every plot."""
     colour = BACKEND_COLOURS.get(backend) or FORMAT_COLOURS.get(container, OTHER_COLOUR)
     hatch, marker, line = _CODEC_LOOKS.get(codec, ("xx", "D", "-."))
-    return Look(colour=colour, hatch="" if backend in BACKEND_COLOURS else hatch, marker=marker, line=line)
+    if container == "files":  # PNG is what files usually hold, so there the raw ones are the odd ones
+        hatch, line = (
+            ("//", "--")
+            if codec == "raw"
+            else (hatch if codec != "png" else "", line if codec != "png" else "-")
+        )
+    return Look(colour=colour, hatch=hatch, marker=marker, line=line)
 
 
 @contextmanager
@@ -133,6 +145,79 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
         labelcolor="#444444",
     )
     head.get_title().set(fontsize=11, fontweight="bold")
+
+
+def whiskers(intervals: Sequence[Interval]) -> npt.NDArray[np.float64] | None:
+    """Return the ends of intervals as errorbar wants them, or None where none has ends."""
+    if all(one.lo is None or one.hi is None for one in intervals):
+        return None
+    below = [one.mid - (one.mid if one.lo is None else one.lo) for one in intervals]
+    above = [(one.mid if one.hi is None else one.hi) - one.mid for one in intervals]
+    # The interval of a ratio's median may lie to one side of it by a rounding.
+    ends: npt.NDArray[np.float64] = np.maximum(np.array([below, above], np.float64), 0.0)
+    return ends
+
+
+def bar(ax: Axes, position: float, length: float, style: Look, *, height: float, left: float = 0.0) -> None:
+    """Draw one horizontal bar."""
+    ax.barh(
+        position,
+        length,
+        left=left,
+        height=height,
+        color=style.colour,
+        hatch=style.hatch,
+        edgecolor="white",
+        linewidth=0,
+    )
+
+
+def beside(ax: Axes, end: float, position: float, text: str) -> None:
+    """Write a figure beside the end of a bar, readable across grid and ceiling lines."""
+    ax.annotate(
+        text,
+        (end, position),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+    )
+
+
+def name_rows(ax: Axes, cells: Sequence[CellSummary]) -> None:
+    """Name horizontal bars by their backends, from the top, with the cache state where that differs."""
+    states = {cell.cell.cache for cell in cells if not cell.is_null}
+    names = [
+        backend_label(c.backend) + (f", {c.cell.cache}" if len(states) > 1 and not c.is_null else "")
+        for c in cells
+    ]
+    ax.set_yticks(range(len(cells)), names)
+    ax.set_ylim(len(cells) - 0.45, -0.55)
+    ax.grid(visible=False, axis="y")
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Write an axis in plain numbers; a logarithmic one that spans little gets 1, 2 and 5 of each decade."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    if axis.get_scale() == "log":
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0,) if high / low > _DECADES else (1.0, 2.0, 5.0)))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def legend_below(ax: Axes, heading: str | None = None) -> None:
+    """Put the legend below the axes, in two columns, and make the figure taller by what it takes."""
+    figure = ax.get_figure(root=True)
+    handles, labels = ax.get_legend_handles_labels()
+    if not handles:
+        return
+    if not isinstance(figure, Figure) or len(figure.axes) > 1:
+        ax.legend(title=heading)
+        return
+    figure.legend(handles, labels, loc="outside lower left", ncols=2, title=heading, alignment="left")
+    rows = (len(labels) + 1) // 2 + (heading is not None)
+    figure.set_figheight(figure.get_figheight() + 0.19 * rows)
 
 
 def save(ax: Axes, stem: Path) -> tuple[Path, Path]:

@@ -1,0 +1,240 @@
+"""Which plots a dataset's results can make, each with its question and its answer in words."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from storebench.report.analysis import load_steps
+from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.factors import break_even
+from storebench.report.frame import CELL_COLUMNS
+from storebench.report.headline import headline, main_panel
+from storebench.report.labels import (
+    backend_label,
+    caveats,
+    common_setting,
+    dataset_slug,
+    duration,
+    number,
+    percent,
+    with_interval,
+)
+from storebench.report.plots.costs import codec_answer, plot_break_even, plot_container_codec
+from storebench.report.plots.steps import plot_loss, plot_wait_distribution, plot_wait_over_epoch
+from storebench.report.plots.steptime import plot_step_time
+from storebench.report.plots.throughput import plot_throughput, plot_workers
+from storebench.report.plots.tradeoffs import plot_amplification, plot_size, reads_from_disk
+
+MOST_CELLS = 24
+"""Cells drawn in one plot; the tables hold the others."""
+
+MOST_LINES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """One plot with its words.
+
+    Attributes
+    ----------
+    name
+        Stem of its files.
+    question, answer
+        The plot's title, and what it shows, in one sentence.
+    """
+
+    name: str
+    question: str
+    answer: str
+    ax: Axes
+
+
+Draw = Callable[[Sequence[CellSummary]], Axes]
+
+
+def plots(cells: Sequence[CellSummary]) -> list[Plot]:
+    """Return every plot that the cells of one dataset can make, the most telling one first."""
+    panel = main_panel(panels(cells))
+    if panel is None:
+        return []
+    slug = dataset_slug(panel.first.cell)
+    drawn = [*_of_cells(panel, cells), *_of_steps(panel)]
+    return [
+        Plot(name=f"{name}-{slug}", question=question, answer=answer, ax=ax)
+        for name, question, answer, ax in drawn
+    ]
+
+
+def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[tuple[str, str, str, Axes]]:
+    main = _limited([*panel.measured, *_null(panel)])
+    states = _limited([*_alike(panel, cells, "cache"), *_null(panel)])
+    yield (
+        "throughput",
+        "How many images a second reach the network?",
+        headline(panel.cells).answer,
+        plot_throughput(main),
+    )
+    yield "step-time", "Where does a step's time go?", _step_answer(panel), plot_step_time(states)
+    codecs = {(cell.cell.format, cell.cell.codec) for cell in panel.measured if cell.cell.format != "memory"}
+    if len({c for c, _ in codecs}) > 1 and len({k for _, k in codecs}) > 1 and len(codecs) > 2:
+        question = "What does the container cost, and what the codec?"
+        yield "container-codec", question, codec_answer(panel.measured), plot_container_codec(panel.measured)
+    workers = [cell for cell in _alike(panel, cells, "workers") if not cell.is_null]
+    if len({cell.cell.workers for cell in workers}) > 1:
+        yield "workers", "Do more workers help?", _workers_answer(workers), plot_workers(_limited(workers))
+    reading = reads_from_disk(_cold(panel, cells))
+    if any(cell.median("device_read_bytes") for cell in reading):
+        question = "How much is read to get what was asked for?"
+        yield "read-amplification", question, _read_answer(reading), plot_amplification(_limited(reading))
+    if len({cell.fact("bytes_on_disk") for cell in panel.measured} - {None}) > 1:
+        yield "size", "What does speed cost in space?", _size_answer(panel.measured), plot_size(main)
+    if paying := break_even(panel):
+        question = "After how many epochs does converting PNG files pay?"
+        fewest = (
+            min((one.epochs.mid, one) for one in paying if one.epochs)
+            if any(one.epochs for one in paying)
+            else None
+        )
+        answer = "No store is proven to save time over PNG files, so no conversion pays."
+        if fewest is not None and fewest[1].epochs:
+            answer = f"{backend_label(fewest[1].cell.backend)} has won back its build time first, after {with_interval(fewest[1].epochs)} epochs."
+        yield "break-even", question, answer, plot_break_even(main)
+
+
+def _of_steps(panel: Panel) -> Iterator[tuple[str, str, str, Axes]]:
+    shown = [*panel.measured, *_null(panel)][:MOST_LINES]
+    rows = [dict(cell.usable[0]) for cell in shown if cell.usable and _has_steps(cell)]
+    if not rows:
+        return
+    steps = load_steps(pd.DataFrame(rows))
+    note = ". ".join([common_setting(shown), *caveats(shown)])
+    yield (
+        "wait-over-epoch",
+        "Is the wait steady, or are there spikes?",
+        _tail_answer(panel),
+        plot_wait_over_epoch(steps, note=note),
+    )
+    question = "How long does a step wait, and how long at worst?"
+    yield "wait-distribution", question, _worst_answer(panel), plot_wait_distribution(steps, note=note)
+    if steps["loss"].notna().any():
+        yield "loss", "Does the format change the training?", _loss_answer(panel), plot_loss(steps, note=note)
+
+
+def _has_steps(cell: CellSummary) -> bool:
+    path = cell.usable[0]["steps_path"]
+    return path is not None and Path(path).is_file()
+
+
+def _limited(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    return list(cells)[:MOST_CELLS]
+
+
+def _null(panel: Panel) -> list[CellSummary]:
+    return [panel.null] if panel.null is not None and panel.null.usable else []
+
+
+def _alike(panel: Panel, cells: Sequence[CellSummary], varying: str) -> list[CellSummary]:
+    """Return the usable cells that differ from the panel's in their backend and in one field only."""
+    free = {"backend", "format", "codec", "reader", "reader_options", varying}
+    fixed = [name for name in CELL_COLUMNS if name not in free]
+    first = panel.first.cell
+    return [
+        cell
+        for cell in cells
+        if cell.usable and not cell.is_null and all(getattr(cell.cell, n) == getattr(first, n) for n in fixed)
+    ]
+
+
+def _cold(panel: Panel, cells: Sequence[CellSummary]) -> list[CellSummary]:
+    return [cell for cell in _alike(panel, cells, "cache") if cell.cell.cache == "cold"] or list(
+        panel.measured
+    )
+
+
+def _by(cells: Sequence[CellSummary], metric: str) -> list[tuple[float, CellSummary]]:
+    found = [(value, cell) for cell in cells if (value := cell.median(metric)) is not None]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _step_answer(panel: Panel) -> str:
+    ranked = _by(panel.measured, "data_wait_frac")
+    if not ranked:
+        return ""
+    (least, first), (most, last) = ranked[0], ranked[-1]
+    if first is last:
+        return f"With {backend_label(first.backend)} the loop waits {percent(least)} of its time."
+    return (
+        f"With {backend_label(last.backend)} the loop waits {percent(most)} of its time,"
+        f" with {backend_label(first.backend)} {percent(least)}."
+    )
+
+
+def _workers_answer(cells: Sequence[CellSummary]) -> str:
+    alone = [cell for cell in cells if cell.cell.workers == min(c.cell.workers for c in cells)]
+    gains = []
+    for cell in alone:
+        same = [c for c in cells if c.backend == cell.backend]
+        base, best = cell.median("samples_per_s"), _by(same, "samples_per_s")[-1]
+        gains.append((best[0] / (base or 1.0), backend_label(cell.backend), best[1].cell.workers))
+    gain, name, workers = max(gains)
+    helped = sum(1 for one in gains if one[0] > 1.05)
+    return f"{helped} of {len(gains)} backends gain more than 5%; {name} gains most: {number(gain)} times with {workers} workers."
+
+
+def _read_answer(cells: Sequence[CellSummary]) -> str:
+    ranked = _by(cells, "read_amplification")
+    (low, first), (high, last) = ranked[0], ranked[-1]
+    return (
+        f"The device delivered between {number(low, 2)} times ({backend_label(first.backend)})"
+        f" and {number(high, 2)} times ({backend_label(last.backend)}) the bytes that were asked for."
+    )
+
+
+def _size_answer(cells: Sequence[CellSummary]) -> str:
+    ranked = sorted(
+        (float(cell.fact("bytes_on_disk")), cell.backend) for cell in cells if cell.fact("bytes_on_disk")
+    )
+    (small, first), (large, last) = ranked[0], ranked[-1]
+    return f"{backend_label(last)} takes {number(large / small)} times the space of {backend_label(first)}."
+
+
+def _tail_answer(panel: Panel) -> str:
+    found = []
+    for cell in panel.measured:
+        middle, worst = cell.median("data_wait_p50_ns"), cell.median("data_wait_max_ns")
+        if middle and worst:
+            found.append((worst / middle, backend_label(cell.backend)))
+    if not found:
+        return ""
+    (steady, first), (spiky, last) = min(found), max(found)
+    return (
+        f"The longest wait of an epoch is {number(steady)} times the median one with {first},"
+        f" and {number(spiky)} times with {last}."
+    )
+
+
+def _worst_answer(panel: Panel) -> str:
+    ranked = _by(panel.measured, "data_wait_p99_ns")
+    if not ranked:
+        return ""
+    (low, first), (high, last) = ranked[0], ranked[-1]
+    return (
+        f"One step in a hundred waits at least {duration(low / 1e9)} with {backend_label(first.backend)}"
+        f" and {duration(high / 1e9)} with {backend_label(last.backend)}."
+    )
+
+
+def _loss_answer(panel: Panel) -> str:
+    exact = [c for c in panel.measured if c.fact("store_lossless") is not False and c.fact("loss_digest")]
+    digests: dict[int, set[str]] = {}
+    for cell in exact:
+        for row in cell.usable:
+            digests.setdefault(row["epoch"], set()).add(row["loss_digest"])
+    if exact and all(len(group) == 1 for group in digests.values()):
+        return f"No: the losses of {len(exact)} lossless backends are equal bit by bit at every step."
+    if panel.first.cell.device != "cpu":
+        return "The curves lie together; on this device equal losses are not expected bit by bit."
+    return "Yes, and it should not: the losses differ between lossless backends."

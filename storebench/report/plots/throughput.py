@@ -1,0 +1,115 @@
+"""Throughput: with intervals and ceilings, and against the number of workers."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from storebench.report.cells import CellSummary, as_cells
+from storebench.report.intervals import Interval
+from storebench.report.labels import backend_label, common_setting, number, with_interval
+from storebench.report.plots.style import (
+    bar,
+    beside,
+    legend_below,
+    look,
+    name_rows,
+    new_axes,
+    plain_numbers,
+    styled,
+    title,
+    whiskers,
+)
+
+_NEAR = 2.5
+
+
+def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
+    """Draw samples a second of each backend with its interval, and the ceilings as lines.
+
+    Ceilings: compute alone (the null cell), the gather rate from memory, and the
+    device's random reads (1 and 16 at a time) where they were measured in the same run.
+    """
+    cells = [cell for cell in as_cells(results) if cell.usable]
+    shown = [cell for cell in cells if not cell.is_null]
+    with styled():
+        ax = new_axes(1.7 + 0.32 * len(shown), ax)
+        rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in shown]
+        highest = max((rate.hi or rate.mid for rate in rates), default=1.0)
+        lines = _ceilings(ax, cells, highest)
+        for position, (cell, rate) in enumerate(zip(shown, rates, strict=True)):
+            bar(ax, position, rate.mid, look(cell), height=0.62)
+            ax.errorbar(rate.mid, position, xerr=whiskers([rate]), color="black", capsize=3, linewidth=1)
+            beside(ax, rate.hi or rate.mid, position, with_interval(rate))
+        name_rows(ax, shown)
+        ax.set_xlabel("samples a second")
+        ax.set_xlim(0, max([highest * 1.55, *(1.05 * line for line in lines)]))
+        plain_numbers(ax.xaxis)
+        title(ax, "How many images a second reach the network?", common_setting(cells), cells)
+    return ax
+
+
+def _ceilings(ax: Axes, cells: Sequence[CellSummary], highest: float) -> list[float]:
+    # A ceiling far away would squeeze the bars; the page's table of ceilings has it.
+    lines = {name: value for name, value in ceilings(cells).items() if value and value < _NEAR * highest}
+    for (name, value), dashes in zip(lines.items(), ("-", "--", "-.", ":"), strict=False):
+        ax.axvline(value, color="black", linestyle=dashes, linewidth=1.2, label=f"{name}: {number(value)}")
+    legend_below(ax, "ceilings, samples a second")
+    return list(lines.values())
+
+
+def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
+    """Return the ceilings that the cells carry, in samples a second."""
+    null = next((cell.median("samples_per_s") for cell in cells if cell.is_null), None)
+    found: dict[str, float | None] = {"compute alone": null}
+    stored = [cell for cell in cells if not cell.is_null]
+    found["gather from memory"] = _highest(stored, "gather_samples_per_s")
+    raw = [cell for cell in stored if cell.cell.codec == "raw"]
+    each = next(
+        (b / n for c in raw if (b := c.fact("store_payload_bytes")) and (n := c.fact("store_count"))), None
+    )
+    for depth in (1, 16):
+        rate = _highest(raw, f"device_random_{depth}_bytes_per_s")
+        found[f"device, {depth} read{'s' if depth > 1 else ''} at a time"] = (
+            rate / each if rate and each else None
+        )
+    return found
+
+
+def _highest(cells: Sequence[CellSummary], metric: str) -> float | None:
+    return max((value for cell in cells if (value := cell.median(metric)) is not None), default=None)
+
+
+def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
+    """Draw samples a second against the number of workers, one line a backend."""
+    cells = [cell for cell in as_cells(results) if cell.usable]
+    lines: dict[tuple[str, str, str], list[CellSummary]] = {}
+    for cell in cells:
+        lines.setdefault((cell.backend, cell.cell.cache, cell.cell.loader), []).append(cell)
+    several = [{key[part] for key in lines} for part in (1, 2)]
+    with styled():
+        ax = new_axes(3.9, ax)
+        for (backend, cache, loader), group in lines.items():
+            group.sort(key=lambda cell: cell.cell.workers)
+            rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in group]
+            extra = [word for word, known in ((cache, several[0]), (loader, several[1])) if len(known) > 1]
+            style = look(group[0])
+            ax.errorbar(
+                [cell.cell.workers for cell in group],
+                [rate.mid for rate in rates],
+                yerr=whiskers(rates),
+                color=style.colour,
+                marker=style.marker,
+                linestyle="--" if cache == "warm" and len(several[0]) > 1 else style.line,
+                capsize=3,
+                markersize=5,
+                label=", ".join([backend_label(backend), *extra]),
+            )
+        ax.set_xticks(sorted({cell.cell.workers for cell in cells}))
+        ax.set_xlabel("worker processes")
+        ax.set_ylabel("samples a second")
+        ax.set_yscale("log")
+        plain_numbers(ax.yaxis)
+        legend_below(ax)
+        title(ax, "Do more workers help?", common_setting(cells), cells)
+    return ax
