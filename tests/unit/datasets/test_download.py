@@ -135,7 +135,9 @@ def test_a_part_of_full_size_or_more_is_judged_by_its_content(
 
 def test_a_server_without_ranges_starts_over(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     (tmp_path / "it.gz.part").write_bytes(CONTENT[:777])
-    assert Fetcher().fetch_file(remote(server, Behaviour(ranges=False)), tmp_path).read_bytes() == CONTENT
+    mirror = Behaviour(ranges=False)
+    assert Fetcher().fetch_file(remote(server, mirror), tmp_path).read_bytes() == CONTENT
+    assert mirror.seen == ["bytes=777-"]
 
 
 def test_the_next_mirror_goes_on_where_the_first_gave_up(server: ThreadingHTTPServer, tmp_path: Path) -> None:

@@ -70,3 +70,19 @@ def test_a_damaged_archive_is_refused_or_read_and_never_fails_otherwise(archive:
     except CorruptDataError:
         return
     assert all(0 < member.offset <= member.offset + member.size <= len(archive) for member in found)
+
+
+def test_a_wrong_checksum_is_refused() -> None:
+    archive = bytearray(tar({"a": b"1"}))
+    archive[0] = ord("b")
+    with pytest.raises(CorruptDataError, match="damaged: no valid header at byte 0"):
+        read(bytes(archive))
+
+
+def test_a_member_may_not_reach_beyond_the_archive_that_holds_it() -> None:
+    inner = tar({"a": b"1" * 600, "b": b"2" * 600})
+    outer = inner + b"\0" * 4096
+    found = members(io.BytesIO(outer), "it.tar", 0, 512 + 1024 + 512 + 100)
+    assert next(found).name == "a"
+    with pytest.raises(CorruptDataError, match="a member of 600 bytes does not fit"):
+        next(found)
