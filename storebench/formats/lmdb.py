@@ -192,8 +192,16 @@ class LmdbFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the library's way in."""
-        return {"get": ReaderInfo(reader=LmdbGetReader, summary="py-lmdb's get, one call a sample")}
+        """Return the library's way in, and the way around it."""
+        from storebench.formats.lmdb_direct import LmdbDirectReader
+
+        direct = Traits(releases_gil=True, note="reads the file without the library, and writes no lock")
+        return {
+            "get": ReaderInfo(reader=LmdbGetReader, summary="py-lmdb's get, one call a sample"),
+            "direct": ReaderInfo(
+                reader=LmdbDirectReader, summary="page index, explicit planned reads", traits=direct
+            ),
+        }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return the writer of ``data.mdb``."""

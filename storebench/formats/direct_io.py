@@ -1,0 +1,230 @@
+"""Explicit reads of one file: which bytes are resident, asking for many ranges at once, copying them out.
+
+A range is asked for with ``posix_fadvise(WILLNEED)``, which starts the read and
+returns, so that one thread keeps hundreds of requests in flight (measured:
+103,000 random 4 KiB reads a second, against 75,000 by 16 threads with O_DIRECT).
+The bytes are then copied with ``preadv`` or, where they are known to have
+arrived, out of a mapping. The descriptor is advised RANDOM, so the kernel adds
+no readahead of its own and every byte that is read was asked for.
+"""
+
+import ctypes
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import CorruptStoreError
+from storebench.probes.mounts import mount_of
+
+Offsets = npt.NDArray[np.int64]
+"""Byte offsets in a file, int64 [n]."""
+
+Rows = npt.NDArray[np.uint8]
+"""Samples of one size, uint8 [n, S], C order."""
+
+PAGE_BYTES = mmap.PAGESIZE
+SMALL_BYTES = 32 << 10
+"""Below this a sample costs more in calls than in copying, so it is gathered from a mapping."""
+
+# The kernel cuts one hint off at the device's read-ahead or largest request, whichever is more.
+_HINT_BYTES = 128 << 10
+_GATHER_BYTES = 256 << 10
+_NR_CACHESTAT = 451
+_MADV_POPULATE_READ = 22
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """Page-aligned, sorted, disjoint ranges of a file that cover some samples.
+
+    Attributes
+    ----------
+    starts, stops
+        int64 [m], bytes.
+    """
+
+    starts: Offsets
+    stops: Offsets
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the ranges' lengths."""
+        return int((self.stops - self.starts).sum())
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the ranges as Python integers."""
+        return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
+
+
+def merge(offsets: Offsets, lengths: Offsets | int, gap_bytes: int = 0) -> Pieces:
+    """Return the ranges that cover the samples, those no further than `gap_bytes` apart made one.
+
+    Reading through a gap costs its bytes, a further request costs a fixed time:
+    `gap_bytes` is where the two are equal on the device.
+    """
+    starts = offsets & -PAGE_BYTES
+    stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
+    order = np.argsort(starts, kind="stable")
+    starts, stops = starts[order], np.maximum.accumulate(stops[order])
+    breaks = np.flatnonzero(starts[1:] > stops[:-1] + gap_bytes)
+    firsts = np.concatenate([np.zeros(min(1, len(starts)), np.int64), breaks + 1])
+    lasts = np.concatenate([breaks, np.full(min(1, len(starts)), len(starts) - 1, np.int64)])
+    return Pieces(starts=starts[firsts], stops=stops[lasts])
+
+
+class DirectFile:
+    """One file that is open for explicit reads. Belongs to the process that opened it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    advise_random
+        False leaves the kernel's readahead as it is: the plain mapping that others use.
+
+    Raises
+    ------
+    CorruptStoreError
+        The file is missing or empty.
+    """
+
+    def __init__(self, path: Path, *, advise_random: bool = True) -> None:
+        self.path = path
+        try:
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise CorruptStoreError("the data file is missing", where=path, hint="Convert again.") from None
+        self.size = os.fstat(self.fd).st_size
+        if not self.size:
+            os.close(self.fd)
+            raise CorruptStoreError("the data file is empty", where=path, hint="Convert again.")
+        if advise_random:
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
+        self.bytes: Rows = np.frombuffer(self._map, np.uint8)
+        # On overlayfs cachestat always says 0: the pages belong to the file below.
+        self._count = self._mincore if mount_of(path).fstype == "overlay" else self._cachestat
+        self._records: dict[int, npt.NDArray[np.void]] = {}
+
+    def close(self) -> None:
+        """Unmap and close. Calling it twice is harmless."""
+        if self.fd < 0:
+            return
+        self._records.clear()
+        self.bytes = np.empty(0, np.uint8)
+        self._map.close()
+        os.close(self.fd)
+        self.fd = -1
+
+    def check_size(self) -> None:
+        """Refuse to go on when the file was cut short: touching a mapping beyond its end kills the process."""
+        if os.fstat(self.fd).st_size < self.size:
+            raise CorruptStoreError("the data file shrank while it was read", where=self.path)
+
+    def resident_frac(self, start: int, stop: int) -> float:
+        """Return the share of a range's pages that is in the page cache; 0 where nothing can tell."""
+        start &= -PAGE_BYTES
+        stop = min(stop, self.size)
+        return max(0, self._count(start, stop - start)) / -(-(stop - start) // PAGE_BYTES)
+
+    def _cachestat(self, start: int, length: int) -> int:
+        # Whole pages: a large folio can reach beyond the file.
+        span = (ctypes.c_uint64 * 2)(start, -(-length // PAGE_BYTES) * PAGE_BYTES)
+        stat = (ctypes.c_uint64 * 5)()
+        if _libc.syscall(_NR_CACHESTAT, self.fd, span, stat, 0):
+            return -1
+        return int(stat[0])
+
+    def _mincore(self, start: int, length: int) -> int:
+        flags = np.zeros(-(-length // PAGE_BYTES), np.uint8)
+        address = self.bytes.ctypes.data + start
+        code = _libc.mincore(
+            ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)
+        )
+        return -1 if code else int(np.count_nonzero(flags & 1))
+
+    def ask_for(self, pieces: Pieces) -> None:
+        """Start reading ranges into the page cache; returns when they are queued, not when they are read."""
+        for start, stop in pieces.pairs():
+            for at in range(start, stop, _HINT_BYTES):
+                os.posix_fadvise(self.fd, at, min(_HINT_BYTES, stop - at), os.POSIX_FADV_WILLNEED)
+
+    def wait_for(self, pieces: Pieces) -> None:
+        """Wait until ranges that were asked for have arrived."""
+        for start, stop in pieces.pairs():
+            last = min(stop, self.size) - 1
+            for at in range(start + _HINT_BYTES - 1, last, _HINT_BYTES):
+                os.pread(self.fd, 1, at)
+            os.pread(self.fd, 1, last)
+
+    def populate(self, start: int, stop: int) -> None:
+        """Put resident pages of a range into this process's page tables, without the interpreter lock."""
+        start &= -PAGE_BYTES
+        _libc.madvise(
+            ctypes.c_void_p(self.bytes.ctypes.data + start),
+            ctypes.c_size_t(min(stop, self.size) - start),
+            _MADV_POPULATE_READ,
+        )
+
+    def copy_rows(self, offsets: Offsets, out: Rows) -> None:
+        """Copy samples of one size out of the mapping, row i from ``offsets[i]``."""
+        size = out.shape[1]
+        if size >= SMALL_BYTES:
+            for row, at in enumerate(offsets.tolist()):
+                out[row] = self.bytes[at : at + size]
+            return
+        records = self._records_of(size)
+        target = out.view(records.dtype)[:, 0]
+        # In runs that stay in the processor's cache: indexing makes a copy, the assignment a second one.
+        step = max(1, _GATHER_BYTES // size)
+        for at in range(0, len(offsets), step):
+            target[at : at + step] = records[offsets[at : at + step]]
+
+    def _records_of(self, size: int) -> npt.NDArray[np.void]:
+        """Return a view of the mapping in which element i is the `size` bytes that begin at byte i."""
+        if size not in self._records:
+            self._records[size] = np.ndarray(
+                shape=(max(0, self.size - size + 1),), dtype=f"V{size}", buffer=self._map, strides=(1,)
+            )
+        return self._records[size]
+
+    def read_rows(self, offsets: Offsets, out: Rows) -> None:
+        """Read samples of one size with ``preadv``, row i from ``offsets[i]``."""
+        size = out.shape[1]
+        for row, at in enumerate(offsets.tolist()):
+            if os.preadv(self.fd, [out[row].data], at) != size:
+                self.read_fully(at, out[row])
+
+    def read_fully(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        """Read ``len(out)`` bytes at `offset`, however many calls it takes.
+
+        Raises
+        ------
+        CorruptStoreError
+            The file ends before.
+        """
+        done = 0
+        while done < len(out):
+            got = os.preadv(self.fd, [out[done:].data], offset + done)
+            if not got:
+                raise CorruptStoreError(f"the file ends within a value at byte {offset}", where=self.path)
+            done += got
+
+    def payloads(self, offsets: Offsets, lengths: Offsets, *, mapped: bool) -> list[bytes]:
+        """Return samples of any size as bytes, out of the mapping or by ``pread``."""
+        pairs = zip(offsets.tolist(), lengths.tolist(), strict=True)
+        if mapped:
+            return [self._map[at : at + length] for at, length in pairs]
+        found = [os.pread(self.fd, length, at) for at, length in pairs]
+        if any(len(one) != length for one, length in zip(found, lengths.tolist(), strict=True)):
+            raise CorruptStoreError("the file ends within a value", where=self.path)
+        return found

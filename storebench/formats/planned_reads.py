@@ -1,0 +1,342 @@
+"""Look ahead in the known order: windows of batches, sorted by offset, merged, asked for, handed out as asked.
+
+One background thread prepares windows while the consumer copies from earlier
+ones. Preparing a window means: see whether its bytes are resident; if not, ask
+for them in the order of the file, close ones together (`direct_io.merge`).
+Nothing is buffered in the process: what was asked for waits in the page cache,
+so the memory that a window takes belongs to the kernel and is shared by all
+processes. How far ahead is bounded in bytes.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storebench.errors import StorebenchError, UsageError
+from storebench.formats.base import Indices
+from storebench.formats.direct_io import PAGE_BYTES, SMALL_BYTES, DirectFile, Offsets, Pieces, Rows, merge
+from storebench.formats.turns import Turns
+
+MIN_UNIT_BYTES = 4 << 20
+"""What is read together at least where reads are merged: LMDBIO's figure for COAL."""
+
+_FEW_RESIDENT = 0.1
+
+OPTIONS_HELP = {
+    "dio": "on (default): cold data is read explicitly; off: it is left to page faults of the mapping",
+    "coal": "on (default): several batches a window, close samples in one read; off: one read a sample",
+    "window_mib": "how far to read ahead of the loop, in MiB (default 64)",
+    "sweep_mib": "small samples that lie in this many MiB are read in one pass (default 256)",
+    "gap_kib": "read through gaps of this many KiB rather than asking twice (default 20)",
+    "stag": "off (default) or how many processes may read one file at a time; the others wait their turn",
+}
+
+Locate = Callable[[Indices], tuple[Offsets, Offsets]]
+"""Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPolicy:
+    """How a file is read; see `OPTIONS_HELP`."""
+
+    explicit: bool = True
+    merged: bool = True
+    window_bytes: int = 64 << 20
+    sweep_bytes: int = 256 << 20
+    gap_bytes: int = 20 << 10
+    at_a_time: int = 0
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "ReadPolicy":
+        """Read the options that `OPTIONS_HELP` names; others are left alone."""
+        return cls(
+            explicit=switch(options, "dio", default=True),
+            merged=switch(options, "coal", default=True),
+            window_bytes=_number(options, "window_mib", 64, least=4) << 20,
+            sweep_bytes=_number(options, "sweep_mib", 256) << 20,
+            gap_bytes=_number(options, "gap_kib", 20) << 10,
+            at_a_time=0 if options.get("stag", "off") == "off" else _number(options, "stag", 1, least=1),
+        )
+
+
+def switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Return whether an option is on."""
+    value = options.get(name, "on" if default else "off")
+    if value not in ("on", "off"):
+        raise UsageError(f"{name} is on or off, not {value!r}")
+    return value == "on"
+
+
+def _number(options: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
+    value = options.get(name, str(default))
+    if not value.isdecimal() or int(value) < least:
+        raise UsageError(f"{name} is a number from {least} on, not {value!r}")
+    return int(value)
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was decided and done, for the results."""
+
+    resident: int = 0
+    read: int = 0
+    requests: int = 0
+    asked_bytes: int = 0
+
+
+@dataclass(kw_only=True)
+class Window:
+    """Consecutive batches of a plan: where their samples lie, and whether they can be copied from the mapping.
+
+    Attributes
+    ----------
+    offsets, lengths
+        int64 [n] for the samples of all its batches, in the asked order.
+    ends
+        Where each batch ends in them.
+    mapped
+        Copy from the mapping; False means `preadv`.
+    """
+
+    offsets: Offsets
+    lengths: Offsets
+    ends: list[int]
+    mapped: bool
+    served: int = field(default=0)
+
+    def next_batch(self) -> tuple[Offsets, Offsets, bool]:
+        """Return the next batch's part."""
+        start = self.ends[self.served - 1] if self.served else 0
+        part = slice(start, self.ends[self.served])
+        self.served += 1
+        return self.offsets[part], self.lengths[part], self.mapped
+
+
+class PlannedReads:
+    """Serve samples of one file, ahead of the consumer where it said what it will ask for.
+
+    Parameters
+    ----------
+    file
+        The open file; closed by `close`.
+    locate
+        Where samples lie.
+    mean_bytes
+        About how many bytes a sample has.
+    check
+        Called before and after bytes are copied; raises if the file is not what it was.
+    """
+
+    def __init__(
+        self,
+        file: DirectFile,
+        locate: Locate,
+        *,
+        mean_bytes: int,
+        policy: ReadPolicy,
+        check: Callable[[], None],
+    ) -> None:
+        self.file = file
+        self.policy = policy
+        self.mean_bytes = mean_bytes
+        self.tally = Tally()
+        self.locate = locate
+        self._check = check
+        self._ahead: _Lookahead | None = None
+        self._populated = False
+        self._turns: Turns | None = Turns(file.path, policy.at_a_time) if policy.at_a_time else None
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        """Forget the last plan and start on this one."""
+        self._stop()
+        if batches and self.policy.explicit and self.policy.merged:
+            self._ahead = _Lookahead(self, batches)
+
+    def copy_rows(self, indices: Indices, out: Rows) -> None:
+        """Fill row i of `out` with sample ``indices[i]``; all samples have the rows' length."""
+        offsets, _, mapped = self._find(indices)
+        if mapped:
+            self.file.copy_rows(offsets, out)
+        else:
+            self.file.read_rows(offsets, out)
+        self._check()
+
+    def payloads(self, indices: Indices) -> list[bytes]:
+        """Return samples of any length as bytes."""
+        offsets, lengths, mapped = self._find(indices)
+        found = self.file.payloads(offsets, lengths, mapped=mapped)
+        self._check()
+        return found
+
+    def notes(self) -> dict[str, str]:
+        """Say what was decided by residency, and what was asked for."""
+        tally = self.tally
+        return {
+            "windows": f"{tally.resident} resident (gathered from the mapping), {tally.read} read explicitly",
+            "asked": f"{tally.requests} requests, {tally.asked_bytes} bytes",
+        }
+
+    def close(self) -> None:
+        """Stop looking ahead and close the file. Calling it twice is harmless."""
+        self._stop()
+        self.file.close()
+        if self._turns is not None:
+            self._turns.close()
+
+    def prepare(self, offsets: Offsets, lengths: Offsets, *, ahead: bool = False) -> bool:
+        """See to it that samples are, or soon will be, in the page cache; return whether to copy from the mapping."""
+        if not self.policy.explicit or not len(offsets):
+            return True
+        self._check()
+        start, stop = int(offsets.min()), int((offsets + lengths).max())
+        resident = self.file.resident_frac(start, stop)
+        if resident < 1.0:
+            pieces = self._missing(offsets, lengths, resident)
+            if len(pieces):
+                return self._read(pieces)
+        elif ahead and not self._populated:
+            self._populated = True
+            self.file.populate(start, stop)
+        self.tally.resident += 1
+        return True
+
+    def _find(self, indices: Indices) -> tuple[Offsets, Offsets, bool]:
+        planned = self._ahead.take(indices) if self._ahead is not None else None
+        if planned is not None:
+            return planned
+        offsets, lengths = self.locate(indices)
+        return offsets, lengths, self.prepare(offsets, lengths)
+
+    def _missing(self, offsets: Offsets, lengths: Offsets, resident: float) -> Pieces:
+        if self.policy.merged:
+            pieces = merge(offsets, lengths, self.policy.gap_bytes)
+        else:
+            stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
+            pieces = Pieces(starts=offsets & -PAGE_BYTES, stops=stops)
+        if resident < _FEW_RESIDENT:
+            return pieces
+        absent = [self.file.resident_frac(start, stop) < 1.0 for start, stop in pieces.pairs()]
+        return Pieces(starts=pieces.starts[absent], stops=pieces.stops[absent])
+
+    def _read(self, pieces: Pieces) -> bool:
+        self.tally.read += 1
+        self.tally.requests += len(pieces)
+        self.tally.asked_bytes += pieces.total_bytes
+        small = self.mean_bytes < SMALL_BYTES
+        with self._turn():
+            self.file.ask_for(pieces)
+            # A large sample waits for its own bytes in preadv. A fault on a page that
+            # is still under way would count, and cost, as a major one.
+            if small or self._turns is not None:
+                self.file.wait_for(pieces)
+        if small:
+            for start, stop in pieces.pairs():
+                self.file.populate(start, stop)
+        return small
+
+    def _turn(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._turns is None else self._turns.one()
+
+    def _stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
+
+
+class _Lookahead:
+    """One plan being worked through by one background thread."""
+
+    def __init__(self, reads: PlannedReads, batches: Sequence[Indices]) -> None:
+        self._reads = reads
+        self._batches = batches
+        self._at = 0
+        self._current: Window | None = None
+        self._done: queue.SimpleQueue[Window | Exception | None] = queue.SimpleQueue()
+        self._stopped = False
+        units, at_once = self._units()
+        self._room = threading.Semaphore(at_once)
+        self._thread = threading.Thread(
+            target=self._work, args=(units,), name="storebench-lookahead", daemon=True
+        )
+        self._pid = os.getpid()
+        self._thread.start()
+
+    def take(self, indices: Indices) -> tuple[Offsets, Offsets, bool] | None:
+        """Return the next planned batch if it is `indices`, else None."""
+        if self._at >= len(self._batches) or self._pid != os.getpid():
+            return None
+        expected = self._batches[self._at]
+        if expected is not indices and not np.array_equal(expected, indices):
+            return None
+        window = self._current
+        if window is None or window.served == len(window.ends):
+            window = self._next_window()
+        self._at += 1
+        return window.next_batch()
+
+    def stop(self) -> None:
+        """Stop the thread and wait for it."""
+        self._stopped = True
+        self._room.release()
+        if self._pid == os.getpid():
+            self._thread.join()
+
+    def _next_window(self) -> Window:
+        if self._current is not None:
+            self._room.release()
+        found = self._done.get()
+        if found is None:
+            raise RuntimeError("the look-ahead ended before its plan")
+        if isinstance(found, Exception):
+            self._done.put(found)
+            raise found
+        self._current = found
+        return found
+
+    def _work(self, units: Iterator[list[Indices]]) -> None:
+        try:
+            for batches in units:
+                self._room.acquire()
+                if self._stopped:
+                    return
+                self._done.put(self._window(batches))
+        except (OSError, StorebenchError, IndexError) as error:
+            self._done.put(error)
+        finally:
+            self._done.put(None)
+
+    def _window(self, batches: list[Indices]) -> Window:
+        offsets, lengths = self._reads.locate(np.concatenate(batches))
+        ends = np.cumsum([len(batch) for batch in batches]).tolist()
+        mapped = self._reads.prepare(offsets, lengths, ahead=True)
+        return Window(offsets=offsets, lengths=lengths, ends=ends, mapped=mapped)
+
+    def _units(self) -> tuple[Iterator[list[Indices]], int]:
+        """Return which batches are prepared together, and how many such units at a time."""
+        policy, mean = self._reads.policy, self._reads.mean_bytes
+        samples = sum(map(len, self._batches))
+        if mean >= SMALL_BYTES:
+            # One read of such a sample is efficient by itself: small units keep the pipeline full.
+            unit = max(MIN_UNIT_BYTES, policy.window_bytes // 8)
+            return self._split(unit, unit), max(2, policy.window_bytes // unit)
+        most = min(self._reads.file.size, samples * (mean + 2 * PAGE_BYTES))
+        if most <= policy.sweep_bytes:
+            return iter([list(self._batches)]), 1
+        # The denser a window, the fewer its requests; the first ones are short to be there soon.
+        return self._split(MIN_UNIT_BYTES, policy.window_bytes // 2), 2
+
+    def _split(self, first: int, most: int) -> Iterator[list[Indices]]:
+        limit, unit, filled = first, list[Indices](), 0
+        for batch in self._batches:
+            unit.append(batch)
+            filled += len(batch) * self._reads.mean_bytes
+            if filled >= limit:
+                yield unit
+                limit, unit, filled = min(2 * limit, most), [], 0
+        if unit:
+            yield unit

@@ -1,0 +1,343 @@
+"""Hold the planned readers against the machine's ceilings: ``python -m tests.benchmarks.bench_direct``.
+
+Every replicate is a fresh process. Sides are interleaved, and their order turns
+with the round. Cold means evicted and then counted: a replicate that began with
+more than 1% of the store resident stops the run. A share is the ratio of two
+figures of one round; medians over the rounds, with a bootstrap interval of 95%.
+
+    python -m tests.benchmarks.bench_direct [--quick] [--stores FOLDER] [--rounds N] [--only NAME]
+
+Stores that are not there are converted first (three minutes for PNG).
+"""
+
+import argparse
+import functools
+import json
+import mmap
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from storebench.formats.registry import get_format, open_reader, parse_backend
+from storebench.manifest import Manifest
+from storebench.probes.gather import gather_rate
+from storebench.probes.page_cache import evict, resident, warm
+
+BATCH = 64
+COLD_MAX_FRAC = 0.01
+SEQUENTIAL_BYTES = 4 << 20
+TAKES = (("first tenth", 0.1), ("epoch", 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One thing that is timed: a reader of a store, or a ceiling ("device", "sequential", "gather")."""
+
+    name: str
+    store: str
+    backend: str = ""
+    ceiling: str = ""
+    state: str = "cold"
+    share: float = 1.0
+    planned: bool = True
+    epochs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What one replicate measured; `samples_per_s` is that of the last epoch."""
+
+    samples_per_s: float
+    seconds: float
+    amplification: float = 0.0
+    major_faults: int = 0
+    resident_frac: float = 0.0
+    private_mib: float = 0.0
+    notes: str = ""
+
+
+def measure(side: Side) -> Figures:
+    """Measure one side in this (fresh) process."""
+    store = Path(side.store)
+    if side.ceiling == "gather":
+        manifest = Manifest.read(store)
+        rate = gather_rate(manifest.dataset.image_shape, BATCH, count=manifest.count, limit_s=1.0)
+        return Figures(samples_per_s=rate.samples_per_s, seconds=1.0)
+    return _ceiling(side, store) if side.ceiling else _reader(side, store)
+
+
+def _files(store: Path) -> list[Path]:
+    manifest = Manifest.read(store)
+    return get_format(manifest.format).data_files(store)
+
+
+def _prepare(side: Side, files: list[Path]) -> float:
+    if side.state == "cold":
+        evict(files)
+    else:
+        warm(files)
+    return _checked(side, files)
+
+
+def _checked(side: Side, files: list[Path]) -> float:
+    frac = resident(files).frac
+    assert frac is not None, "residency cannot be counted here"
+    good = frac <= COLD_MAX_FRAC if side.state == "cold" else frac >= 1 - COLD_MAX_FRAC
+    assert good, f"{side.name}: {frac:.1%} resident is not {side.state}"
+    return frac
+
+
+def _reader(side: Side, store: Path) -> Figures:
+    files = _files(store)
+    backend = parse_backend(side.backend)
+    open_reader(store, backend.reader, **dict(backend.options)).close()  # builds the index, if there is one
+    _prepare(side, files)
+    with open_reader(store, backend.reader, **dict(backend.options)) as reader:
+        count = reader.manifest.count
+        out = np.ones((BATCH, *reader.image_shape), np.uint8)
+        # LMDB's opening reads the labels through the mapping, and the kernel reads on behind them.
+        frac = _prepare(side, files)
+        for epoch in range(side.epochs):
+            order = np.random.default_rng([7, epoch]).permutation(count)[: int(count * side.share)]
+            batches = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
+            device, faults = _device_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+            start = time.perf_counter()
+            if side.planned:
+                reader.plan(batches)
+            done = sum(reader.fetch_into(batch, out) for batch in batches)
+            seconds = time.perf_counter() - start
+        return Figures(
+            samples_per_s=len(order) / seconds,
+            seconds=seconds,
+            amplification=(_device_bytes() - device) / done,
+            major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
+            resident_frac=frac,
+            private_mib=_private_mib(),
+            notes=json.dumps(reader.notes()),
+        )
+
+
+def _ceiling(side: Side, store: Path) -> Figures:
+    """Read the store's one file past the page cache with 16 threads: samples at random, or all in a row."""
+    (path,) = _files(store)
+    manifest = Manifest.read(store)
+    size = path.stat().st_size // mmap.PAGESIZE * mmap.PAGESIZE
+    start = time.perf_counter()
+    if side.ceiling == "sequential":
+        done = _read_direct(path, SEQUENTIAL_BYTES, range(0, size, SEQUENTIAL_BYTES))
+        seconds = time.perf_counter() - start
+        return Figures(samples_per_s=manifest.count / seconds, seconds=seconds)
+    # As many pages as the sample lies on.
+    page = mmap.PAGESIZE
+    request = -(-manifest.dataset.image_bytes // page) * page + page
+    places = np.random.default_rng(3).permutation(size // request)[: int(manifest.count * side.share)]
+    done = _read_direct(path, request, (places * request).tolist())
+    seconds = time.perf_counter() - start
+    return Figures(samples_per_s=done / request / seconds, seconds=seconds)
+
+
+def _read_direct(path: Path, request: int, offsets: Iterable[int]) -> int:
+    todo, lock, totals = iter(offsets), threading.Lock(), [0] * 16
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECT)
+
+    def work(number: int) -> None:
+        with mmap.mmap(-1, request) as buffer:
+            while True:
+                with lock:
+                    offset = next(todo, None)
+                if offset is None:
+                    return
+                totals[number] += os.preadv(handle, [buffer], offset)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.close(handle)
+    return sum(totals)
+
+
+def _device_bytes() -> int:
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("read_bytes:")))
+
+
+def _private_mib() -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon:"))) / 1024
+
+
+def in_fresh_process(side: Side) -> Figures:
+    """Run `measure` in a new interpreter."""
+    command = [sys.executable, "-m", "tests.benchmarks.bench_direct", "--side", json.dumps(asdict(side))]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return Figures(**json.loads(text.splitlines()[-1]))
+
+
+def interval(values: list[float]) -> str:
+    """Return the median and its bootstrap interval in words."""
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(values, (2000, len(values))), axis=1)
+    low, high = np.percentile(medians, (2.5, 97.5))
+    return f"{np.median(values):.2f} [{low:.2f}, {high:.2f}]"
+
+
+Claims = list[tuple[str, str, str, float]]
+"""What is claimed: words, the side, the side or sides ("a|b": the better) it is held against, the least ratio."""
+
+
+def table(title: str, sides: list[Side], claims: Claims, rounds: int) -> None:
+    """Measure the sides in interleaved rounds and print rates and shares."""
+    print(f"\n## {title}")
+    found: dict[str, list[Figures]] = {side.name: [] for side in sides}
+    for number in range(rounds):
+        for side in sides[number % len(sides) :] + sides[: number % len(sides)]:
+            found[side.name].append(in_fresh_process(side))
+    for name, runs in found.items():
+        median = functools.partial(_median, runs)
+        print(
+            f"{name:42} {median('samples_per_s'):12,.0f} samples/s  amplification {median('amplification'):6.2f}"
+            f"  major faults {median('major_faults'):6.0f}  private {median('private_mib'):5.0f} MiB"
+        )
+    for words, side, against, least in claims:
+        others = [found[name] for name in against.split("|")]
+        best = max(others, key=lambda runs: _median(runs, "samples_per_s"))
+        ratios = [a.samples_per_s / b.samples_per_s for a, b in zip(found[side], best, strict=True)]
+        verdict = "met" if float(np.median(ratios)) >= least else "MISSED"
+        print(f"  {words}: {interval(ratios)} (asked: {least}) {verdict}", flush=True)
+
+
+def _median(runs: list[Figures], name: str) -> float:
+    return float(np.median([getattr(run, name) for run in runs]))
+
+
+def cold_imagenet(stores: Path, rounds: int) -> None:
+    """Point 1 of what the readers must show."""
+    store = str(stores / "imagenet-train-size4000" / "lmdb+raw")
+    for take, share in TAKES:
+        sides = [
+            Side(name="device, 16 at a time", store=store, ceiling="device", share=share),
+            Side(name="lmdb:direct", store=store, backend="lmdb:direct", share=share),
+            Side(
+                name="lmdb:direct, no plan",
+                store=store,
+                backend="lmdb:direct",
+                share=share,
+                planned=False,
+            ),
+            Side(name="lmdb, readahead on", store=store, backend="lmdb", share=share),
+        ]
+        claims: Claims = [
+            ("of the device", "lmdb:direct", "device, 16 at a time", 0.9),
+            ("times LMDB with readahead", "lmdb:direct", "lmdb, readahead on", 5 if share < 1 else 0),
+        ]
+        if share < 1:
+            # A whole epoch at 250 samples/s would take most of the time and say the same.
+            sides.append(
+                Side(name="lmdb, readahead off", store=store, backend="lmdb?readahead=off", share=share)
+            )
+            claims.append(("times LMDB without readahead", "lmdb:direct", "lmdb, readahead off", 20))
+        table(f"1. ImageNet-256, cold, {take}", sides, claims, rounds)
+
+
+def cold_cifar(stores: Path, rounds: int) -> None:
+    """Point 2."""
+    store = str(stores / "cifar10-train-size50000" / "lmdb+raw")
+    for take, share in TAKES:
+        sides = [
+            Side(name="the file in a row", store=store, ceiling="sequential"),
+            Side(name="lmdb:direct", store=store, backend="lmdb:direct", share=share),
+            Side(name="lmdb, readahead on", store=store, backend="lmdb", share=share),
+            Side(name="lmdb, readahead off", store=store, backend="lmdb?readahead=off", share=share),
+        ]
+        better = "lmdb, readahead on|lmdb, readahead off"
+        claims: Claims = [
+            ("times the better setting of LMDB", "lmdb:direct", better, 3 if share < 1 else 1.6)
+        ]
+        if share == 1:
+            claims.insert(0, ("of one pass over the file", "lmdb:direct", "the file in a row", 0.85))
+        table(f"2. CIFAR-10, cold, {take}", sides, claims, rounds)
+
+
+def warm_readers(stores: Path, rounds: int) -> None:
+    """Point 3: the first epoch of a fresh process, and the third."""
+    for folder, least in (("imagenet-train-size4000", 0.8), ("cifar10-train-size50000", 0.6)):
+        for epochs in (1, 3):
+            lmdb, hdf5 = (str(stores / folder / f"{name}+raw") for name in ("lmdb", "hdf5"))
+            sides = [Side(name="gather", store=lmdb, ceiling="gather")]
+            for name, store in (("lmdb", lmdb), ("hdf5", hdf5)):
+                for backend in (f"{name}:direct", name):
+                    sides.append(
+                        Side(name=backend, store=store, backend=backend, state="warm", epochs=epochs)
+                    )
+            claims: Claims = [
+                (f"{name} of the gather rate", name, "gather", least)
+                for name in ("lmdb:direct", "hdf5:direct")
+            ]
+            table(f"3. {folder}, warm, epoch {epochs} of a process", sides, claims, rounds)
+
+
+def other_readers(stores: Path, rounds: int) -> None:
+    """Point 4."""
+    store = str(stores / "imagenet-train-size4000" / "hdf5+raw")
+    sides = [
+        Side(name="device, 16 at a time", store=store, ceiling="device"),
+        Side(name="hdf5:direct", store=store, backend="hdf5:direct"),
+        Side(name="hdf5", store=store, backend="hdf5"),
+    ]
+    table(
+        "4. HDF5, ImageNet-256, cold, epoch",
+        sides,
+        [("of the device", "hdf5:direct", "device, 16 at a time", 0.85)],
+        rounds,
+    )
+
+
+PARTS: dict[str, Callable[[Path, int], None]] = {
+    "1": cold_imagenet,
+    "2": cold_cifar,
+    "3": warm_readers,
+    "4": other_readers,
+}
+
+
+def make_stores(stores: Path) -> None:
+    """Convert what is missing."""
+    for dataset, size, backends in (
+        ("imagenet", 4000, ["lmdb", "hdf5"]),
+        ("cifar10", 50_000, ["lmdb", "hdf5"]),
+    ):
+        options = ["--dataset", dataset, "--size", str(size), "--out", str(stores)]
+        subprocess.run([sys.executable, "-m", "storebench", "convert", *backends, *options], check=True)
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two rounds: to see that it runs")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--stores", type=Path, default=Path(tempfile.gettempdir()) / "storebench-bench")
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.side:
+        print(json.dumps(asdict(measure(Side(**json.loads(options.side))))))
+        return
+    make_stores(options.stores)
+    for name, part in PARTS.items():
+        if options.only in (None, name):
+            part(options.stores, 2 if options.quick else options.rounds)
+
+
+if __name__ == "__main__":
+    main()
