@@ -261,9 +261,10 @@ class Ceilings:
     Attributes
     ----------
     gather_samples_per_s
-        numpy.take(..., out=) of the same samples from one array in memory, same process.
+        numpy.take(..., out=) of the same samples from one array in memory, same process:
+        the yardstick of a warm reader (`storebench.probes.gather`).
     memory_bytes_per_s
-        The same gather in bytes.
+        The same without numpy's second copy: the ceiling of one thread.
     device_random_1_bytes_per_s, device_random_16_bytes_per_s
         O_DIRECT reads of one payload's size at random offsets, 1 and 16 at a time.
     device_sequential_bytes_per_s

@@ -1,20 +1,39 @@
-"""The ceiling of every warm reader: gathering the same samples from one array in memory."""
+"""The two rates that every warm reader is held against: numpy's gather, and what memory itself gives.
+
+The gather rate is ``numpy.take(array, indices, axis=0, out=batch)``, the plain
+way to collect a batch from an array. It is a yardstick, not the physical
+limit: numpy's default mode checks the indices through a second copy. The same
+call with ``mode="clip"`` writes into the batch at once; that one is the
+ceiling which no reader of one thread can be above.
+"""
 
 import math
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 MAX_ARRAY_BYTES = 256 << 20
+ROUNDS = 4
+
+Mode = Literal["raise", "clip"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatherRate:
-    """What `numpy.take` reached in this process."""
+    """What `numpy.take` reached in this process.
+
+    Attributes
+    ----------
+    samples_per_s
+        The gather rate: numpy's default mode.
+    memory_bytes_per_s
+        The ceiling: the same without numpy's second copy.
+    """
 
     samples_per_s: float
-    bytes_per_s: float
+    memory_bytes_per_s: float
 
 
 def gather_rate(
@@ -26,7 +45,7 @@ def gather_rate(
     limit_s: float = 0.5,
     seed: int = 0,
 ) -> GatherRate:
-    """Gather shuffled uint8 samples into one batch buffer, one thread, for `limit_s`.
+    """Gather shuffled uint8 samples into one batch buffer, one thread, for `limit_s` in all.
 
     Parameters
     ----------
@@ -42,25 +61,27 @@ def gather_rate(
     out = np.ones((batch_size, *sample_shape), np.uint8)
     rng = np.random.default_rng(seed)
     order = rng.permutation(-(-rows // batch_size) * batch_size).reshape(-1, batch_size) % rows
-    _gather_for(array, order, out, 0.1 * limit_s)
-    batches, took_s = _gather_for(array, order, out, limit_s)
-    per_s = batches * batch_size / took_s
-    return GatherRate(samples_per_s=per_s, bytes_per_s=per_s * sample_bytes)
+    best: dict[Mode, float] = {"raise": 0.0, "clip": 0.0}
+    for _ in range(ROUNDS):
+        for mode in best:  # in turn, so that a slow moment hits both
+            rate = batch_size * _gather_for(array, order, out, mode, limit_s / ROUNDS / len(best))
+            best[mode] = max(best[mode], rate)
+    return GatherRate(samples_per_s=best["raise"], memory_bytes_per_s=max(best.values()) * sample_bytes)
 
 
 def _gather_for(
     array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
     order: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     out: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
+    mode: Mode,
     limit_s: float,
-) -> tuple[int, float]:
-    """Return how many batches were gathered, and the seconds that it took."""
+) -> float:
+    """Return the batches gathered in a second."""
     done = 0
     started = time.perf_counter()
     while True:
-        # "clip" writes into `out` at once; the default checks the indices through a copy.
-        np.take(array, order[done % len(order)], axis=0, out=out, mode="clip")
+        np.take(array, order[done % len(order)], axis=0, out=out, mode=mode)
         done += 1
         took_s = time.perf_counter() - started
         if took_s >= limit_s:
-            return done, took_s
+            return done / took_s
