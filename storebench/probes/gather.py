@@ -61,12 +61,12 @@ def gather_rate(
     out = np.ones((batch_size, *sample_shape), np.uint8)
     rng = np.random.default_rng(seed)
     order = rng.permutation(-(-rows // batch_size) * batch_size).reshape(-1, batch_size) % rows
-    best: dict[Mode, float] = {"raise": 0.0, "clip": 0.0}
-    for _ in range(ROUNDS):
-        for mode in best:  # in turn, so that a slow moment hits both
-            rate = batch_size * _gather_for(array, order, out, mode, limit_s / ROUNDS / len(best))
-            best[mode] = max(best[mode], rate)
-    return GatherRate(samples_per_s=best["raise"], memory_bytes_per_s=max(best.values()) * sample_bytes)
+    gather, memory = 0.0, 0.0
+    slice_s = limit_s / ROUNDS / 2
+    for _ in range(ROUNDS):  # in turn, so that a slow moment hits both
+        gather = max(gather, batch_size * _gather_for(array, order, out, "raise", slice_s))
+        memory = max(memory, batch_size * _gather_for(array, order, out, "clip", slice_s))
+    return GatherRate(samples_per_s=gather, memory_bytes_per_s=max(gather, memory) * sample_bytes)
 
 
 def _gather_for(
