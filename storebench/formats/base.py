@@ -5,7 +5,7 @@ in an order, and gives them back by index. It decides nothing else: the order
 of reading, the decoding and the augmentation belong to the harness, so that
 every format trains the same network on the same batches.
 
-``tests/contracts/format_contract.py`` is the test suite of this contract; a
+`storebench.testing.contract` is the test suite of this contract; a
 third party's format inherits it.
 """
 

@@ -93,8 +93,9 @@ class KeyValueReader(Reader):
         self._release()
 
     def _row_slices(self, count: int) -> list[slice]:
-        size = self._image_bytes
-        self._rows += [slice(row * size, (row + 1) * size) for row in range(len(self._rows), count)]
+        if len(self._rows) < count:
+            size = self._image_bytes
+            self._rows = [slice(row * size, (row + 1) * size) for row in range(count)]
         return self._rows
 
     def _read_labels(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

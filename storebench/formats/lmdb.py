@@ -99,22 +99,24 @@ class LmdbWriter(Writer):
 
 @dataclass(kw_only=True)
 class _Shared:
-    """An open environment and how many readers of this process use it."""
+    """An open environment, who opened it, and how many of its readers use it."""
 
     env: Any
     readahead: bool
-    users: int
+    process: int
+    users: int = 0
 
 
-_open_envs: dict[tuple[int, Path], _Shared] = {}
-"""By process and store: py-lmdb refuses to open one file twice in one process."""
+_open_envs: dict[tuple[int, int], _Shared] = {}
+"""By device and inode, because py-lmdb refuses to open one file twice in one process."""
 
 
-def _acquire(store: Path, readahead: bool) -> Any:
-    shared = _open_envs.get((os.getpid(), store))
+def _acquire(store: Path, readahead: bool) -> _Shared:
+    _close_inherited()
+    shared = _open_envs.get(_identity(store))
     if shared is None:
-        shared = _Shared(env=_open_env(store, readahead), readahead=readahead, users=0)
-        _open_envs[os.getpid(), store] = shared
+        shared = _Shared(env=_open_env(store, readahead), readahead=readahead, process=os.getpid())
+        _open_envs[_identity(store)] = shared
     elif shared.readahead != readahead:
         raise UsageError(
             "the store is already open in this process with another readahead",
@@ -122,21 +124,33 @@ def _acquire(store: Path, readahead: bool) -> Any:
             hint="Close that reader first: LMDB opens a file once a process.",
         )
     shared.users += 1
-    return shared.env
+    return shared
 
 
-def _surrender(store: Path) -> None:
-    shared = _open_envs[os.getpid(), store]
+def _surrender(shared: _Shared) -> None:
     shared.users -= 1
-    if shared.users == 0:
-        del _open_envs[os.getpid(), store]
+    if shared.users == 0 and shared.process == os.getpid():
+        for key in [key for key, value in _open_envs.items() if value is shared]:
+            del _open_envs[key]
         shared.env.close()
+
+
+def _close_inherited() -> None:
+    """Close what a parent had open when it forked: py-lmdb would take it for this process's own."""
+    for key in [key for key, shared in _open_envs.items() if shared.process != os.getpid()]:
+        _open_envs.pop(key).env.close()
+
+
+def _identity(store: Path) -> tuple[int, int]:
+    path = store / DATA_FILE
+    if not path.is_file():
+        raise damaged("the file is missing", path)
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def _open_env(store: Path, readahead: bool) -> Any:
     path = store / DATA_FILE
-    if not path.is_file():
-        raise damaged("the file is missing", path)
     try:
         env = lmdb.open(
             str(store), readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
@@ -164,8 +178,8 @@ class LmdbGetReader(KeyValueReader):
         readahead = self.options.get("readahead", "on")
         if readahead not in ("on", "off"):
             raise UsageError(f"readahead is on or off, not {readahead!r}")
-        self._key = self.store.resolve()
-        self._txn = _acquire(self._key, readahead == "on").begin(buffers=True)
+        self._shared = _acquire(self.store, readahead == "on")
+        self._txn = self._shared.env.begin(buffers=True)
         get: Callable[[bytes], Value | None] = self._txn.get
         return get
 
@@ -173,7 +187,7 @@ class LmdbGetReader(KeyValueReader):
         if self._txn is not None:
             self._txn.abort()
             self._txn = None
-            _surrender(self._key)
+            _surrender(self._shared)
 
     def notes(self) -> dict[str, str]:
         """Say which readahead was used."""

@@ -1,8 +1,10 @@
 """Decoded pixels in one array in memory: what every store would like to be as fast as."""
 
 import contextlib
+import multiprocessing
 import os
 from collections.abc import Mapping
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import IO, cast
 
@@ -152,6 +154,9 @@ class MemoryNativeReader(MemoryPythonReader):
         import torch
 
         super().__init__(store, manifest, options)
+        if isinstance(multiprocessing.current_process(), ForkProcess):
+            # ATen's threads did not come along, and it would wait for them for ever.
+            torch.set_num_threads(1)
         self._torch = torch
         self._tensor: torch.Tensor | None = torch.from_numpy(self.pixels)
 
