@@ -1,15 +1,29 @@
-"""Write a report's files from results: tables, plots, the page."""
+"""Write a report's files from results: tables, plots, the page and its Markdown twin."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.errors import from_os_error
-from storebench.report.analysis import Paths, load_results
-from storebench.report.cells import by_dataset, summarise
-from storebench.report.labels import dataset_slug
-from storebench.report.plots.steptime import plot_step_time
+from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
+from storebench.report.analysis import Paths
+from storebench.report.catalog import plots
+from storebench.report.cells import CellSummary, by_dataset, summarise
+from storebench.report.findings import Finding
+from storebench.report.frame import to_frame
+from storebench.report.headline import headline
+from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug, setting_label
+from storebench.report.page import Content, Section, html, markdown
+from storebench.report.paper import factor_lines, then_and_now
 from storebench.report.plots.style import save
+from storebench.report.recommend import recommend
 from storebench.report.tables import Table, dataset_tables
+from storebench.report.validate import Sourced, read_all, validate_records
+from storebench.report.verdict import judge_all
+
+MOST_TABLES = 40
+"""Tables of one dataset on the page; a matrix of hundreds of settings is read from the CSV files."""
+
+MOST_VERDICTS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,37 +32,134 @@ class Report:
 
     Attributes
     ----------
+    answer
+        The answer in one sentence.
     tables
         The tables of every dataset, in order.
     files
         Every file, the page first.
+    failed, invalid
+        Cells that failed, and cells that did not validate.
     """
 
+    answer: str
     tables: tuple[Table, ...]
     files: tuple[Path, ...]
+    failed: int
+    invalid: int
 
 
-def write_report(results: Paths, out: Path) -> Report:
-    """Write the report of `results` into the folder `out`."""
-    groups = by_dataset(summarise(load_results(results)))
-    tables: list[Table] = []
-    files: list[Path] = []
+def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> Report:
+    """Write the report of `results` into the folder `out`.
+
+    Raises
+    ------
+    DataNotFoundError
+        There are no whole records.
+    IntegrityError
+        The results do not validate and `allow_invalid` is not set.
+    """
+    records, findings = read_all(results)
+    if not records:
+        raise DataNotFoundError(
+            "there is no whole record", where=str(results), hint="Run the scenario again, or with --resume."
+        )
+    findings = [*findings, *validate_records(records)]
+    if findings and not allow_invalid:
+        raise IntegrityError(
+            f"{len(findings)} findings, the first: {findings[0]}",
+            hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
+        )
+    content = gather(records, findings)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for cells in groups.values():
-            slug = dataset_slug(cells[0].cell)
-            found = dataset_tables(cells)
-            for number, table in enumerate(found):
-                stem = f"table-{slug}" + (f"-{number + 1}" if len(found) > 1 else "")
-                for suffix, text in (
-                    (".md", table.to_markdown()),
-                    (".csv", table.to_csv()),
-                    (".tex", table.to_latex()),
-                ):
-                    (out / f"{stem}{suffix}").write_text(text, encoding="utf-8")
-                    files.append(out / f"{stem}{suffix}")
-            tables += found
-            files += save(plot_step_time(cells), out / f"step-time-{slug}")
+        files = tuple(_write(content, out))
     except OSError as error:
         raise from_os_error(error, out) from error
-    return Report(tables=tuple(tables), files=tuple(files))
+    return Report(
+        answer=content.headline.answer,
+        tables=tuple(table for section in content.sections for table in section.tables),
+        files=files,
+        failed=sum(1 for cell in content.cells if cell.failure),
+        invalid=sum(1 for cell in content.cells if cell.invalid),
+    )
+
+
+def gather(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Content:
+    """Return everything that a report of `records` says, its plots drawn."""
+    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
+    cells = summarise(to_frame(records), invalid)
+    sound = [cell for cell in cells if not cell.invalid] or cells
+    answer = headline(sound)
+    lead = answer.panel.first if answer.panel else None
+    groups = sorted(by_dataset(cells).values(), key=lambda group: _weight(group, lead))
+    slugs = _unique([dataset_slug(group[0].cell) for group in groups])
+    places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
+    return Content(
+        headline=answer,
+        sections=tuple(
+            _section(group, slug, many=len(places) > 1) for group, slug in zip(groups, slugs, strict=True)
+        ),
+        claims=tuple(then_and_now(sound)),
+        factors=tuple(_factor_texts(sound)),
+        cells=tuple(cells),
+        environments=tuple(places.values()),
+        findings=tuple(findings),
+    )
+
+
+def _weight(group: Sequence[CellSummary], lead: CellSummary | None) -> tuple[bool, str]:
+    """Return a key that puts the dataset of the headline first."""
+    return lead is None or group[0].dataset_key != lead.dataset_key, dataset_label(group[0].cell)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    return [
+        f"{name}-{names[:n].count(name) + 1}" if name in names[:n] else name for n, name in enumerate(names)
+    ]
+
+
+def _factor_texts(cells: Sequence[CellSummary]) -> list[str]:
+    return [
+        f"{dataset_label(group[0].cell)}: {text}"
+        for group in by_dataset(cells).values()
+        for _, text in factor_lines(group)
+    ]
+
+
+def _section(cells: Sequence[CellSummary], slug: str, *, many: bool) -> Section:
+    first = cells[0]
+    verdicts = judge_all(cells)
+    judged = [cell for cell in cells if cell.key in verdicts]
+    title = dataset_label(first.cell) + (f" (machine {first.environment_key})" if many else "")
+    return Section(
+        title=title,
+        slug=slug,
+        environment_key=first.environment_key,
+        caveats=tuple(caveats(cells)),
+        tables=tuple(dataset_tables(cells)),
+        plots=tuple(plots(cells, slug)),
+        advice=tuple(recommend(cells)),
+        verdicts=tuple(
+            (backend_label(c.backend), setting_label(c.cell), verdicts[c.key]) for c in judged[:MOST_VERDICTS]
+        ),
+    )
+
+
+def _write(content: Content, out: Path) -> Iterator[Path]:
+    for name, text in (("report.html", html(content)), ("report.md", markdown(content))):
+        (out / name).write_text(text, encoding="utf-8")
+        yield out / name
+    for section in content.sections:
+        yield from _write_tables(section, out)
+        for plot in section.plots:
+            yield from save(plot.ax, out / plot.name)
+
+
+def _write_tables(section: Section, out: Path) -> Iterator[Path]:
+    for number, table in enumerate(section.tables, start=1):
+        stem = f"table-{section.slug}" + (f"-{number}" if len(section.tables) > 1 else "")
+        texts = {".md": table.to_markdown(), ".csv": table.to_csv(), ".tex": table.to_latex()}
+        for suffix, text in texts.items():
+            (out / f"{stem}{suffix}").write_text(text, encoding="utf-8")
+            yield out / f"{stem}{suffix}"

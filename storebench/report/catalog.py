@@ -1,6 +1,7 @@
 """Which plots a dataset's results can make, each with its question and its answer in words."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +10,13 @@ from matplotlib.axes import Axes
 
 from storebench.report.analysis import load_steps
 from storebench.report.cells import CellSummary, Panel, panels
-from storebench.report.factors import break_even
+from storebench.report.factors import BreakEven, break_even
 from storebench.report.frame import CELL_COLUMNS
 from storebench.report.headline import headline, main_panel
 from storebench.report.labels import (
     backend_label,
     caveats,
     common_setting,
-    dataset_slug,
     duration,
     number,
     percent,
@@ -52,15 +52,11 @@ class Plot:
     ax: Axes
 
 
-Draw = Callable[[Sequence[CellSummary]], Axes]
-
-
-def plots(cells: Sequence[CellSummary]) -> list[Plot]:
+def plots(cells: Sequence[CellSummary], slug: str) -> list[Plot]:
     """Return every plot that the cells of one dataset can make, the most telling one first."""
     panel = main_panel(panels(cells))
     if panel is None:
         return []
-    slug = dataset_slug(panel.first.cell)
     drawn = [*_of_cells(panel, cells), *_of_steps(panel)]
     return [
         Plot(name=f"{name}-{slug}", question=question, answer=answer, ax=ax)
@@ -78,8 +74,7 @@ def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[tuple[str,
         plot_throughput(main),
     )
     yield "step-time", "Where does a step's time go?", _step_answer(panel), plot_step_time(states)
-    codecs = {(cell.cell.format, cell.cell.codec) for cell in panel.measured if cell.cell.format != "memory"}
-    if len({c for c, _ in codecs}) > 1 and len({k for _, k in codecs}) > 1 and len(codecs) > 2:
+    if _crossed(panel):
         question = "What does the container cost, and what the codec?"
         yield "container-codec", question, codec_answer(panel.measured), plot_container_codec(panel.measured)
     workers = [cell for cell in _alike(panel, cells, "workers") if not cell.is_null]
@@ -93,15 +88,7 @@ def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[tuple[str,
         yield "size", "What does speed cost in space?", _size_answer(panel.measured), plot_size(main)
     if paying := break_even(panel):
         question = "After how many epochs does converting PNG files pay?"
-        fewest = (
-            min((one.epochs.mid, one) for one in paying if one.epochs)
-            if any(one.epochs for one in paying)
-            else None
-        )
-        answer = "No store is proven to save time over PNG files, so no conversion pays."
-        if fewest is not None and fewest[1].epochs:
-            answer = f"{backend_label(fewest[1].cell.backend)} has won back its build time first, after {with_interval(fewest[1].epochs)} epochs."
-        yield "break-even", question, answer, plot_break_even(main)
+        yield "break-even", question, _paying_answer(paying), plot_break_even(main)
 
 
 def _of_steps(panel: Panel) -> Iterator[tuple[str, str, str, Axes]]:
@@ -126,6 +113,13 @@ def _of_steps(panel: Panel) -> Iterator[tuple[str, str, str, Axes]]:
 def _has_steps(cell: CellSummary) -> bool:
     path = cell.usable[0]["steps_path"]
     return path is not None and Path(path).is_file()
+
+
+def _crossed(panel: Panel) -> bool:
+    """Whether some container was measured with two codecs and some codec in two containers."""
+    pairs = {(cell.cell.format, cell.cell.codec) for cell in panel.measured}
+    containers, codecs = (Counter(pair[side] for pair in pairs) for side in (0, 1))
+    return max(containers.values()) > 1 and max(codecs.values()) > 1
 
 
 def _limited(cells: Sequence[CellSummary]) -> list[CellSummary]:
@@ -199,6 +193,16 @@ def _size_answer(cells: Sequence[CellSummary]) -> str:
     )
     (small, first), (large, last) = ranked[0], ranked[-1]
     return f"{backend_label(last)} takes {number(large / small)} times the space of {backend_label(first)}."
+
+
+def _paying_answer(found: Sequence[BreakEven]) -> str:
+    paid = [(one.epochs, one.cell.backend) for one in found if one.epochs is not None]
+    if not paid:
+        return "No store is proven to save time over PNG files, so no conversion pays."
+    epochs, backend = min(paid, key=lambda pair: pair[0].mid)
+    return (
+        f"{backend_label(backend)} has won back its build time first, after {with_interval(epochs)} epochs."
+    )
 
 
 def _tail_answer(panel: Panel) -> str:

@@ -8,7 +8,15 @@ from storebench.report.factors import break_even
 from storebench.report.frame import CELL_COLUMNS
 from storebench.report.headline import main_panel
 from storebench.report.intervals import Ratio, ratios
-from storebench.report.labels import backend_label, dataset_label, number, setting_label, size, with_interval
+from storebench.report.labels import (
+    backend_label,
+    dataset_label,
+    number,
+    percent,
+    setting_label,
+    size,
+    with_interval,
+)
 from storebench.report.verdict import BOUND_FRAC, Bound, judge_all
 from storebench.stats import Verdict
 

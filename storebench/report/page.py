@@ -1,0 +1,209 @@
+"""The report for people: one HTML page that needs nothing but itself, and the same in Markdown."""
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from storebench._version import __version__
+from storebench.report.catalog import Plot
+from storebench.report.cells import CellSummary
+from storebench.report.findings import Finding
+from storebench.report.headline import QUESTION, Headline
+from storebench.report.labels import backend_label, caveats, dataset_label, setting_label
+from storebench.report.method import method
+from storebench.report.paper import Claim
+from storebench.report.plots.style import svg_bytes
+from storebench.report.recommend import RULES, Advice
+from storebench.report.tables import Table, mark
+from storebench.report.verdict import CellVerdict
+from storebench.results import Environment
+from storebench.units import METRICS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """What the report says of one dataset on one machine."""
+
+    title: str
+    slug: str
+    environment_key: str
+    caveats: tuple[str, ...]
+    tables: tuple[Table, ...]
+    plots: tuple[Plot, ...]
+    advice: tuple[Advice, ...]
+    verdicts: tuple[tuple[str, str, CellVerdict], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """Everything that the page and its Markdown twin say."""
+
+    headline: Headline
+    sections: tuple[Section, ...]
+    claims: tuple[Claim, ...]
+    factors: tuple[str, ...]
+    cells: tuple[CellSummary, ...]
+    environments: tuple[Environment, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """Something that must be seen on the first screen."""
+
+    kind: str
+    text: str
+
+
+RAW_COLUMNS = (
+    ("data wait, s", "data_wait_s"),
+    ("copy, s", "h2d_s"),
+    ("compute, s", "compute_s"),
+    ("overhead, s", "overhead_s"),
+    ("timed, s", "timed_s"),
+    ("fetch, s", "fetch_s"),
+    ("decode, s", "decode_s"),
+    ("prep, s", "prep_s"),
+    ("hand-over, s", "handover_s"),
+    ("wait p99, ms", "data_wait_p99_ns"),
+    ("longest wait, ms", "data_wait_max_ns"),
+    ("first batch, s", "time_to_first_batch_s"),
+    ("open, s", "open_s"),
+    ("device reads, MiB", "device_read_bytes"),
+    ("major faults", "major_faults"),
+    ("resident before", "resident_frac_before"),
+    ("resident after", "resident_frac_after"),
+    ("test accuracy", "test_accuracy"),
+)
+"""Head of a column of the page's table of all cells, and the figure in it."""
+
+_FACTORS = {"data_wait_p99_ns": 1e-6, "data_wait_max_ns": 1e-6, "device_read_bytes": 2.0**-20}
+_MOST_NAMED = 8
+
+
+def flags(content: Content) -> list[Flag]:
+    """Return what is failed, unproven or not real, for the first screen."""
+    cells = content.cells
+    failed = [cell for cell in cells if cell.failure]
+    doubtful = [cell for cell in cells if not cell.failure and mark(cell).startswith("cache")]
+    found = [Flag(kind="note", text=text) for text in caveats(cells)]
+    if content.findings:
+        named = _names(cell for cell in cells if cell.invalid)
+        found.insert(
+            0,
+            Flag(
+                kind="bad",
+                text=f"{len(content.findings)} findings of validation: {named}. Do not rest anything on these cells.",
+            ),
+        )
+    if failed:
+        found.insert(
+            0, Flag(kind="bad", text=f"{len(failed)} of {len(cells)} cells failed: {_names(failed)}.")
+        )
+    if doubtful:
+        found.append(
+            Flag(
+                kind="note",
+                text=f"{len(doubtful)} cells whose cache state could not be verified: {_names(doubtful)}.",
+            )
+        )
+    return found
+
+
+def _names(cells: Iterable[CellSummary]) -> str:
+    names = [
+        f"{dataset_label(c.cell)} {backend_label(c.backend)} {c.cell.cache}"
+        + (f" ({c.failure})" if c.failure else "")
+        for c in cells
+    ]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return "; ".join(names[:_MOST_NAMED]) + more
+
+
+def raw_rows(cells: Sequence[CellSummary]) -> list[tuple[str, list[str]]]:
+    """Return (mark, texts) of every cell with its raw figures, medians over replicates."""
+    return [(mark(cell), _raw_row(cell)) for cell in cells]
+
+
+RAW_HEAD = (
+    "dataset",
+    "backend",
+    "cache",
+    "workers",
+    "setting",
+    "samples/s",
+    *(head for head, _ in RAW_COLUMNS),
+    "replicates",
+    "state",
+)
+
+
+def _raw_row(cell: CellSummary) -> list[str]:
+    figures = [_plain(cell.median(name), _FACTORS.get(name, 1.0)) for _, name in RAW_COLUMNS]
+    return [
+        dataset_label(cell.cell),
+        backend_label(cell.backend),
+        cell.cell.cache,
+        str(cell.cell.workers),
+        setting_label(cell.cell),
+        _plain(cell.median("samples_per_s")),
+        *figures,
+        str(len(cell.values("samples_per_s"))),
+        mark(cell) or "ok",
+    ]
+
+
+def _plain(value: float | None, factor: float = 1.0) -> str:
+    return "" if value is None else f"{value * factor:.5g}"
+
+
+def alt_text(plot: Plot) -> str:
+    """Return what somebody who cannot see a plot is told."""
+    return f"Plot: {plot.question} {plot.answer}"
+
+
+def _image(plot: Plot) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg_bytes(plot.ax)).decode()
+
+
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("storebench.report"),
+        autoescape=jinja2.select_autoescape(["html.j2"], default=False),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def _context(content: Content) -> dict[str, Any]:
+    return {
+        "content": content,
+        "question": QUESTION,
+        "flags": flags(content),
+        "method": method(content.cells),
+        "rules": RULES,
+        "version": __version__,
+        "backend_label": backend_label,
+        "alt_text": alt_text,
+    }
+
+
+def html(content: Content) -> str:
+    """Return the page: images, style and script are inside, nothing is fetched."""
+    template = _templates().get_template("report.html.j2")
+    return template.render(
+        **_context(content),
+        image=_image,
+        raw_head=RAW_HEAD,
+        raw_rows=raw_rows(content.cells),
+        metrics=METRICS.values(),
+    )
+
+
+def markdown(content: Content) -> str:
+    """Return the report for a pull request or a wiki; plots are linked as the PNG files beside it."""
+    return _templates().get_template("report.md.j2").render(**_context(content))
