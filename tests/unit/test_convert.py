@@ -92,7 +92,7 @@ def test_the_manifest_says_what_is_on_the_disk(stores: Path) -> None:
 
 
 def test_the_number_of_processes_changes_nothing_in_the_store(stores: Path) -> None:
-    dataset = Gradients(count=2500)
+    dataset = Gradients(count=1100)
     contents = []
     for processes in (1, 2, None):
         store = build(dataset, "png", stores, How(processes=processes, replace=Replace.YES))
@@ -119,7 +119,7 @@ def test_what_is_quickly_encoded_starts_no_process(stores: Path, own_pid: int) -
 
 
 def test_what_is_slowly_encoded_is_shared_out(stores: Path, own_pid: int, two_cores: None) -> None:
-    workers = workers_of(ProcessIds(count=600, slow_s=0.01), stores, processes=None)
+    workers = workers_of(ProcessIds(count=400, slow_s=0.01), stores, processes=None)
     assert own_pid in workers  # it tried first
     assert len(workers) > 2
 
