@@ -22,7 +22,9 @@ def class_folders(class_names: Sequence[str]) -> list[str]:
     folders: list[str] = []
     for label, name in enumerate(class_names):
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".") or "_"
-        folders.append(f"{safe}-{label}" if safe in folders else safe)
+        while safe in folders:
+            safe += f"-{label}"
+        folders.append(safe)
     return folders
 
 

@@ -1,0 +1,128 @@
+"""Every format on a disk that fills up, and on one that nobody may write to."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storebench.formats.registry import format_names, get_format
+from storebench.testing.stores import build_small_store
+
+STORING = [name for name in format_names() if get_format(name).info.borrows is None]
+READERS = [(name, reader) for name in STORING for reader in get_format(name).readers()]
+
+
+def run_mounted(mount: str, code: str, *arguments: object) -> str:
+    """In a mount namespace of its own, run the shell line `mount`, then `code` with `arguments`; return what it printed."""
+    if not _may_mount():
+        pytest.skip("mounting needs root with CAP_SYS_ADMIN")
+    script = f'set -e; {mount}; exec "$PYTHON" -c "$CODE" "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", *map(str, arguments)],
+        env={**os.environ, "PYTHON": sys.executable, "CODE": code},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@functools.cache
+def _may_mount() -> bool:
+    try:
+        probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"]
+        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+FILL_UP = """
+import shutil, sys
+from pathlib import Path
+from storebench.codecs import CODECS
+from storebench.errors import DiskFullError, from_os_error
+from storebench.formats.registry import get_format
+from storebench.manifest import StoreSpec
+from storebench.testing.stores import dataset_info, open_files
+
+name, codec, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3]) / "store"
+import numpy as np
+image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+payload = CODECS[codec].encode(image)
+spec = StoreSpec(dataset=dataset_info(3000, image.shape), format=name, codec=codec)
+get_format(name)
+before = open_files()
+folder.mkdir()
+try:
+    with get_format(name).writer(folder, spec) as writer:
+        for _ in range(3000):
+            writer.append(payload, 0)
+except OSError as error:
+    failure = from_os_error(error, folder)
+except DiskFullError as error:
+    failure = error
+assert isinstance(failure, DiskFullError), failure
+assert open_files() == before, open_files()
+shutil.rmtree(folder)
+print(failure)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("codec", ["raw", "jpeg"])
+@pytest.mark.parametrize("name", STORING)
+def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, codec: str, tmp_path: Path) -> None:
+    line = run_mounted(f"mount -t tmpfs -o size=2m none {tmp_path}", FILL_UP, name, codec, tmp_path)
+    assert "the disk is full" in line
+    assert line.count("\n") == 1
+
+
+READ_ALL = """
+import sys
+from pathlib import Path
+from storebench.testing.stores import read_digest
+
+store = Path(sys.argv[3])
+try:
+    (store / "probe").touch()
+except OSError:
+    print(read_digest(sys.argv[1], sys.argv[2], store, 0))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("name", "reader"), READERS)
+def test_a_read_only_disk_will_do(name: str, reader: str, tmp_path: Path) -> None:
+    store_format = get_format(name)
+    path = tmp_path / "store"
+    path.mkdir()
+    build_small_store(store_format, store_format.info.default_codec, path)
+    expected = run_mounted(
+        "true", READ_ALL.replace('(store / "probe").touch()', "raise OSError"), name, reader, path
+    )
+    remount = f"mount --bind {path} {path} && mount -o remount,bind,ro {path}"
+    assert run_mounted(remount, READ_ALL, name, reader, path) == expected != ""
+
+
+def test_a_folder_without_write_permission_will_do(tmp_path: Path) -> None:
+    # For those who are not root, on whom permissions have an effect.
+    for name, reader in READERS:
+        store_format = get_format(name)
+        path = tmp_path / f"{name}-{reader}"
+        path.mkdir()
+        small = build_small_store(store_format, store_format.info.default_codec, path)
+        try:
+            for entry in [path, *path.rglob("*")]:
+                entry.chmod(0o555 if entry.is_dir() else 0o444)
+            with small.open(reader) as opened:
+                assert len(opened.fetch(small.labels[:0])) == 0
+        finally:
+            for entry in [path, *path.rglob("*")]:
+                entry.chmod(0o755)
+            shutil.rmtree(path)

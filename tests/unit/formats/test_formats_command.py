@@ -1,0 +1,54 @@
+"""``storebench formats``: what it lists, and what it says where a library is missing."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from storebench.formats.registry import BUILTIN
+
+CompletedText = subprocess.CompletedProcess[str]
+
+
+def test_every_format_is_listed_with_its_traits(cli: Callable[..., CompletedText]) -> None:
+    rows = {row["name"]: row for row in json.loads(cli("formats", "--json").stdout)}
+    assert set(BUILTIN) <= set(rows)
+    assert rows["leveldb"]["readers"]["get"]["traits"]["processes"] == 1
+    assert set(rows["memory"]["readers"]) >= {"python", "native"}
+    assert "readahead" in rows["lmdb"]["readers"]["get"]["options"]
+    assert rows["files"]["default_codec"] == "png"
+
+
+def test_the_table_shows_the_defaults(cli: Callable[..., CompletedText]) -> None:
+    lines = cli("formats").stdout.splitlines()
+    hdf5 = next(line for line in lines if line.startswith("hdf5 "))
+    assert "raw*" in hdf5
+    assert "get*" in hdf5
+
+
+def test_a_missing_library_is_no_error(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['plyvel'] = None; sys.argv[1:] = ['formats']; "
+        "from storebench.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("leveldb "))
+    assert "pip install 'storebench[leveldb]'" in row
+    assert "the library 'plyvel', which is not installed" in done.stdout
+
+
+def test_using_a_format_whose_library_is_missing_says_what_to_install(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['lmdb'] = None; "
+        "sys.argv[1:] = ['convert', 'lmdb', '--dataset', 'mnist', '--synthetic', '--limit', '4']; "
+        "from storebench.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'storebench[lmdb]'" in done.stderr.splitlines()[-1]
