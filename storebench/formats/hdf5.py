@@ -1,6 +1,7 @@
 """HDF5: one file; a contiguous array of pixels, or a blob of payloads with their offsets."""
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,20 @@ DATA_FILE = "data.h5"
 BUFFER_BYTES = 4 << 20
 """Written at a time, and the chunk of the growing blob of payloads."""
 
+METADATA_BYTES = 1 << 20
+"""More than HDF5 needs for everything but the arrays."""
+
 SIEVE_BYTES = 1
 """HDF5 would read 64 KiB around each small image: amplification without a faster epoch."""
 
 
 class Hdf5Writer(Writer):
-    """Write ``data`` and ``label``, or ``payload``, ``offset`` and ``label``."""
+    """Write ``data`` and ``label``, or ``payload``, ``offset`` and ``label``.
+
+    HDF5 never meets a full disk: its room is reserved before it writes. A
+    write or close that fails inside HDF5 leaves handles that cannot be closed,
+    and crash the process in the end.
+    """
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
@@ -41,8 +50,10 @@ class Hdf5Writer(Writer):
         self._raw = spec.codec == "raw"
         self._pending: list[bytes] = []
         self._pending_bytes = self._flushed = 0
+        self._reserve()
         with write_errors(self._path, OSError):
-            self._file = h5py.File(self._path, "x", libver="v110")
+            self._file = h5py.File(self._path, "w", libver="v110")
+            self._reserve()  # creating the file emptied it
             self._file.attrs["codec"] = spec.codec
             self._file.attrs["class_names"] = list(spec.dataset.class_names)
             self._data = self._create_data()
@@ -63,13 +74,25 @@ class Hdf5Writer(Writer):
             self._file["label"] = np.asarray(self._labels, dtype=np.int64)
             if not self._raw:
                 self._file["offset"] = np.asarray(self._offsets, dtype=np.int64)
+            self._file.flush()
+            size = self._file.id.get_filesize()
             self._file.close()
+            if self._path.stat().st_size > size:
+                os.truncate(self._path, size)  # what was reserved and not needed
         sync_folder(self.folder)
 
     def abort(self) -> None:
         """Close the file, whatever HDF5 says to it."""
         with contextlib.suppress(OSError, RuntimeError):
             self._file.close()
+
+    def _reserve(self) -> None:
+        """Take the room for what is written next, and for closing."""
+        info = self.spec.dataset
+        chunks = -(-self._offsets[-1] // BUFFER_BYTES)
+        data = info.count * info.image_bytes if self._raw else chunks * BUFFER_BYTES
+        with write_errors(self._path, OSError), self._path.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, data + 16 * info.count + METADATA_BYTES)
 
     def _create_data(self) -> Any:
         if self._raw:
@@ -88,6 +111,7 @@ class Hdf5Writer(Writer):
                 self._data[self._flushed : self._flushed + len(rows)] = rows
                 self._flushed += len(rows)
             else:
+                self._reserve()
                 self._data.resize((self._offsets[-1],))
                 self._data[self._flushed :] = block
                 self._flushed += len(block)
