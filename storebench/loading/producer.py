@@ -36,26 +36,37 @@ class Producer:
         Where the batches' pixels go.
     worker
         Number of the worker that this producer runs in.
+    reader
+        An open reader to share with other producers, who opened it and will
+        close it; None opens one of its own.
     """
 
-    def __init__(self, job: LoadJob, allocate: Allocate = allocate_fresh, worker: int = LOOP_WORKER) -> None:
+    def __init__(
+        self,
+        job: LoadJob,
+        allocate: Allocate = allocate_fresh,
+        worker: int = LOOP_WORKER,
+        reader: Reader | None = None,
+    ) -> None:
         self.job = job
         self.worker = worker
         self._allocate = allocate
-        self._reader: Reader | None = None
+        self._reader = reader
+        self._owns_reader = reader is None
         self._scratch: Pixels | None = None
         self._ready: torch.Tensor | None = None
 
     def open(self) -> Opened:
         """Open the reader in this process, timed."""
         start = time.perf_counter_ns()
-        self._reader = open_backend(self.job)
+        if self._reader is None:
+            self._reader = open_backend(self.job)
         return Opened(pid=os.getpid(), open_ns=time.perf_counter_ns() - start, notes=self._reader.notes())
 
     def close(self) -> Opened:
         """Close the reader and say how it worked."""
         notes = self._reader.notes() if self._reader else {}
-        if self._reader is not None:
+        if self._reader is not None and self._owns_reader:
             self._reader.close()
         self._reader = None
         return Opened(pid=os.getpid(), open_ns=0, notes=notes)

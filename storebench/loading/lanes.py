@@ -1,0 +1,270 @@
+"""Producers beside the loop, each in a lane of its own: what the two sides say to each other, and when.
+
+The loop sends a lane the whole of its share of an epoch; the producer fills
+the lane's few batches in turn and hands each over, and fills one again only
+when the loop has said that it is done with it. Every lane is a queue in order,
+and the loop takes from the lanes in turn: so batches come in the plan's order
+whichever producer is faster.
+"""
+
+import collections
+import enum
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Opened
+from storebench.loading.loader import Loader, ReusedBuffer, requests_of
+from storebench.loading.producer import Allocate, Producer
+
+SLOTS = 3
+"""Batches that a lane has memory for: one with the loop, one ready, one being filled."""
+
+
+class Ask(enum.Enum):
+    """What the loop asks of a producer, beside its share of an epoch (a list of `BatchRequest`)."""
+
+    OPEN = enum.auto()
+    CLOSE = enum.auto()
+    RELEASE = enum.auto()
+    ABANDON = enum.auto()
+    STOP = enum.auto()
+
+
+class Channel(Protocol):
+    """One side's end of a lane: messages arrive in the order in which they were sent.
+
+    Attributes
+    ----------
+    lost
+        Whether the other side is known to be gone, so that nobody must wait for it.
+    """
+
+    lost: bool
+
+    def send(self, message: Any, /) -> None:
+        """Send without waiting for an answer."""
+
+    def receive(self) -> Any:
+        """Wait for the next message."""
+
+    def waiting(self) -> bool:
+        """Return whether a message has arrived."""
+
+
+class Slots:
+    """The memory of a lane's batches, as its producer sees it: a few buffers, some of them free.
+
+    The buffer that was freed last is filled first, because it is the one that
+    the processor's cache still holds: with batches of some megabytes that is
+    worth a fifth of the rate where the loop is quicker than the producer.
+    """
+
+    def __init__(self, buffers: Sequence[Allocate]) -> None:
+        self._buffers = buffers
+        self._free: list[Allocate] = []
+        self._lent: collections.deque[Allocate] = collections.deque()
+        self._current = buffers[0]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every buffer is lent."""
+        return not self._free
+
+    def reset(self) -> None:
+        """Take all buffers back: a new epoch begins."""
+        self._free = list(reversed(self._buffers))
+        self._lent.clear()
+
+    def lend(self) -> None:
+        """Choose the buffer of the next batch."""
+        self._current = self._free.pop()
+        self._lent.append(self._current)
+
+    def take_back(self) -> None:
+        """Free the buffer that was lent first: the loop asks for batches in order."""
+        self._free.append(self._lent.popleft())
+
+    def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return the chosen buffer, cut to `shape`: what the producer is given to allocate with."""
+        return self._current(shape)
+
+
+def serve(channel: Channel, producer: Producer, slots: Slots) -> None:
+    """Do what the loop asks until it says stop: what runs in a producer's thread or process."""
+    message = channel.receive()
+    while message is not Ask.STOP:
+        if isinstance(message, Ask):
+            _answer(channel, producer, message)
+            message = channel.receive()
+        else:
+            message = _serve_share(channel, producer, slots, message) or channel.receive()
+
+
+def _answer(channel: Channel, producer: Producer, asked: Ask) -> None:
+    if asked is Ask.OPEN:
+        channel.send(_attempt(producer.open))
+    elif asked is Ask.CLOSE:
+        channel.send(_attempt(producer.close))
+    elif asked is Ask.ABANDON:
+        channel.send(Ask.ABANDON)
+    # RELEASE comes here for the last batches of a share; the next share takes everything back anyway.
+
+
+def _serve_share(
+    channel: Channel, producer: Producer, slots: Slots, requests: Sequence[BatchRequest]
+) -> Ask | None:
+    """Make the batches of an epoch's share; return what the loop wants instead, if it does so on the way."""
+    slots.reset()
+    for request in requests:
+        while channel.waiting() or slots.exhausted:
+            asked: Ask = channel.receive()
+            if asked is not Ask.RELEASE:
+                return asked
+            slots.take_back()
+        slots.lend()
+        channel.send(_attempt(producer.produce, request))
+    return None
+
+
+def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return work(*arguments)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the loop: there it is raised
+        return error
+
+
+class Lane(ABC):
+    """The loop's side of one producer."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._asked = 0
+        self._taken = 0
+
+    def begin(self, requests: list[BatchRequest]) -> None:
+        """Send the producer its share of an epoch; it starts at once."""
+        self._asked, self._taken = len(requests), 0
+        if requests:
+            self.channel.send(self._message(requests))
+
+    def take(self) -> Batch:
+        """Wait for the next batch, or raise what kept the producer from making it."""
+        item = self.channel.receive()
+        self._taken += 1
+        if isinstance(item, BaseException):
+            raise item
+        return self._batch(item)
+
+    def release(self) -> None:
+        """Say that the batch which was taken last may be overwritten."""
+        self.channel.send(Ask.RELEASE)
+
+    def abandon(self) -> None:
+        """Have the producer leave what is left of its share, and wait until it has."""
+        if self._taken == self._asked or self.channel.lost:
+            return
+        self._taken = self._asked
+        self.channel.send(Ask.ABANDON)
+        while self.channel.receive() is not Ask.ABANDON and not self.channel.lost:
+            pass
+
+    def _message(self, requests: list[BatchRequest]) -> Any:
+        """Return what is sent for a share."""
+        return requests
+
+    def _batch(self, item: Any) -> Batch:
+        """Return the batch that an answer stands for."""
+        assert isinstance(item, Batch)
+        return item
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the thread or process, and give its memory back."""
+
+
+class LaneLoader(Loader):
+    """Serve an epoch from lanes, in turn. With 0 workers batches are made in the loop's own thread."""
+
+    def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
+        super().__init__(job, workers=workers, pin=pin)
+        self._own = Producer(job, ReusedBuffer(pin=pin))
+        self._lanes: list[Lane] = []
+        self._is_open = False
+        self._epoch: object = None
+
+    @abstractmethod
+    def _start_lane(self, worker: int) -> Lane:
+        """Start producer number `worker`."""
+
+    def open(self) -> list[Opened]:
+        """Start the producers; each opens its reader."""
+        self._is_open = True
+        if not self.workers:
+            return [self._own.open()]
+        try:
+            for worker in range(self.workers):
+                self._lanes.append(self._start_lane(worker))
+            return _ask_all(self._lanes, Ask.OPEN)
+        except BaseException:
+            self.close()
+            raise
+
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        """Serve the plan's batches in order, each made ahead as far as its lane has memory."""
+        if not self._is_open:
+            raise RuntimeError("the loader is not open")
+        requests = requests_of(plan, max(1, self.workers))
+        return self._from_lanes(requests) if self.workers else map(self._own.produce, requests)
+
+    def close(self) -> list[Opened]:
+        """Close every reader and end the threads or processes, in the middle of an epoch as well."""
+        if not self._is_open:
+            return []
+        self._is_open = False
+        if not self.workers:
+            return [self._own.close()]
+        try:
+            self._abandon()
+            return _ask_all([lane for lane in self._lanes if not lane.channel.lost], Ask.CLOSE)
+        finally:
+            while self._lanes:
+                self._lanes.pop().stop()
+
+    def _from_lanes(self, requests: list[BatchRequest]) -> Iterator[Batch]:
+        self._abandon()
+        epoch = self._epoch = object()
+        try:
+            for number, lane in enumerate(self._lanes):
+                lane.begin(requests[number :: len(self._lanes)])
+            for lane in itertools.islice(itertools.cycle(self._lanes), len(requests)):
+                yield lane.take()
+                if self._epoch is not epoch:
+                    raise RuntimeError(
+                        "the loader was closed, or began another epoch, in the middle of this one"
+                    )
+                # Being asked for the next batch means that the loop has done with this one.
+                lane.release()
+        finally:
+            if self._epoch is epoch:
+                self._abandon()
+
+    def _abandon(self) -> None:
+        """Leave the epoch that is being served, if there is one."""
+        self._epoch = None
+        for lane in self._lanes:
+            lane.abandon()
+
+
+def _ask_all(lanes: list[Lane], what: Ask) -> list[Opened]:
+    """Ask all at once and collect every answer, so that none is left over; then raise the first that is an error."""
+    for lane in lanes:
+        lane.channel.send(what)
+    answers = [lane.channel.receive() for lane in lanes]
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return answers

@@ -1,0 +1,231 @@
+"""The loader of worker processes that write into a ring of shared batches: what crosses is a few hundred bytes.
+
+The DataLoader gives every batch a shared-memory file of its own, which is
+created, mapped, faulted in page by page, sent as a descriptor and unmapped
+again. Here the memory of a few batches is mapped once and written again and again.
+"""
+
+import contextlib
+import functools
+import math
+import multiprocessing
+import pickle
+import select
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+import torch
+
+from storebench.digests import DIGEST_BYTES
+from storebench.errors import CellFailedError, StorebenchError
+from storebench.formats.base import Indices
+from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Spans
+from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
+from storebench.loading.loader import requests_of
+from storebench.loading.producer import Producer
+from storebench.loading.ring_memory import RingMemory
+from storebench.manifest import Manifest
+
+GRACE_S = 10.0
+"""How long a worker may take to end before it is killed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Share:
+    """A worker's share of an epoch, and how large its slots have to be."""
+
+    plan: EpochPlan
+    slot_bytes: int
+
+
+_Row = tuple[int, int, tuple[int, ...], bytes, bytes | None]
+"""A batch on its way: offset of the pixels, payload bytes, spans, labels, digests."""
+
+
+class _WorkerEnd:
+    """The worker's end: shares come in as plans, batches go out as rows."""
+
+    lost = False
+
+    def __init__(self, connection: Connection, memory: RingMemory, slots: Slots) -> None:
+        self._connection = connection
+        self._memory = memory
+        self._slots = slots
+        self._poll = select.poll()  # once: the connection's own poll() makes a selector each time
+        self._poll.register(connection.fileno(), select.POLLIN)
+
+    def waiting(self) -> bool:
+        """Return whether a request has arrived, or the end of the connection."""
+        return bool(self._poll.poll(0))
+
+    def receive(self) -> Any:
+        """Return the next request; EOFError where the loop's process has gone."""
+        message = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own parent wrote it
+        if not isinstance(message, _Share):
+            return message
+        self._memory.fit(message.slot_bytes)
+        return requests_of(message.plan, 1)
+
+    def send(self, message: Any) -> None:
+        """Send an answer."""
+        if isinstance(message, Batch):
+            message = self._row(message)
+        elif isinstance(message, BaseException):
+            message = _portable(message)
+        self._connection.send_bytes(pickle.dumps(message))
+
+    def _row(self, batch: Batch) -> _Row:
+        spans, pixels = batch.spans, batch.pixels
+        offset = self._memory.offset_of(pixels)
+        if offset is None:  # a ready-made batch from before the slots grew
+            offset = self._memory.offset_of(self._slots.allocate(tuple(pixels.shape)).copy_(pixels))
+        assert offset is not None
+        return (
+            offset,
+            batch.payload_bytes,
+            (spans.start_ns, spans.fetch_ns, spans.decode_ns, spans.prep_ns, spans.ready_ns),
+            batch.labels.tobytes(),
+            None if batch.digests is None else batch.digests.tobytes(),
+        )
+
+
+class _LoopEnd:
+    """The loop's end of a worker's connection; it notices when the worker has gone."""
+
+    def __init__(self, connection: Connection, process: BaseProcess) -> None:
+        self.lost = False
+        self._connection = connection
+        self._process = process
+
+    def send(self, message: Any) -> None:
+        """Send a request. To a worker that has died nothing is sent: the next answer says so."""
+        with contextlib.suppress(ConnectionError):
+            self._connection.send_bytes(pickle.dumps(message))
+
+    def receive(self) -> Any:
+        """Return the next answer; where none can come any more, the error that says why."""
+        try:
+            return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own child wrote it
+        except (EOFError, ConnectionError):
+            self.lost = True
+            return self._epitaph()
+        except KeyboardInterrupt:
+            self.lost = True  # the interrupt may have cut an answer in two: nothing more can be read here
+            raise
+
+    def waiting(self) -> bool:
+        """Return whether an answer has arrived, or the end of the connection."""
+        return self._connection.poll()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _epitaph(self) -> CellFailedError:
+        self._process.join(GRACE_S)
+        code = self._process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return CellFailedError(
+            f"the loader's worker process {self._process.pid} {how}",
+            hint="If the machine ran out of memory, use fewer workers or smaller batches.",
+        )
+
+
+class RingLane(Lane):
+    """A producer in a process, and the memory that it shares with the loop."""
+
+    channel: _LoopEnd
+
+    def __init__(self, job: LoadJob, worker: int, shape: tuple[int, int, int], *, pin: bool) -> None:
+        self._worker = worker
+        self._shape = shape
+        self._memory = RingMemory(pin=pin)
+        self._indices: list[Indices] = []
+        here, there = multiprocessing.Pipe()
+        # Forked like the DataLoader's workers: memory and connection are inherited, no reader is open yet,
+        # and the worker touches neither CUDA nor the parent's pool of threads.
+        self._process = multiprocessing.get_context("fork").Process(
+            target=_work, args=(job, worker, self._memory.file, there, here), daemon=True
+        )
+        self._process.start()
+        there.close()  # the worker's copy is the only one left, so its death ends the connection
+        super().__init__(_LoopEnd(here, self._process))
+
+    def begin(self, requests: list[BatchRequest]) -> None:
+        """Make room for the largest batch, then send the worker its share."""
+        self._indices = [request.indices for request in requests]
+        largest = max(map(len, self._indices), default=0)
+        self._memory.fit(largest * math.prod(self._shape))
+        super().begin(requests)
+
+    def _message(self, requests: list[BatchRequest]) -> Any:
+        plan = EpochPlan(epoch=requests[0].epoch, batches=self._indices, check=requests[0].check)
+        return _Share(plan=plan, slot_bytes=self._memory.slot_bytes)
+
+    def _batch(self, item: Any) -> Batch:
+        offset, payload_bytes, spans, labels, digests = item
+        indices = self._indices[self._taken - 1]
+        start, fetch, decode, prep, ready = spans
+        return Batch(
+            pixels=self._memory.at(offset, (len(indices), *self._shape)),
+            labels=np.frombuffer(bytearray(labels), dtype=np.int64),
+            indices=indices,
+            spans=Spans(start_ns=start, fetch_ns=fetch, decode_ns=decode, prep_ns=prep, ready_ns=ready),
+            payload_bytes=payload_bytes,
+            worker=self._worker,
+            digests=None if digests is None else np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
+        )
+
+    def stop(self) -> None:
+        """End the process, kindly where it listens, and let go of the memory."""
+        if self.channel.lost:
+            self._process.kill()
+        self.channel.send(Ask.STOP)
+        self._process.join(GRACE_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+        self.channel.close()
+        self._memory.close()
+
+
+class RingLoader(LaneLoader):
+    """N worker processes fill a bounded ring of shared batches that are reused, in the DataLoader's round robin."""
+
+    def _start_lane(self, worker: int) -> Lane:
+        shape = self.job.augment.output_shape(Manifest.read(self.job.store).dataset.image_shape)
+        return RingLane(self.job, worker, shape, pin=self.pin)
+
+
+def _work(job: LoadJob, worker: int, file: int, connection: Connection, parents: Connection) -> None:
+    """Run in the worker process until the loop says stop, or has gone."""
+    parents.close()  # or this process would keep its own connection open when the loop's process dies
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C goes to the whole group; the loop decides what it means
+    torch.set_num_threads(1)  # as in the DataLoader's workers; a pool of threads does not survive a fork
+    memory = RingMemory(file)
+    slots = Slots([functools.partial(memory.slot, number) for number in range(SLOTS)])
+    producer = Producer(job, slots.allocate, worker)
+    try:
+        with contextlib.suppress(EOFError, ConnectionError):
+            serve(_WorkerEnd(connection, memory, slots), producer, slots)
+    finally:
+        producer.close()
+
+
+def _portable(error: BaseException) -> BaseException:
+    """Return an error that survives pickling and still says where it happened."""
+    if not isinstance(error, StorebenchError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - to see whether the other side will be able to
+    except Exception:  # noqa: BLE001 - an error's own pickling may raise anything
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error

@@ -1,0 +1,86 @@
+"""The memory of a lane whose producer is another process: a few batches that both processes map, once."""
+
+import mmap
+import os
+from typing import Any
+
+import torch
+
+from storebench.loading.lanes import SLOTS
+
+
+class RingMemory:
+    """Slots for batches in anonymous shared memory.
+
+    The memory is a memfd: it has no name that could be left behind in /dev/shm,
+    is not bound by the size of that filesystem (64 MB in a container), and goes
+    with the last process that has it, however that one ends. Both processes map
+    it whole, with its pages in place, so that no batch pays for a fault.
+
+    Parameters
+    ----------
+    file
+        The memfd that a parent process made; None makes one.
+    pin
+        Page-lock this process's mapping for CUDA.
+    """
+
+    def __init__(self, file: int | None = None, *, pin: bool = False) -> None:
+        self.file = os.memfd_create("storebench-ring") if file is None else file
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._slot_bytes = 0
+        self._pin = pin
+        self._locked = False
+
+    @property
+    def slot_bytes(self) -> int:
+        """How large a batch may be."""
+        return self._slot_bytes
+
+    def fit(self, batch_bytes: int) -> None:
+        """Let a batch of `batch_bytes` fit into each slot. Only between epochs: slots move when they grow."""
+        if batch_bytes <= self._slot_bytes:
+            return
+        self._unlock()
+        self._slot_bytes = -(-batch_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = SLOTS * self._slot_bytes
+        if os.fstat(self.file).st_size < size:
+            os.ftruncate(self.file, size)
+        # The map lives for as long as any tensor on it, so a batch that is kept for too long is stale, never a crash.
+        mapped = mmap.mmap(self.file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
+        self._lock()
+
+    def slot(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return slot `number`, cut to `shape`: the producer's way in."""
+        return self.at(number * self._slot_bytes, shape)
+
+    def at(self, offset: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return what lies at `offset`: the loop's way in."""
+        return self._memory[offset : offset + torch.Size(shape).numel()].view(shape)
+
+    def offset_of(self, pixels: torch.Tensor) -> int | None:
+        """Return where a batch lies; None if it lies somewhere else."""
+        offset = pixels.data_ptr() - self._memory.data_ptr()
+        return offset if 0 <= offset < len(self._memory) else None
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._unlock()
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        os.close(self.file)
+
+    def _lock(self) -> None:
+        """Page-lock the mapping; where the driver does not want to, copies to the GPU are slower, not wrong."""
+        if self._pin and torch.cuda.is_available():
+            code = _cudart().cudaHostRegister(self._memory.data_ptr(), len(self._memory), 0)
+            self._locked = int(code) == 0
+
+    def _unlock(self) -> None:
+        if self._locked:
+            _cudart().cudaHostUnregister(self._memory.data_ptr())
+            self._locked = False
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no annotation for it

@@ -1,0 +1,110 @@
+"""How fast each loader hands batches over, warm, and how well it hides behind compute.
+
+``python -m tests.benchmarks.bench_loaders [--rounds N] [--backends lmdb ...]``
+
+All loaders of a backend are open at once and take turns epoch by epoch, so that
+a machine that slows down slows every one of them; each epoch is held against
+the epoch without workers of the same round. Medians over the rounds. A balanced
+emulated step sleeps for as long as a batch takes without workers: an epoch with
+perfect overlap takes as long as the longer of the two, one without as long as both.
+"""
+
+import argparse
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from storebench.convert import ensure_store
+from storebench.datasets.base import DatasetSpec
+from storebench.formats.registry import parse_backend
+from storebench.loading.batch import EpochPlan, LoadJob
+from storebench.loading.loader import Loader, get_loader
+from storebench.loading.order import epoch_order, split_batches
+from storebench.training.loop import run_epoch
+from storebench.training.steps import EmulatedStep, NoStep, Step
+
+BATCH = 64
+BASE = ("processes", 0)
+LOADERS = [BASE, ("threads", 0), ("threads", 1), ("threads", 2), ("processes", 2), ("ring", 1), ("ring", 2)]
+DATASETS = {"imagenet": 1_000, "cifar10": 20_000}
+BACKENDS = ["memory:native", "lmdb", "hdf5", "png"]
+SLOW = {"png": 8}
+"""Of these only one sample in so many is read: decoding takes a hundred times longer than copying."""
+
+Name = tuple[str, int]
+
+
+@contextlib.contextmanager
+def opened(job: LoadJob, names: list[Name]) -> Iterator[dict[Name, Loader]]:
+    with contextlib.ExitStack() as stack:
+        loaders = {}
+        for name, workers in names:
+            loaders[name, workers] = stack.enter_context(get_loader(name)(job, workers=workers))
+            loaders[name, workers].open()
+        yield loaders
+
+
+def timed(loader: Loader, plan: EpochPlan, step: Step) -> float:
+    start = time.perf_counter()
+    run_epoch(loader.epoch(plan), step)
+    return time.perf_counter() - start
+
+
+def measure(job: LoadJob, samples: int, rounds: int) -> dict[Name, tuple[list[float], list[float]]]:
+    """Return, for each loader, its epochs' seconds without compute and with a balanced step."""
+    order = epoch_order(samples, seed=0, epoch=0)
+    plan = EpochPlan(epoch=0, batches=split_batches(order, BATCH))
+    found: dict[Name, tuple[list[float], list[float]]] = {name: ([], []) for name in LOADERS}
+    with opened(job, LOADERS) as loaders:
+        for loader in loaders.values():
+            timed(loader, plan, NoStep())
+        alone = statistics.median(timed(loaders[BASE], plan, NoStep()) for _ in range(3))
+        step = EmulatedStep(1000 * alone / len(plan.batches))
+        for number in range(rounds):
+            for name in np.random.default_rng(number).permutation(len(LOADERS)):
+                loader = loaders[LOADERS[name]]
+                found[LOADERS[name]][0].append(timed(loader, plan, NoStep()))
+                found[LOADERS[name]][1].append(timed(loader, plan, step))
+    return found
+
+
+def report(title: str, samples: int, found: dict[Name, tuple[list[float], list[float]]]) -> None:
+    print(f"\n{title}: {samples:,} samples, batches of {BATCH}")
+    print("  loader         samples/s   of no workers   [min-max]   balanced epoch, of no workers")
+    for name, (drained, balanced) in found.items():
+        ratios = [base / own for base, own in zip(found[BASE][0], drained, strict=True)]
+        overlap = [own / base for base, own in zip(found[BASE][1], balanced, strict=True)]
+        rate = samples / statistics.median(drained)
+        print(
+            f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {statistics.median(ratios):>12.0%}"
+            f"   [{min(ratios):.0%}-{max(ratios):.0%}]   {statistics.median(overlap):>6.0%}"
+        )
+    doubled = [a / b for a, b in zip(found["processes", 2][0], found["ring", 2][0], strict=True)]
+    print(f"  ring 2 over processes 2: {statistics.median(doubled):.2f} times")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--backends", nargs="*", default=BACKENDS)
+    parser.add_argument("--datasets", nargs="*", default=list(DATASETS))
+    parser.add_argument("--stores", type=Path, help="keep the stores here")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        for dataset in arguments.datasets:
+            for text in arguments.backends:
+                backend = parse_backend(text)
+                samples = DATASETS[dataset] // SLOW.get(text, 1)
+                spec = DatasetSpec(name=dataset, size=samples)
+                store = ensure_store(spec, backend, arguments.stores or Path(temporary))
+                job = LoadJob(store=store.path, backend=backend)
+                report(f"{dataset}, {text}", samples, measure(job, samples, arguments.rounds))
+
+
+if __name__ == "__main__":
+    main()
