@@ -6,6 +6,7 @@ import typer
 
 from storebench._version import __version__
 from storebench.cli.bench import bench, scenarios
+from storebench.cli.check import check
 from storebench.cli.convert import convert
 from storebench.cli.data import data
 from storebench.cli.doctor import doctor
@@ -48,6 +49,7 @@ app.command("bench")(bench)
 app.command("scenarios")(scenarios)
 app.command("trace")(trace)
 app.command("report")(report)
+app.command("check")(check)
 app.command("formats")(formats)
 app.command("doctor")(doctor)
 app.command("validate")(validate)

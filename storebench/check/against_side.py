@@ -1,0 +1,57 @@
+"""One side of ``bench --against``: run by each revision's own interpreter, with that revision's storebench.
+
+Started with a job (JSON) as its argument; it makes the run's folder, writes a
+line, and then for every line "CELL REPLICATE" on standard input runs that
+replicate and writes a line. It uses only what revisions have in common:
+`Scenario`, `Run.create` and `execute`.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(job: dict[str, Any]) -> int:
+    """Serve one side until standard input ends."""
+    import storebench
+    from storebench.errors import StorebenchError
+    from storebench.runner import Run, execute
+    from storebench.scenario import Scenario
+
+    if not Path(storebench.__file__).resolve().is_relative_to(Path(job["tree"]).resolve()):
+        sys.stderr.write(f"storebench: imported from {storebench.__file__}, not from {job['tree']}\n")
+        return 5
+    # What cells print belongs to their logs; standard output is this protocol's alone.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        scenario = Scenario.model_validate(job["scenario"], strict=False)
+        cells = scenario.cells()
+        kept = [cell for cell in cells if not job["only"] or cell.cell_id in job["only"]]
+        run = Run.create(scenario, Path(job["folder"]), kept)
+        _answer(answers, run.run_id)
+        for line in sys.stdin:
+            position, replicate = map(int, line.split())
+            one = dataclasses.replace(
+                run,
+                cells=[cells[position]],
+                scenario=scenario.model_copy(update={"replicates": replicate + 1}),
+            )
+            execute(one, Path(job["stores"]), drop_caches=job["drop_caches"])
+            _answer(answers, "done")
+    except StorebenchError as error:
+        sys.stderr.write(f"storebench: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _answer(stream: Any, line: str) -> None:
+    stream.write(line + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

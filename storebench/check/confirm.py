@@ -1,0 +1,143 @@
+"""A second run of the suspected cells: a slow-down that does not come back was noise."""
+
+import contextlib
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from storebench.check.judge import CellResult, State, judge
+from storebench.check.policy import Policy
+from storebench.check.sides import PAIRING_NAME, Side, read_side
+from storebench.errors import UsageError
+from storebench.results import RECORDS_NAME
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class How:
+    """How suspected cells are run again.
+
+    Attributes
+    ----------
+    stores
+        For records: the folder of all stores.
+    pytest_arguments
+        For pytest-benchmark: passed on to pytest, which runs in the current folder.
+    say
+        Is told what goes on.
+    """
+
+    stores: Path
+    pytest_arguments: Sequence[str] = ()
+    say: Say = lambda _line: None
+
+
+def confirm(
+    results: Sequence[CellResult], baseline: Side, contender: Side, policy: Policy, how: How
+) -> list[CellResult]:
+    """Run the suspected cells again and let only those stay worse that are worse again.
+
+    The second run has as many replicates as the first. A counter that left its band needs no
+    confirmation: it is not noise.
+    """
+    suspects = [one for one in results if one.suspected]
+    if not suspects:
+        return list(results)
+    how.say(f"running {len(suspects)} suspected cells again: {', '.join(one.label for one in suspects)}")
+    with tempfile.TemporaryDirectory(prefix="storebench-confirm-") as scratch:
+        first, second = _again(suspects, baseline, contender, Path(scratch), how)
+        again = {
+            one.cell_id: one for one in judge(first, second, policy, only=[one.cell_id for one in suspects])
+        }
+    return [confirmed(one, again.get(one.cell_id)) if one.suspected else one for one in results]
+
+
+def confirmed(first: CellResult, again: CellResult | None) -> CellResult:
+    """Return what two runs of a suspected cell say together."""
+    if again is None or again.state is State.MISSING:
+        return dataclasses.replace(
+            first, state=State.FAILED, reason="it could not be run again to confirm it"
+        )
+    if again.state is State.WORSE:
+        return dataclasses.replace(first, confirmed=True, reason=f"{first.reason}; again: {again.reason}")
+    if again.state is State.FAILED:
+        return dataclasses.replace(first, state=State.FAILED, reason=f"when it was run again: {again.reason}")
+    ratio = "" if again.ratio is None else f" ({again.ratio - 1:+.0%})"
+    reason = f"{first.reason}, but not in a second run{ratio}"
+    return dataclasses.replace(first, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
+
+
+def _again(
+    suspects: Sequence[CellResult], baseline: Side, contender: Side, scratch: Path, how: How
+) -> tuple[Side, Side]:
+    """Run the suspects again; return the sides to compare: the baseline's is new only where both were interleaved."""
+    if contender.kind == "pytest-benchmark":
+        return baseline, _pytest_again(suspects, contender, scratch, how)
+    folder = Path(contender.source)
+    if contender.kind != "records" or not (folder / RECORDS_NAME).is_file():
+        raise UsageError(
+            "these cells cannot be run again",
+            where=contender.source,
+            hint="--confirm needs the folder that 'storebench bench' wrote, or pytest-benchmark's JSON.",
+        )
+    if contender.pairing and contender.pairing == baseline.pairing:
+        return _against_again(suspects, folder, scratch, how)
+    return baseline, _run_again(suspects, folder, scratch, how)
+
+
+def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, how: How) -> Side:
+    from storebench.runner import Run, execute
+
+    before = Run.resume(folder)
+    wanted = {one.rerun for one in suspects}
+    cells = [cell for cell in before.cells if cell.cell_id in wanted]
+    run = Run.create(before.scenario, scratch / "again", cells)
+    execute(run, how.stores)
+    return read_side(run.folder, baseline=False)
+
+
+def _against_again(
+    suspects: Sequence[CellResult], folder: Path, scratch: Path, how: How
+) -> tuple[Side, Side]:
+    from storebench.check.against import run_against
+    from storebench.runner import Run
+
+    about = json.loads((folder / PAIRING_NAME).read_text(encoding="utf-8"))
+    sides = run_against(
+        about["commit"],
+        Run.resume(folder).scenario,
+        scratch / "again",
+        how.stores,
+        only=[one.rerun for one in suspects],
+        say=how.say,
+    )
+    return read_side(sides.baseline, baseline=True), read_side(sides.contender, baseline=False)
+
+
+def _pytest_again(suspects: Sequence[CellResult], contender: Side, scratch: Path, how: How) -> Side:
+    nodes = [one.rerun for one in suspects]
+    for node in nodes:
+        if not Path(node.partition("::")[0]).is_file():
+            raise UsageError(
+                f"{node} is not here, so it cannot be run again",
+                where=contender.source,
+                hint="Run the check with --confirm in the folder that pytest ran in.",
+            )
+    alone = any(contender.cells[one.cell_id].one_process for one in suspects)
+    sessions = 1 if alone else max(len(contender.cells[one.cell_id].replicates) for one in suspects)
+    for number in range(sessions):
+        how.say(f"session {number + 1} of {sessions}")
+        _session(nodes, scratch / f"session-{number}.json", how)
+    return read_side(scratch, baseline=False)
+
+
+def _session(nodes: Sequence[str], out: Path, how: How) -> None:
+    """Run some benchmarks in a fresh process; what fails shows in the file that it writes."""
+    command = [sys.executable, "-m", "pytest", "-q", *nodes, "--benchmark-enable", f"--benchmark-json={out}"]
+    with contextlib.suppress(subprocess.CalledProcessError):
+        subprocess.run([*command, *how.pytest_arguments], stdout=subprocess.DEVNULL, check=True)

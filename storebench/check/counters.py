@@ -1,0 +1,76 @@
+"""Deterministic counters of two sides: exact, or within the policy's band and the baseline's own spread."""
+
+import statistics
+from dataclasses import dataclass
+
+from storebench.check.policy import COUNTERS, CounterGate, Policy
+from storebench.check.sides import CellData
+from storebench.units import METRICS
+
+
+@dataclass(frozen=True, kw_only=True)
+class CounterResult:
+    """One counter of one cell: medians of both sides and what was allowed.
+
+    Attributes
+    ----------
+    allowed
+        How far the contender may be from the baseline.
+    worse
+        Whether it is further, to the wrong side.
+    """
+
+    name: str
+    baseline: float
+    contender: float
+    allowed: float
+    worse: bool
+
+    @property
+    def sentence(self) -> str:
+        """Say what changed."""
+        unit = METRICS[self.name].unit if self.name in METRICS else ""
+        unit = "bytes" if self.name.endswith("bytes") else unit
+        change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
+        return f"{self.name} {self.baseline:,.0f} -> {self.contender:,.0f} {unit}".rstrip() + change
+
+
+def compare_counters(
+    baseline: CellData, contender: CellData, policy: Policy, *, same_environment: bool
+) -> list[CounterResult]:
+    """Compare every gated counter that both sides have."""
+    results = []
+    for name in _names(baseline, policy):
+        gate = policy.gate(name)
+        if name in _names(contender, policy) and (same_environment or gate.any_environment):
+            results.append(_compare(name, gate, _values(baseline, name), _values(contender, name)))
+    return results
+
+
+def _names(cell: CellData, policy: Policy) -> list[str]:
+    """Return the counters that every replicate of a cell has."""
+    known = {**COUNTERS, **policy.counters}
+    return [
+        name
+        for name in known
+        if cell.replicates and all(one.counters.get(name) is not None for one in cell.replicates)
+    ]
+
+
+def _values(cell: CellData, name: str) -> list[float]:
+    return [float(one.counters[name]) for one in cell.replicates]
+
+
+def _compare(name: str, gate: CounterGate, before: list[float], after: list[float]) -> CounterResult:
+    first, second = statistics.median(before), statistics.median(after)
+    # What varied from replicate to replicate of the baseline itself can't be gated more tightly than that.
+    spread = max(before) - min(before)
+    allowed = gate.band_frac * first + gate.slack + spread
+    over = second - first
+    return CounterResult(
+        name=name,
+        baseline=first,
+        contender=second,
+        allowed=allowed,
+        worse=over > allowed or (gate.both_ways and -over > allowed),
+    )

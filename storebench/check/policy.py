@@ -1,0 +1,189 @@
+"""What a check asks for: thresholds, counter gates and exceptions, from a TOML file or the defaults.
+
+::
+
+    practical_frac = 0.08         # a slow-down below this never alarms
+    max_inconclusive_frac = 0.5   # more inconclusive cells than this: exit code 4
+
+    [counters.read_calls]
+    band_frac = 0.01
+    slack = 16
+
+    [[cells]]                     # the first match decides
+    match = "convert/*"
+    practical_frac = 0.15
+"""
+
+import fnmatch
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import pydantic
+
+from storebench.errors import ScenarioError, UnknownNameError
+
+Share = Annotated[float, pydantic.Field(ge=0)]
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class CounterGate(_Strict):
+    """How far a counter may be from the baseline's.
+
+    Attributes
+    ----------
+    band_frac
+        Allowed difference as a share of the baseline's median; 0 is exact.
+    slack
+        Allowed difference in the counter's own unit, added to the band.
+    both_ways
+        Whether less is wrong, too.
+    any_environment
+        Whether the counter means the same on every machine.
+    """
+
+    band_frac: Share = 0.0
+    slack: Share = 0.0
+    both_ways: bool = False
+    any_environment: bool = False
+
+
+COUNTERS: dict[str, CounterGate] = {
+    "samples_served": CounterGate(both_ways=True, any_environment=True),
+    "payload_bytes": CounterGate(any_environment=True),
+    "bytes_on_disk": CounterGate(band_frac=0.01),
+    "device_read_bytes": CounterGate(band_frac=0.02, slack=64 * 1024),
+    "read_calls": CounterGate(band_frac=0.01, slack=16),
+    "major_faults": CounterGate(band_frac=0.10, slack=16),
+}
+"""The counters that are gated, and how."""
+
+
+class CellPolicy(_Strict):
+    """What differs for the cells whose id or label matches a shell pattern."""
+
+    match: str
+    practical_frac: Share | None = None
+    gate_time: bool = True
+    gate_counters: bool = True
+
+
+class Policy(_Strict):
+    """What a check asks for.
+
+    Attributes
+    ----------
+    practical_frac
+        A slow-down has to be larger than this to alarm, and an interval narrower than this
+        on both sides to be called "within noise".
+    alpha
+        Level of the intervals and of Holm's correction over all cells.
+    min_replicates
+        Fewer on either side are inconclusive.
+    max_inconclusive_frac
+        A larger share of inconclusive cells gives exit code 4; under ``--strict`` any cell does.
+    basis
+        "ratio" to the calibration of the same process, "seconds" (same environment only), or
+        "auto": ratios where there is a calibration, seconds where two sides ran interleaved.
+    one_process_frac
+        Practical threshold where a side's replicates are rounds of one process:
+        how processes differ from each other is not in them.
+    other_environment_frac
+        Practical threshold for ratios from two environments: a ratio to one ceiling
+        carries over from machine to machine only roughly.
+    """
+
+    practical_frac: Share = 0.08
+    alpha: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.05
+    min_replicates: Annotated[int, pydantic.Field(ge=2)] = 3
+    max_inconclusive_frac: Share = 0.5
+    basis: Literal["auto", "ratio", "seconds"] = "auto"
+    one_process_frac: Share = 0.20
+    other_environment_frac: Share = 0.25
+    counters: dict[str, CounterGate] = {}
+    cells: list[CellPolicy] = []
+
+    @pydantic.field_validator("counters")
+    @classmethod
+    def _known_counters(cls, values: dict[str, CounterGate]) -> dict[str, CounterGate]:
+        for name in values:
+            if name not in COUNTERS:
+                raise ValueError(str(UnknownNameError.of("counter", name, COUNTERS)))
+        return values
+
+    def gate(self, counter: str) -> CounterGate:
+        """Return the gate of a counter: the file's, or the built-in one."""
+        return self.counters.get(counter, COUNTERS[counter])
+
+    def cell(self, cell_id: str, label: str) -> CellPolicy:
+        """Return what holds for a cell."""
+        for one in self.cells:
+            if fnmatch.fnmatchcase(cell_id, one.match) or fnmatch.fnmatchcase(label, one.match):
+                return one
+        return CellPolicy(match="*")
+
+    def practical(self, cell: CellPolicy) -> float:
+        """Return the practical threshold of a cell."""
+        return self.practical_frac if cell.practical_frac is None else cell.practical_frac
+
+
+def load_policy(path: Path) -> Policy:
+    """Read and validate a policy file.
+
+    Raises
+    ------
+    ScenarioError
+        It is not there, not TOML, or has a misspelt key or an impossible value; the line is named.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ScenarioError(f"the policy cannot be read ({reason})", where=path) from None
+    try:
+        return Policy.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"not TOML: {error}", where=path) from None
+    except pydantic.ValidationError as error:
+        raise _explained(cast("dict[str, Any]", error.errors()[0]), text, path) from None
+
+
+def _explained(first: dict[str, Any], text: str, path: Path) -> ScenarioError:
+    location = first["loc"]
+    key = next((part for part in reversed(location) if isinstance(part, str)), "")
+    line = _line_of(text, location)
+    where = f"{path}:{line}" if line else str(path)
+    if first["type"] == "extra_forbidden":
+        models: dict[Any, type[_Strict]] = {"counters": CounterGate, "cells": CellPolicy}
+        known = models.get(location[0], Policy).model_fields
+        unknown = UnknownNameError.of("key", key, known)
+        return ScenarioError(unknown.what, where=where, hint=unknown.hint)
+    message = str(first["msg"]).removeprefix("Value error, ")
+    given = "" if first["type"] == "value_error" else f", not {first['input']!r}"
+    return ScenarioError(f"{key}: {message}{given}", where=where)
+
+
+def _line_of(text: str, location: tuple[str | int, ...]) -> int | None:
+    """Return the line, from 1, that sets the key at pydantic's `location`; null where it was not found."""
+    wanted_table, wanted_number = "", -1
+    if location[0] == "counters" and len(location) > 2:
+        wanted_table = f"counters.{location[1]}"
+    elif location[0] == "cells" and len(location) > 2:
+        wanted_table, wanted_number = "cells", int(location[1])
+    table, number = "", -1
+    for position, line in enumerate(text.splitlines(), start=1):
+        head = re.match(r"\s*\[+\s*([\w.\"']+)\s*\]+", line)
+        if head:
+            table = head[1].replace('"', "").replace("'", "")
+            number += table == "cells"
+        key = re.match(r"\s*[\"']?(\w+)[\"']?\s*=", line)
+        here = table == wanted_table and wanted_number in (-1, number)
+        if here and key and key[1] == location[-1]:
+            return position
+        if head and table == "counters." + str(location[-1]):
+            return position
+    return None

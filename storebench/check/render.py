@@ -1,0 +1,147 @@
+"""The results of a check as text, Markdown, GitHub annotations, JUnit XML and JSON."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from xml.etree import ElementTree as ET
+
+from storebench.check.judge import CellResult, State
+from storebench.check.outcome import Outcome
+
+Results = Sequence[CellResult]
+
+_BAD = (State.WORSE, State.FAILED)
+_HEADS = ("cell", "verdict", "time ratio", "95% interval", "floor", "n", "why")
+
+
+def as_text(results: Results, outcome: Outcome) -> str:
+    """Return an aligned table and the outcome's line, for a terminal."""
+    rows = [_HEADS, *(_row(one) for one in _worst_first(results))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS) - 1)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    ]
+    return "\n".join([*(line.rstrip() for line in lines), "", _summary(outcome)]) + "\n"
+
+
+def as_markdown(results: Results, outcome: Outcome) -> str:
+    """Return a comment for a pull request: the outcome, what changed, and the rest folded away."""
+    shown = [one for one in _worst_first(results) if one.state is not State.WITHIN_NOISE]
+    quiet = [one for one in results if one.state is State.WITHIN_NOISE]
+    parts = ["### storebench check", "", f"**{_escaped(_summary(outcome))}**", ""]
+    if shown:
+        parts += [*_markdown_table(shown), ""]
+    if quiet:
+        parts += [
+            f"<details><summary>{len(quiet)} cells within noise</summary>",
+            "",
+            *_markdown_table(quiet),
+            "",
+            "</details>",
+            "",
+        ]
+    parts.append("The ratio is the contender's time over the baseline's: above 1 is slower.")
+    return "\n".join(parts) + "\n"
+
+
+def as_github(results: Results, outcome: Outcome) -> str:
+    """Return one workflow command a cell that somebody should look at, and one for the outcome."""
+    lines = []
+    for one in _worst_first(results):
+        if one.state in (State.WITHIN_NOISE, State.BETTER):
+            continue
+        level = "error" if one.state in _BAD else "warning"
+        message = f"{one.state}: {one.reason}" if one.reason else str(one.state)
+        lines.append(f"::{level} title={_property(one.label)}::{_data(message)}")
+    level = "error" if outcome.exit_code else "notice"
+    return "\n".join([*lines, f"::{level} title=storebench check::{_data(_summary(outcome))}"]) + "\n"
+
+
+def as_junit(results: Results, outcome: Outcome) -> str:
+    """Return JUnit XML: a worse cell is a failure, a failed or missing one an error, an undecided one skipped."""
+    tags = {
+        State.WORSE: "failure",
+        State.FAILED: "error",
+        State.MISSING: "error",
+        State.INCONCLUSIVE: "skipped",
+        State.NOT_COMPARABLE: "skipped",
+        State.NEW: "skipped",
+    }
+    found = [tags.get(one.state) for one in results]
+    suite = ET.Element("testsuite", name="storebench check", tests=str(len(results)))
+    for attribute, counted in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(attribute, str(found.count(counted)))
+    for one, tag in zip(results, found, strict=True):
+        case = ET.SubElement(suite, "testcase", classname="storebench.check", name=one.label)
+        if tag:
+            ET.SubElement(case, tag, message=f"{one.state}: {one.reason}")
+    ET.SubElement(suite, "system-out").text = _summary(outcome)
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def as_json(results: Results, outcome: Outcome) -> str:
+    """Return everything, for programs."""
+    raw = {"outcome": dataclasses.asdict(outcome), "cells": [dataclasses.asdict(one) for one in results]}
+    return json.dumps(raw, indent=2) + "\n"
+
+
+RENDERERS: dict[str, Callable[[Results, Outcome], str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "github": as_github,
+    "junit": as_junit,
+    "json": as_json,
+}
+"""Format name -> renderer."""
+
+
+def _summary(outcome: Outcome) -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in outcome.counts.items())
+    return f"{outcome.line} [{counts}; exit code {outcome.exit_code}]"
+
+
+def _worst_first(results: Results) -> list[CellResult]:
+    order = [
+        State.FAILED,
+        State.WORSE,
+        State.MISSING,
+        State.NOT_COMPARABLE,
+        State.INCONCLUSIVE,
+        State.NEW,
+        State.BETTER,
+        State.WITHIN_NOISE,
+    ]
+    return sorted(results, key=lambda one: (order.index(one.state), -(one.ratio or 0)))
+
+
+def _row(one: CellResult) -> tuple[str, ...]:
+    confirmed = {True: " (confirmed)", False: "", None: ""}[one.confirmed]
+    interval = "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
+    return (
+        one.label,
+        f"{one.state}{confirmed}",
+        "" if one.ratio is None else f"{one.ratio:.3f}",
+        interval,
+        "" if one.floor_frac is None else f"{one.floor_frac:.1%}",
+        "" if one.replicates == (0, 0) else f"{one.replicates[0]}/{one.replicates[1]}",
+        one.reason or one.basis,
+    )
+
+
+def _markdown_table(results: Results) -> list[str]:
+    rows = [_HEADS, tuple("---" for _ in _HEADS), *(tuple(map(_escaped, _row(one))) for one in results)]
+    return ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,197 @@
+"""One side of a check: its cells with a cost per replicate and its counters, wherever they were written.
+
+Three sources are read: a folder (or file) of records that ``storebench bench``
+wrote; pytest-benchmark JSON, one file or a folder of them (one file a session,
+and each session is one replicate); and a baseline that ``storebench check
+--update`` wrote.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storebench.errors import CorruptDataError, IntegrityError, NotComparableError, StorebenchError
+from storebench.results import RECORDS_NAME
+
+BASELINE_NAME = "baseline.json"
+PAIRING_NAME = "against.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicate:
+    """One replicate of a cell.
+
+    Attributes
+    ----------
+    number
+        Which one; equal numbers of two paired sides ran next to each other.
+    seconds
+        Seconds per sample.
+    relative
+        The same over the calibration of the same process; null where nothing was calibrated.
+    counters
+        Counter name -> what was counted; only those that mean something for the cell.
+    """
+
+    number: int
+    seconds: float
+    relative: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where a cell was measured: `key` is equal where seconds may be compared; "" where nobody knows."""
+
+    key: str = ""
+    match: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellData:
+    """What one side knows of one cell.
+
+    Attributes
+    ----------
+    cell_id
+        What the two sides are matched by.
+    label
+        The cell in words.
+    calibration
+        What `Replicate.relative` is relative to ("gather", "plain read", "matrix product"), or "".
+    samples_of
+        Fingerprint or digest of the samples, or "" where it is not known.
+    one_process
+        Whether the replicates are rounds of one process.
+    failure
+        Why the cell failed, or "".
+    rerun
+        What runs the cell again: a pytest node id or a cell id.
+    """
+
+    cell_id: str
+    label: str
+    calibration: str = ""
+    samples_of: str = ""
+    environment: Where = field(default_factory=Where)
+    replicates: tuple[Replicate, ...] = ()
+    one_process: bool = False
+    failure: str = ""
+    rerun: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """All cells of a baseline or contender.
+
+    Attributes
+    ----------
+    source
+        The path that it was read from.
+    kind
+        "records", "pytest-benchmark" or "baseline".
+    pairing
+        Equal on two sides that ran interleaved (``bench --against``); "" otherwise.
+    """
+
+    source: str
+    kind: str
+    cells: Mapping[str, CellData]
+    pairing: str = ""
+
+
+def read_side(path: Path, *, baseline: bool) -> Side:
+    """Read one side.
+
+    Raises
+    ------
+    NotComparableError
+        There is no baseline there.
+    IntegrityError
+        There is no contender there, or it holds no measurement.
+    SchemaVersionError, CorruptDataError
+        What is there cannot be read.
+    """
+    try:
+        side = _read(path)
+    except FileNotFoundError:
+        raise _nothing(path, "there is nothing here", baseline=baseline) from None
+    if not side.cells:
+        raise _nothing(path, "nothing was measured", baseline=baseline)
+    return side
+
+
+def _nothing(path: Path, what: str, *, baseline: bool) -> StorebenchError:
+    if baseline:
+        return NotComparableError(
+            f"no baseline: {what}",
+            where=path,
+            hint="Make one with 'storebench check results/baselines/NAME CONTENDER --update'.",
+        )
+    return IntegrityError(what, where=path, hint="Look at why the run before this check wrote no figures.")
+
+
+def _read(path: Path) -> Side:
+    if path.is_dir():
+        return _read_folder(path)
+    if path.suffix == ".jsonl":
+        return _records(path)
+    raw = read_json(path)
+    if isinstance(raw, list):
+        return _records(path)
+    return _read_object(path, raw)
+
+
+def _read_folder(path: Path) -> Side:
+    if (path / BASELINE_NAME).is_file():
+        return _read_object(path, read_json(path / BASELINE_NAME))
+    if (path / RECORDS_NAME).is_file():
+        return _records(path)
+    from storebench.check.side_benchmarks import side_of_sessions
+
+    files = sorted(path.glob("*.json"))
+    sessions = [(str(file), raw) for file in files if "benchmarks" in (raw := read_json(file))]
+    if not sessions:
+        raise FileNotFoundError(path)
+    return side_of_sessions(str(path), sessions)
+
+
+def _records(path: Path) -> Side:
+    from storebench.check.side_records import side_of_records
+
+    return side_of_records(path)
+
+
+def _read_object(path: Path, raw: dict[str, Any]) -> Side:
+    if "storebench_baseline" in raw:
+        from storebench.check.baseline import side_of_baseline
+
+        return side_of_baseline(str(path), raw)
+    if "benchmarks" in raw:
+        from storebench.check.side_benchmarks import side_of_sessions
+
+        return side_of_sessions(str(path), [(str(path), raw)])
+    raise CorruptDataError(
+        "neither records nor pytest-benchmark's JSON nor a baseline",
+        where=path,
+        hint="Name a run's folder, a --benchmark-json file, or a folder of them.",
+    )
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises
+    ------
+    CorruptDataError
+        It is not JSON (an interrupted run leaves half a file).
+    """
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if not text.strip():
+        return {"benchmarks": []}  # pytest-benchmark opens its file before it knows that nothing ran
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CorruptDataError(f"not JSON ({error})", where=path, hint="Run it again.") from None

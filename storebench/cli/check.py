@@ -1,0 +1,125 @@
+"""``storebench check``: baseline against contender, and an exit code for CI."""
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storebench.cli.common import exit_codes, say, stores_dir
+from storebench.errors import NotComparableError, StorebenchError, UsageError, from_os_error
+
+if TYPE_CHECKING:
+    from storebench.check.judge import CellResult
+    from storebench.check.policy import Policy
+    from storebench.check.sides import Side
+
+
+class Format(enum.StrEnum):
+    """What the results are written as."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    GITHUB = "github"
+    JUNIT = "junit"
+    JSON = "json"
+
+
+def check(
+    baseline: Annotated[
+        Path, typer.Argument(help="results/baselines/NAME, a run's folder, or pytest-benchmark JSON.")
+    ],
+    contender: Annotated[
+        Path, typer.Argument(help="A run's folder, a --benchmark-json file, or a folder of such files.")
+    ],
+    policy: Annotated[Path | None, typer.Option(help="TOML file with thresholds and counter gates.")] = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Run suspected cells a second time before calling them worse.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Let no cell pass that is missing, new or inconclusive.")
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Make the contender the baseline; the old one is kept.")
+    ] = False,
+    reason: Annotated[
+        str, typer.Option(help="Why --update may accept a regression; stored with the baseline.")
+    ] = "",
+    output: Annotated[
+        list[Format] | None,
+        typer.Option("--format", help="What to write; may be repeated, with one --out each. [default: text]"),
+    ] = None,
+    out: Annotated[
+        list[Path] | None, typer.Option(help="File for the --format of the same position. [default: -]")
+    ] = None,
+    stores: Annotated[
+        Path | None, typer.Option(help="For --confirm: the folder of all stores. [default: ./stores]")
+    ] = None,
+) -> None:
+    """Compare two sides cell by cell. Exit 0 fine, 1 regression, 3 not comparable, 4 inconclusive, 5 nothing to rest on."""
+    with exit_codes():
+        from storebench.check.outcome import outcome
+        from storebench.check.policy import Policy, load_policy
+        from storebench.check.sides import read_side
+
+        rules = load_policy(policy) if policy else Policy()
+        after = read_side(contender, baseline=False)
+        try:
+            before = read_side(baseline, baseline=True)
+        except NotComparableError as error:
+            if not update:
+                raise
+            _first_baseline(baseline, after, error, reason)
+            return
+        results = _results(before, after, rules, stores or stores_dir(), confirm=confirm)
+        decided = outcome(results, rules, strict=strict)
+        _write(results, decided, output or [Format.TEXT], out or [])
+        if update:
+            from storebench.check.baseline import update as write_baseline
+
+            say(f"wrote {write_baseline(baseline, after, results, reason=reason)}")
+            return
+        say(f"storebench check: {decided.line}")
+        raise typer.Exit(decided.exit_code)
+
+
+def _first_baseline(baseline: Path, contender: "Side", error: StorebenchError, reason: str) -> None:
+    from storebench.check.baseline import update as write_baseline
+
+    there = baseline.exists() and any(baseline.iterdir() if baseline.is_dir() else [baseline])
+    if there and not reason.strip():
+        # What is there is no baseline of this version: replacing it must be somebody's decision.
+        raise NotComparableError(error.what, where=error.where, hint="Replace it with --reason TEXT.")
+    say(f"wrote {write_baseline(baseline, contender, None, reason=reason)}")
+
+
+def _results(
+    before: "Side", after: "Side", rules: "Policy", stores: Path, *, confirm: bool
+) -> "list[CellResult]":
+    from storebench.check.judge import judge
+
+    results = judge(before, after, rules)
+    if not confirm:
+        return results
+    from storebench.check.confirm import How
+    from storebench.check.confirm import confirm as run_again
+
+    return run_again(results, before, after, rules, How(stores=stores, say=say))
+
+
+def _write(results: "list[CellResult]", decided: object, formats: list[Format], files: list[Path]) -> None:
+    from storebench.check.outcome import Outcome
+    from storebench.check.render import RENDERERS
+
+    assert isinstance(decided, Outcome)
+    if len(files) > len(formats):
+        raise UsageError("more --out than --format", hint="Give one --format for each --out.")
+    for position, name in enumerate(formats):
+        text = RENDERERS[name.value](results, decided)
+        if position >= len(files) or str(files[position]) == "-":
+            print(text, end="")
+            continue
+        try:
+            files[position].write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise from_os_error(error, files[position]) from error
