@@ -1,5 +1,64 @@
-"""Measure how image training data should lie on disk."""
+"""Measure how image training data should lie on disk.
+
+The names below are what notebooks and other programs may rely on. They are
+imported when they are first used, so that ``import storebench`` stays light.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from storebench._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from storebench.formats.registry import open_reader
+    from storebench.report.analysis import compare, load_results, load_steps
+    from storebench.report.plots.costs import plot_break_even, plot_container_codec
+    from storebench.report.plots.steps import plot_loss, plot_wait_distribution, plot_wait_over_epoch
+    from storebench.report.plots.steptime import plot_step_time
+    from storebench.report.plots.throughput import plot_throughput, plot_workers
+    from storebench.report.plots.tradeoffs import plot_amplification, plot_size
+
+__all__ = [
+    "__version__",
+    "compare",
+    "load_results",
+    "load_steps",
+    "open_reader",
+    "plot_amplification",
+    "plot_break_even",
+    "plot_container_codec",
+    "plot_loss",
+    "plot_size",
+    "plot_step_time",
+    "plot_throughput",
+    "plot_wait_distribution",
+    "plot_wait_over_epoch",
+    "plot_workers",
+]
+
+_HOMES = {
+    "compare": "storebench.report.analysis",
+    "load_results": "storebench.report.analysis",
+    "load_steps": "storebench.report.analysis",
+    "open_reader": "storebench.formats.registry",
+    "plot_amplification": "storebench.report.plots.tradeoffs",
+    "plot_break_even": "storebench.report.plots.costs",
+    "plot_container_codec": "storebench.report.plots.costs",
+    "plot_loss": "storebench.report.plots.steps",
+    "plot_size": "storebench.report.plots.tradeoffs",
+    "plot_step_time": "storebench.report.plots.steptime",
+    "plot_throughput": "storebench.report.plots.throughput",
+    "plot_wait_distribution": "storebench.report.plots.steps",
+    "plot_wait_over_epoch": "storebench.report.plots.steps",
+    "plot_workers": "storebench.report.plots.throughput",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

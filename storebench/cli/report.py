@@ -1,14 +1,18 @@
 """``storebench report``: tables and plots from results."""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from storebench.cli.common import exit_codes, say
 
 if TYPE_CHECKING:
+    from storebench.report.build import Report
     from storebench.report.tables import Table
+
+MOST_TABLES = 40
 
 
 def report(
@@ -16,17 +20,47 @@ def report(
         list[Path], typer.Argument(help="Folders that 'storebench bench' wrote, or record files.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
+    allow_invalid: Annotated[
+        bool, typer.Option("--allow-invalid", help="Report results that do not validate, and mark them.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the answer, the tables and the files as one JSON object.")
+    ] = False,
 ) -> None:
-    """Make tables and plots from results."""
+    """Make the tables, the plots and the page from results."""
     with exit_codes():
         from storebench.report.build import write_report
 
-        written = write_report(results, out)
-        for table in written.tables:
+        written = write_report(results, out, allow_invalid=allow_invalid)
+        if as_json:
+            print(json.dumps(as_dict(written), indent=2))
+            return
+        for table in written.tables[:MOST_TABLES]:
             show(table)
+        print(written.answer)
+        if len(written.tables) > MOST_TABLES:
+            say(f"{len(written.tables) - MOST_TABLES} more tables are in {out}")
+        for count, kind in ((written.failed, "failed"), (written.invalid, "did not validate")):
+            if count:
+                say(f"attention: {count} cells {kind}")
         for path in written.files:
-            if path.suffix == ".png":
-                say(f"plot: {path}")
+            if path.suffix in (".html", ".png"):
+                say(f"{'page' if path.suffix == '.html' else 'plot'}: {path}")
+
+
+def as_dict(written: "Report") -> dict[str, Any]:
+    """Return a report as plain JSON values."""
+    tables = [
+        {"caption": table.caption, "rows": [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]}
+        for table in written.tables
+    ]
+    return {
+        "answer": written.answer,
+        "failed_cells": written.failed,
+        "invalid_cells": written.invalid,
+        "tables": tables,
+        "files": [str(path) for path in written.files],
+    }
 
 
 def show(table: "Table") -> None:

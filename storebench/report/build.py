@@ -7,23 +7,18 @@ from pathlib import Path
 from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
 from storebench.report.analysis import Paths
 from storebench.report.catalog import plots
-from storebench.report.cells import CellSummary, by_dataset, summarise
+from storebench.report.cells import CellSummary, by_dataset, panels, summarise
 from storebench.report.findings import Finding
 from storebench.report.frame import to_frame
-from storebench.report.headline import headline
+from storebench.report.headline import headline, main_panel
 from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug, setting_label
 from storebench.report.page import Content, Section, html, markdown
 from storebench.report.paper import factor_lines, then_and_now
 from storebench.report.plots.style import save
 from storebench.report.recommend import recommend
-from storebench.report.tables import Table, dataset_tables
+from storebench.report.tables import Table, dataset_tables, to_csv
 from storebench.report.validate import Sourced, read_all, validate_records
 from storebench.report.verdict import judge_all
-
-MOST_TABLES = 40
-"""Tables of one dataset on the page; a matrix of hundreds of settings is read from the CSV files."""
-
-MOST_VERDICTS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +125,8 @@ def _factor_texts(cells: Sequence[CellSummary]) -> list[str]:
 def _section(cells: Sequence[CellSummary], slug: str, *, many: bool) -> Section:
     first = cells[0]
     verdicts = judge_all(cells)
-    judged = [cell for cell in cells if cell.key in verdicts]
+    main = main_panel(panels(cells))
+    judged = [cell for cell in (main.cells if main else ()) if cell.key in verdicts]
     title = dataset_label(first.cell) + (f" (machine {first.environment_key})" if many else "")
     return Section(
         title=title,
@@ -140,9 +136,7 @@ def _section(cells: Sequence[CellSummary], slug: str, *, many: bool) -> Section:
         tables=tuple(dataset_tables(cells)),
         plots=tuple(plots(cells, slug)),
         advice=tuple(recommend(cells)),
-        verdicts=tuple(
-            (backend_label(c.backend), setting_label(c.cell), verdicts[c.key]) for c in judged[:MOST_VERDICTS]
-        ),
+        verdicts=tuple((backend_label(c.backend), setting_label(c.cell), verdicts[c.key]) for c in judged),
     )
 
 
@@ -153,13 +147,16 @@ def _write(content: Content, out: Path) -> Iterator[Path]:
     for section in content.sections:
         yield from _write_tables(section, out)
         for plot in section.plots:
-            yield from save(plot.ax, out / plot.name)
+            yield from save(plot.ax, plot.svg, out / plot.name)
 
 
 def _write_tables(section: Section, out: Path) -> Iterator[Path]:
-    for number, table in enumerate(section.tables, start=1):
-        stem = f"table-{section.slug}" + (f"-{number}" if len(section.tables) > 1 else "")
-        texts = {".md": table.to_markdown(), ".csv": table.to_csv(), ".tex": table.to_latex()}
-        for suffix, text in texts.items():
-            (out / f"{stem}{suffix}").write_text(text, encoding="utf-8")
-            yield out / f"{stem}{suffix}"
+    texts = {
+        ".csv": to_csv(section.tables),
+        ".md": "\n".join(table.to_markdown() for table in section.tables),
+        ".tex": "\n".join(table.to_latex() for table in section.tables),
+    }
+    for suffix, text in texts.items():
+        path = out / f"table-{section.slug}{suffix}"
+        path.write_text(text, encoding="utf-8")
+        yield path

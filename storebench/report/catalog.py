@@ -1,5 +1,6 @@
 """Which plots a dataset's results can make, each with its question and its answer in words."""
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from storebench.report.labels import (
 from storebench.report.plots.costs import codec_answer, plot_break_even, plot_container_codec
 from storebench.report.plots.steps import plot_loss, plot_wait_distribution, plot_wait_over_epoch
 from storebench.report.plots.steptime import plot_step_time
+from storebench.report.plots.style import svg_bytes
 from storebench.report.plots.throughput import plot_throughput, plot_workers
 from storebench.report.plots.tradeoffs import plot_amplification, plot_size, reads_from_disk
 
@@ -32,6 +34,7 @@ MOST_CELLS = 24
 """Cells drawn in one plot; the tables hold the others."""
 
 MOST_LINES = 10
+_WORTH_WORKERS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,11 @@ class Plot:
     question: str
     answer: str
     ax: Axes
+
+    @functools.cached_property
+    def svg(self) -> bytes:
+        """The plot as SVG."""
+        return svg_bytes(self.ax)
 
 
 def plots(cells: Sequence[CellSummary], slug: str) -> list[Plot]:
@@ -174,8 +182,10 @@ def _workers_answer(cells: Sequence[CellSummary]) -> str:
         base, best = cell.median("samples_per_s"), _by(same, "samples_per_s")[-1]
         gains.append((best[0] / (base or 1.0), backend_label(cell.backend), best[1].cell.workers))
     gain, name, workers = max(gains)
-    helped = sum(1 for one in gains if one[0] > 1.05)
-    return f"{helped} of {len(gains)} backends gain more than 5%; {name} gains most: {number(gain)} times with {workers} workers."
+    helped = sum(1 for one in gains if one[0] > 1 + _WORTH_WORKERS)
+    if not helped:
+        return f"No backend gains more than {percent(_WORTH_WORKERS)} from more workers."
+    return f"{helped} of {len(gains)} backends gain more than {percent(_WORTH_WORKERS)}; {name} gains most: {number(gain)} times with {workers} workers."
 
 
 def _read_answer(cells: Sequence[CellSummary]) -> str:

@@ -1,10 +1,10 @@
 """How datasets, settings and figures are called in tables, plots and sentences."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from storebench.report.cells import DATASET_COLUMNS, CellSummary
+from storebench.report.cells import SETTING_COLUMNS, CellSummary
 from storebench.report.intervals import Interval
 from storebench.results import Cell
 
@@ -41,7 +41,17 @@ _SETTING_WORDS = {
     "threads": "{} threads",
     "loader": "loader {}",
 }
-_ALWAYS = ("cache", "workers", "batch_size", "model", "compute", "device")
+_SPECIAL_WORDS: dict[tuple[str, object], str] = {
+    ("cache", "any"): "cache as found",
+    ("model", "none"): "",
+    ("compute", "real"): "",
+    ("compute", "none"): "loader only",
+    ("device", "cpu"): "on the CPU",
+    ("workers", 1): "1 worker",
+    ("shuffle", True): "shuffled",
+    ("shuffle", False): "in order",
+}
+_ALWAYS = frozenset({"cache", "workers", "batch_size", "model", "compute", "device"})
 
 
 def backend_label(backend: str) -> str:
@@ -73,19 +83,17 @@ def dataset_slug(cell: Cell) -> str:
     return "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
 
 
-def setting_label(cell: Cell, others: Iterable[Cell] = ()) -> str:
-    """Return what was held fixed, in words: what everybody asks for, and what differs from `others`."""
-    cells = [cell, *others]
-    shown = [
-        name
-        for name in vars(cell)
-        if name in _ALWAYS
-        or (
-            name in _SETTING_WORDS
-            and name not in DATASET_COLUMNS
-            and len({getattr(c, name) for c in cells}) > 1
-        )
-    ]
+def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
+    """Return the fields of a setting that are not the same in all these cells."""
+    settings = [cell.setting for cell in cells]
+    return frozenset(
+        name for position, name in enumerate(SETTING_COLUMNS) if len({one[position] for one in settings}) > 1
+    )
+
+
+def setting_label(cell: Cell, varying: Collection[str] = ()) -> str:
+    """Return what was held fixed, in words: what everybody asks for, and the fields that vary around it."""
+    shown = [name for name in SETTING_COLUMNS if name in _ALWAYS or name in varying]
     return ", ".join(word for name in shown if (word := _setting_word(name, getattr(cell, name))))
 
 
@@ -97,17 +105,14 @@ def common_setting(cells: Sequence[CellSummary]) -> str:
 
 
 def _setting_word(name: str, value: object) -> str:
-    if name == "cache":
-        return {"any": "cache as found"}.get(str(value), str(value))
+    known = _SPECIAL_WORDS.get((name, value))
+    if known is not None:
+        return known
     if name == "model":
-        return "" if value == "none" else MODELS.get(str(value), str(value))
+        return MODELS.get(str(value), str(value))
     if name == "compute":
-        return {"real": "", "none": "loader only"}.get(str(value)) or compute_label(str(value))
-    if value is None or (name == "device" and value == "cpu"):
-        return {"device": "on the CPU"}.get(name, "")
-    if name == "workers" and value == 1:
-        return "1 worker"
-    return _SETTING_WORDS.get(name, "{}").format(value)
+        return compute_label(str(value))
+    return "" if value is None else _SETTING_WORDS.get(name, "{}").format(value)
 
 
 def compute_label(compute: str) -> str:

@@ -12,10 +12,9 @@ from storebench.report.catalog import Plot
 from storebench.report.cells import CellSummary
 from storebench.report.findings import Finding
 from storebench.report.headline import QUESTION, Headline
-from storebench.report.labels import backend_label, caveats, dataset_label, setting_label
+from storebench.report.labels import backend_label, dataset_label, setting_label
 from storebench.report.method import method
 from storebench.report.paper import Claim
-from storebench.report.plots.style import svg_bytes
 from storebench.report.recommend import RULES, Advice
 from storebench.report.tables import Table, mark
 from storebench.report.verdict import CellVerdict
@@ -83,13 +82,20 @@ RAW_COLUMNS = (
 _FACTORS = {"data_wait_p99_ns": 1e-6, "data_wait_max_ns": 1e-6, "device_read_bytes": 2.0**-20}
 _MOST_NAMED = 8
 
+MOST_TABLES = 40
+"""Tables of one dataset on the page; a matrix of hundreds of settings is read from the CSV files."""
+
 
 def flags(content: Content) -> list[Flag]:
     """Return what is failed, unproven or not real, for the first screen."""
     cells = content.cells
     failed = [cell for cell in cells if cell.failure]
     doubtful = [cell for cell in cells if not cell.failure and mark(cell).startswith("cache")]
-    found = [Flag(kind="note", text=text) for text in caveats(cells)]
+    found = [
+        Flag(kind="note", text=f"{section.title}: {text}")
+        for section in content.sections
+        for text in section.caveats
+    ]
     if content.findings:
         named = _names(cell for cell in cells if cell.invalid)
         found.insert(
@@ -166,7 +172,7 @@ def alt_text(plot: Plot) -> str:
 
 
 def _image(plot: Plot) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg_bytes(plot.ax)).decode()
+    return "data:image/svg+xml;base64," + base64.b64encode(plot.svg).decode()
 
 
 def _templates() -> jinja2.Environment:
@@ -189,6 +195,7 @@ def _context(content: Content) -> dict[str, Any]:
         "version": __version__,
         "backend_label": backend_label,
         "alt_text": alt_text,
+        "most_tables": MOST_TABLES,
     }
 
 

@@ -220,10 +220,10 @@ def legend_below(ax: Axes, heading: str | None = None) -> None:
     figure.set_figheight(figure.get_figheight() + 0.19 * rows)
 
 
-def save(ax: Axes, stem: Path) -> tuple[Path, Path]:
-    """Write a plot as ``stem.svg`` and ``stem.png`` and return both."""
+def save(ax: Axes, svg: bytes, stem: Path) -> tuple[Path, Path]:
+    """Write a plot, drawn as `svg` before, as ``stem.svg`` and ``stem.png`` and return both."""
     paths = (stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png"))
-    paths[0].write_bytes(svg_bytes(ax))
+    paths[0].write_bytes(svg)
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.savefig(paths[1], dpi=160)
