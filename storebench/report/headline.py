@@ -111,13 +111,13 @@ def _where(panel: Panel) -> str:
     return f"On this machine, {state}, {dataset_label(panel.first.cell)}{said}"
 
 
-def _feeds(panel: Panel) -> str:
+def _feeds(panel: Panel, name: str) -> str:
     cell = panel.first.cell
+    verb = "load" if cell.compute == "none" else "feed"
+    verb = verb if name.endswith("files") else f"{verb}s"
     if cell.compute == "none":
-        return "loads"
-    return "feeds " + (
-        MODELS.get(cell.model, cell.model) if cell.compute == "real" else "an emulated accelerator"
-    )
+        return verb
+    return f"{verb} {MODELS.get(cell.model, cell.model) if cell.compute == 'real' else 'an emulated accelerator'}"
 
 
 def _sentence(panel: Panel, slow: CellSummary, fast: CellSummary, ratio: Ratio) -> str:
@@ -135,12 +135,10 @@ def _sentence(panel: Panel, slow: CellSummary, fast: CellSummary, ratio: Ratio) 
     if ratio.verdict is Verdict.NO_DIFFERENCE:
         return f"{_where(panel)}: no difference that we can detect between {names[0]} and {names[1]} (ratio {times})."
     if ratio.n < 2:
-        return f"{_where(panel)}: {names[0]} {_feeds(panel)} {times} as fast as {names[1]}, in one round: without replicates there is no interval, so no winner is named."
+        return f"{_where(panel)}: {names[0]} {_feeds(panel, names[0])} {times} as fast as {names[1]}, in one round: without replicates there is no interval, so no winner is named."
     if not ratio.proven:
         return f"{_where(panel)}: the spread is too wide to tell {names[0]} from {names[1]} (ratio {times}); run more replicates."
-    return (
-        f"{_where(panel)}: {names[0]} {_feeds(panel)} {times} as fast as {names[1]}{_because(loser, winner)}."
-    )
+    return f"{_where(panel)}: {names[0]} {_feeds(panel, names[0])} {times} as fast as {names[1]}{_because(loser, winner)}."
 
 
 def _ends(ratio: Ratio) -> str:

@@ -44,6 +44,7 @@ ENVIRONMENT = Environment(
     notes={"load": 0.1},
 )
 CELL_FIELDS = {field.name for field in dataclasses.fields(Cell)}
+SHAPES = {"imagenet": (256, 256, 3), "cifar10": (32, 32, 3), "mnist": (28, 28, 1)}
 PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000}
 
 
@@ -140,7 +141,7 @@ def make_record(
         "loss": Loss(first=6.9, last=5.0),
         "store": StoreFacts(
             count=4000,
-            image_shape=(256, 256, 3),
+            image_shape=SHAPES[cell.dataset],
             payload_bytes=4000 * PAYLOAD[cell.codec],
             file_bytes=bytes_on_disk,
             bytes_on_disk=bytes_on_disk,
