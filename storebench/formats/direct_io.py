@@ -11,6 +11,7 @@ no readahead of its own and every byte that is read was asked for.
 import ctypes
 import mmap
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptStoreError
+from storebench.probes.machine import block_device
 from storebench.probes.mounts import mount_of
 
 Offsets = npt.NDArray[np.int64]
@@ -30,8 +32,8 @@ PAGE_BYTES = mmap.PAGESIZE
 SMALL_BYTES = 32 << 10
 """Below this a sample costs more in calls than in copying, so it is gathered from a mapping."""
 
-# The kernel cuts one hint off at the device's read-ahead or largest request, whichever is more.
-_HINT_BYTES = 128 << 10
+_FAULT_AROUND_BYTES = 64 << 10  # what one page fault maps of a file by itself
+_LEAST_HINT_KIB, _MOST_HINT_KIB = 128, 4096
 _GATHER_BYTES = 256 << 10
 _NR_CACHESTAT = 451
 _MADV_POPULATE_READ = 22
@@ -63,6 +65,9 @@ class Pieces:
     def pairs(self) -> list[tuple[int, int]]:
         """Return the ranges as Python integers."""
         return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
+
+
+NO_PIECES = Pieces(starts=np.empty(0, np.int64), stops=np.empty(0, np.int64))
 
 
 def merge(offsets: Offsets, lengths: Offsets | int, gap_bytes: int = 0) -> Pieces:
@@ -111,8 +116,12 @@ class DirectFile:
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
         self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
         self.bytes: Rows = np.frombuffer(self._map, np.uint8)
+        mount = mount_of(path)
         # On overlayfs cachestat always says 0: the pages belong to the file below.
-        self._count = self._mincore if mount_of(path).fstype == "overlay" else self._cachestat
+        self._count = self._mincore if mount.fstype == "overlay" else self._cachestat
+        # The kernel cuts a longer hint off at the device's read-ahead.
+        ahead = int(block_device(mount).get("read_ahead_kb") or 0)
+        self._hint_bytes = min(max(ahead, _LEAST_HINT_KIB), _MOST_HINT_KIB) << 10
         self._records: dict[int, npt.NDArray[np.void]] = {}
 
     def close(self) -> None:
@@ -154,17 +163,21 @@ class DirectFile:
 
     def ask_for(self, pieces: Pieces) -> None:
         """Start reading ranges into the page cache; returns when they are queued, not when they are read."""
-        for start, stop in pieces.pairs():
-            for at in range(start, stop, _HINT_BYTES):
-                os.posix_fadvise(self.fd, at, min(_HINT_BYTES, stop - at), os.POSIX_FADV_WILLNEED)
+        for at, length in self._hints(pieces):
+            os.posix_fadvise(self.fd, at, length, os.POSIX_FADV_WILLNEED)
 
     def wait_for(self, pieces: Pieces) -> None:
-        """Wait until ranges that were asked for have arrived."""
+        """Wait until ranges that were asked for have arrived, and map the longer ones as they come."""
+        for at, length in self._hints(pieces):
+            # A fault on a page that is still under way counts as, and costs, a major one; this does not.
+            os.pread(self.fd, 1, min(at + length, self.size) - 1)
+            if length >= _FAULT_AROUND_BYTES:
+                self.populate(at, at + length)
+
+    def _hints(self, pieces: Pieces) -> Iterator[tuple[int, int]]:
         for start, stop in pieces.pairs():
-            last = min(stop, self.size) - 1
-            for at in range(start + _HINT_BYTES - 1, last, _HINT_BYTES):
-                os.pread(self.fd, 1, at)
-            os.pread(self.fd, 1, last)
+            for at in range(start, stop, self._hint_bytes):
+                yield at, min(self._hint_bytes, stop - at)
 
     def populate(self, start: int, stop: int) -> None:
         """Put resident pages of a range into this process's page tables, without the interpreter lock."""

@@ -142,8 +142,16 @@ class FilesFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the one way in."""
-        return {"get": ReaderInfo(reader=FilesReader, summary="open, read, close; one sample at a time")}
+        """Return the plain way in, and the one with threads."""
+        from storebench.formats.files_threads import FilesThreadsReader
+
+        threads = Traits(releases_gil=True, note="decoding is done by the reader's own threads")
+        return {
+            "get": ReaderInfo(reader=FilesReader, summary="open, read, close; one sample at a time"),
+            "threads": ReaderInfo(
+                reader=FilesThreadsReader, summary="open, read and decode in threads", traits=threads
+            ),
+        }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return the writer of image files."""

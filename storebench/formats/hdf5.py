@@ -246,8 +246,16 @@ class Hdf5Format(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the library's way in."""
-        return {"get": ReaderInfo(reader=Hdf5GetReader, summary="one hyperslab a sample (h5py, low level)")}
+        """Return the library's way in, and the way past it."""
+        from storebench.formats.hdf5_direct import Hdf5DirectReader
+
+        direct = Traits(releases_gil=True, note="compressed data still goes through the library")
+        return {
+            "get": ReaderInfo(reader=Hdf5GetReader, summary="one hyperslab a sample (h5py, low level)"),
+            "direct": ReaderInfo(
+                reader=Hdf5DirectReader, summary="explicit planned reads at the data's offset", traits=direct
+            ),
+        }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return the writer of ``data.h5``."""

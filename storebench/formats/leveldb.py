@@ -113,8 +113,15 @@ class LevelDbFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the library's way in."""
-        return {"get": ReaderInfo(reader=LevelDbGetReader, summary="plyvel's get, one call a sample")}
+        """Return the library's way in, one by one and in sorted windows."""
+        from storebench.formats.leveldb_sorted import LevelDbSortedReader
+
+        return {
+            "get": ReaderInfo(reader=LevelDbGetReader, summary="plyvel's get, one call a sample"),
+            "sorted": ReaderInfo(
+                reader=LevelDbSortedReader, summary="windows of the order, by key, one iterator"
+            ),
+        }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return the writer of a LevelDB."""

@@ -240,14 +240,27 @@ class MemoryFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the paper's two ways: in Python, and in C++."""
+        """Return the paper's two ways, in Python and in C++, and one copy for all processes."""
+        from storebench.formats.memory_shared import MemorySharedReader
+
         native = Traits(fork_safe=True, holds_pixels=True, releases_gil=True, note=self.info.traits.note)
+        shared = Traits(
+            fork_safe=True,
+            holds_pixels=True,
+            releases_gil=True,
+            note="all processes of a machine share one copy; the first one fills it",
+        )
         return {
             "python": ReaderInfo(
                 reader=MemoryPythonReader, summary="one index a sample in Python, then collate"
             ),
             "native": ReaderInfo(
                 reader=MemoryNativeReader, summary="one index_select a batch in C++ (ATen)", traits=native
+            ),
+            "shared": ReaderInfo(
+                reader=MemorySharedReader,
+                summary="one copy in shared memory for all processes",
+                traits=shared,
             ),
         }
 

@@ -19,20 +19,30 @@ import numpy as np
 
 from storebench.errors import StorebenchError, UsageError
 from storebench.formats.base import Indices
-from storebench.formats.direct_io import PAGE_BYTES, SMALL_BYTES, DirectFile, Offsets, Pieces, Rows, merge
+from storebench.formats.direct_io import (
+    NO_PIECES,
+    PAGE_BYTES,
+    SMALL_BYTES,
+    DirectFile,
+    Offsets,
+    Pieces,
+    Rows,
+    merge,
+)
 from storebench.formats.turns import Turns
 
 MIN_UNIT_BYTES = 4 << 20
 """What is read together at least where reads are merged: LMDBIO's figure for COAL."""
 
 _FEW_RESIDENT = 0.1
+_CALL_PAGES = 300
 
 OPTIONS_HELP = {
     "dio": "on (default): cold data is read explicitly; off: it is left to page faults of the mapping",
     "coal": "on (default): several batches a window, close samples in one read; off: one read a sample",
     "window_mib": "how far to read ahead of the loop, in MiB (default 64)",
     "sweep_mib": "small samples that lie in this many MiB are read in one pass (default 256)",
-    "gap_kib": "read through gaps of this many KiB rather than asking twice (default 20)",
+    "gap_kib": "read through gaps of this many KiB rather than asking twice (default 8)",
     "stag": "off (default) or how many processes may read one file at a time; the others wait their turn",
 }
 
@@ -48,7 +58,7 @@ class ReadPolicy:
     merged: bool = True
     window_bytes: int = 64 << 20
     sweep_bytes: int = 256 << 20
-    gap_bytes: int = 20 << 10
+    gap_bytes: int = 8 << 10
     at_a_time: int = 0
 
     @classmethod
@@ -59,7 +69,7 @@ class ReadPolicy:
             merged=switch(options, "coal", default=True),
             window_bytes=_number(options, "window_mib", 64, least=4) << 20,
             sweep_bytes=_number(options, "sweep_mib", 256) << 20,
-            gap_bytes=_number(options, "gap_kib", 20) << 10,
+            gap_bytes=_number(options, "gap_kib", 8) << 10,
             at_a_time=0 if options.get("stag", "off") == "off" else _number(options, "stag", 1, least=1),
         )
 
@@ -193,15 +203,9 @@ class PlannedReads:
         if not self.policy.explicit or not len(offsets):
             return True
         self._check()
-        start, stop = int(offsets.min()), int((offsets + lengths).max())
-        resident = self.file.resident_frac(start, stop)
-        if resident < 1.0:
-            pieces = self._missing(offsets, lengths, resident)
-            if len(pieces):
-                return self._read(pieces)
-        elif ahead and not self._populated:
-            self._populated = True
-            self.file.populate(start, stop)
+        pieces = self._missing(offsets, lengths, ahead=ahead)
+        if len(pieces):
+            return self._read(pieces)
         self.tally.resident += 1
         return True
 
@@ -212,15 +216,24 @@ class PlannedReads:
         offsets, lengths = self.locate(indices)
         return offsets, lengths, self.prepare(offsets, lengths)
 
-    def _missing(self, offsets: Offsets, lengths: Offsets, resident: float) -> Pieces:
+    def _missing(self, offsets: Offsets, lengths: Offsets, *, ahead: bool) -> Pieces:
+        """Return the ranges that are not resident. Asking about one range costs as much as 300 pages of a long one."""
+        start, stop = int(offsets.min()), int((offsets + lengths).max())
+        dense = (stop - start) // PAGE_BYTES < _CALL_PAGES * len(offsets)
+        frac = self.file.resident_frac(start, stop) if dense else None
+        if frac == 1.0:
+            if ahead and not self._populated:
+                self._populated = True
+                self.file.populate(start, stop)
+            return NO_PIECES
         if self.policy.merged:
             pieces = merge(offsets, lengths, self.policy.gap_bytes)
         else:
             stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
             pieces = Pieces(starts=offsets & -PAGE_BYTES, stops=stops)
-        if resident < _FEW_RESIDENT:
+        if frac is not None and frac < _FEW_RESIDENT:
             return pieces
-        absent = [self.file.resident_frac(start, stop) < 1.0 for start, stop in pieces.pairs()]
+        absent = [self.file.resident_frac(*pair) < 1.0 for pair in pieces.pairs()]
         return Pieces(starts=pieces.starts[absent], stops=pieces.stops[absent])
 
     def _read(self, pieces: Pieces) -> bool:
@@ -230,13 +243,9 @@ class PlannedReads:
         small = self.mean_bytes < SMALL_BYTES
         with self._turn():
             self.file.ask_for(pieces)
-            # A large sample waits for its own bytes in preadv. A fault on a page that
-            # is still under way would count, and cost, as a major one.
+            # A large sample waits for its own bytes, in preadv.
             if small or self._turns is not None:
                 self.file.wait_for(pieces)
-        if small:
-            for start, stop in pieces.pairs():
-                self.file.populate(start, stop)
         return small
 
     def _turn(self) -> AbstractContextManager[object]:

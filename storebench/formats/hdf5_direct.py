@@ -1,0 +1,244 @@
+"""HDF5 past the library: where each sample lies comes from the file's layout, once; then explicit reads.
+
+Contiguous data sets lie at one offset, chunked uncompressed ones at their chunks'
+addresses. What has no such place (compressed data, a chunk that holds parts of
+images) goes through the library with a chunk cache of the window's size.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import CorruptStoreError
+from storebench.formats.base import Batch, Indices
+from storebench.formats.direct_io import Offsets
+from storebench.formats.extent_reader import ExtentReader, locator
+from storebench.formats.hdf5 import DATA_FILE, Hdf5GetReader
+from storebench.formats.planned_reads import OPTIONS_HELP, ReadPolicy
+from storebench.formats.support import checked_labels, damaged
+from storebench.manifest import Manifest
+
+COSTLY_TIMES = 4
+COSTLY_BYTES = 1 << 20
+
+Tails = dict[int, list[tuple[int, int]]]
+"""Sample -> (offset, length) of its parts beyond the first, where a sample lies on chunks that are apart."""
+
+
+class _NoPlaceError(Exception):
+    """The samples have no place of their own in the file; the text says why."""
+
+
+class Hdf5DirectReader(ExtentReader):
+    """Explicit, planned reads of ``data.h5``; the library only opens it."""
+
+    options_help: ClassVar[Mapping[str, str]] = OPTIONS_HELP
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self._path = store / DATA_FILE
+        self._library: Hdf5GetReader | None = None
+        self._why_library = ""
+        self._tails: Tails = {}
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`."""
+        if self._library is not None:
+            return self._library.fetch(indices)
+        found = super().fetch(indices)
+        if self._tails:
+            for row, number in enumerate(indices.tolist()):
+                found[row] += b"".join(self._part(*part) for part in self._tails.get(number, ()))
+        return found
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Copy raw pixels of `indices` into `out`."""
+        if self._library is not None:
+            return self._library.fetch_into(indices, out)
+        return super().fetch_into(indices, out)
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        """Read ahead of these batches; the library cannot."""
+        if self._library is None:
+            super().plan(batches)
+
+    def notes(self) -> dict[str, str]:
+        """Say whether the library reads after all, and why."""
+        if self._library is None:
+            return super().notes()
+        diagnosis = diagnose_chunking(self._path)
+        notes = {"through the library": self._why_library}
+        return notes if diagnosis is None else {**notes, "chunking": diagnosis}
+
+    def close(self) -> None:
+        """Close whatever is open."""
+        if self._library is not None:
+            self._library.close()
+        super().close()
+
+    def _open(self) -> None:
+        if not self._path.is_file():
+            raise damaged("the file is missing", self._path)
+        try:
+            with h5py.File(self._path, "r", locking=False) as file:
+                self.labels = checked_labels(file["label"][...], self.manifest.count, self._path)
+                offsets, lengths = self._places(file)
+        except _NoPlaceError as error:
+            self._why_library = str(error)
+            self._library = _CachedReader(self.store, self.manifest, self.policy)
+            return
+        except (KeyError, OSError, RuntimeError, TypeError) as error:
+            raise damaged(f"HDF5 does not open it ({error})", self._path) from error
+        self._check_lengths(lengths, self._path)
+        mean = int(lengths.mean()) if len(lengths) else 0
+        if (offsets < 0).any() or (len(offsets) and (offsets + lengths).max() > self._path.stat().st_size):
+            raise damaged("a sample lies outside the file", self._path)
+        self._serve(self._path, locator(offsets, lengths), mean_bytes=mean)
+
+    def _places(self, file: h5py.File) -> tuple[Offsets, Offsets]:
+        count = self.manifest.count
+        if self.payload_codec == "raw":
+            data = file["data"]
+            if data.shape != (count, *self.image_shape) or data.dtype != np.uint8:
+                raise damaged(f"an array {data.dtype}{data.shape} of other images", self._path)
+            size = self.manifest.dataset.image_bytes
+            return row_offsets(data), np.full(count, size, np.int64)
+        bounds = file["offset"][...].astype(np.int64)
+        blob = file["payload"]
+        if bounds.shape != (count + 1,) or bounds[0] != 0 or (np.diff(bounds) < 0).any():
+            raise damaged("the offsets do not ascend from 0", self._path)
+        if blob.shape != (int(bounds[-1]),) or blob.dtype != np.uint8:
+            raise damaged(
+                f"a blob {blob.dtype}{blob.shape} where {int(bounds[-1])} bytes were expected", self._path
+            )
+        return self._blob_places(blob, bounds)
+
+    def _blob_places(self, blob: Any, bounds: Offsets) -> tuple[Offsets, Offsets]:
+        """Return each payload's place, its first part's where it lies on chunks that are apart."""
+        starts, stops = bounds[:-1], bounds[1:]
+        chunk = blob.chunks[0] if blob.chunks else max(1, blob.shape[0])
+        addresses = _addresses(blob)
+        if not len(addresses):
+            return starts, stops - starts
+        numbers = np.minimum(starts // chunk, len(addresses) - 1)
+        offsets = addresses[numbers] + starts - numbers * chunk
+        lengths = stops - starts
+        apart = np.append(np.diff(addresses) != chunk, False)
+        ends = (np.maximum(stops, starts + 1) - 1) // chunk
+        gaps = np.concatenate([np.zeros(1, np.int64), np.cumsum(apart)])
+        for sample in np.flatnonzero(gaps[ends] > gaps[numbers]).tolist():
+            edge = (int(numbers[sample]) + 1) * chunk
+            lengths[sample] = edge - starts[sample]
+            self._tails[sample] = [
+                (int(addresses[at // chunk]), min(chunk, int(stops[sample]) - at))
+                for at in range(edge, int(stops[sample]), chunk)
+            ]
+        return offsets, lengths
+
+    def _part(self, offset: int, length: int) -> bytes:
+        part = np.empty(length, np.uint8)
+        self.reads.file.read_fully(offset, part)
+        return part.tobytes()
+
+
+class _CachedReader(Hdf5GetReader):
+    """The library's reader with room for the chunks of a window, each decompressed once while it is there."""
+
+    def __init__(self, store: Path, manifest: Manifest, policy: ReadPolicy) -> None:
+        self._cache_bytes = policy.window_bytes
+        super().__init__(store, manifest, {})
+
+    def _dataset(self, name: str) -> h5py.h5d.DatasetID:
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        access.set_chunk_cache(100_003, self._cache_bytes, 1.0)
+        try:
+            return h5py.h5d.open(self._file, name.encode(), access)
+        except (KeyError, OSError) as error:
+            raise damaged(f"the data set {name!r} is missing", self._path) from error
+
+
+def row_offsets(data: Any) -> Offsets:
+    """Return where each element of the first axis of an uncompressed data set begins in the file, int64 [n].
+
+    Usable on its own, on anybody's ``h5py.Dataset``.
+
+    Raises
+    ------
+    CorruptStoreError
+        A chunk is missing where data should be.
+    """
+    size = math.prod(data.shape[1:]) * data.dtype.itemsize
+    rows = np.arange(data.shape[0], dtype=np.int64)
+    addresses = _addresses(data)
+    if not len(addresses):
+        return rows
+    per_chunk = data.chunks[0] if data.chunks else max(1, data.shape[0])
+    offsets: Offsets = addresses[rows // per_chunk] + rows % per_chunk * size
+    return offsets
+
+
+def _addresses(data: Any) -> npt.NDArray[np.int64]:
+    """Return the file offsets of a data set's chunks along its first axis; of one if it is contiguous."""
+    if not data.size:
+        return np.empty(0, np.int64)
+    if data.chunks is None:
+        offset = data.id.get_offset()
+        if offset is None or data.external:
+            raise _NoPlaceError("its data lies in the header or in another file")
+        return np.array([offset], np.int64)
+    if data.id.get_create_plist().get_nfilters():
+        raise _NoPlaceError("it is compressed or filtered")
+    if data.chunks[1:] != data.shape[1:]:
+        raise _NoPlaceError(f"its chunks {data.chunks} hold parts of samples")
+    addresses = np.full(-(-data.shape[0] // data.chunks[0]), -1, np.int64)
+
+    def note(info: Any) -> None:
+        addresses[info.chunk_offset[0] // data.chunks[0]] = info.byte_offset
+
+    data.id.chunk_iter(note)
+    if (addresses < 0).any():
+        raise CorruptStoreError("a chunk was never written", where=data.file.filename, hint="Convert again.")
+    return addresses
+
+
+def diagnose_chunking(path: Path | str) -> str | None:
+    """Return what a random sample costs where a file's chunking makes it megabytes, with the line that mends it.
+
+    Parameters
+    ----------
+    path
+        Any HDF5 file. Looked at are its data sets at the root with two axes or more,
+        the first of which counts samples.
+    """
+    with h5py.File(path, "r", locking=False) as file:
+        for name, data in file.items():
+            if isinstance(data, h5py.Dataset) and data.ndim > 1 and data.chunks and data.size:
+                found = _diagnosis(Path(path), name, data)
+                if found:
+                    return found
+    return None
+
+
+def _diagnosis(path: Path, name: str, data: Any) -> str | None:
+    item = data.dtype.itemsize
+    sample = math.prod(data.shape[1:]) * item
+    touched = math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))
+    cost = touched * math.prod(data.chunks) * item
+    if cost < COSTLY_BYTES or cost < COSTLY_TIMES * sample:
+        return None
+    layout = "CHUNK=" + "x".join(map(str, (1, *data.shape[1:]))) if data.compression else "CONTI"
+    mended = path.with_name(f"{path.stem}-repacked{path.suffix}")
+    return (
+        f"a random sample of {name!r} ({sample} bytes) costs {cost / 2**20:.1f} MiB: it lies on {touched} "
+        f"chunk(s) of {data.chunks}; mend it with: h5repack -l {name}:{layout} {path} {mended}"
+    )

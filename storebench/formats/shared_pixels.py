@@ -1,0 +1,161 @@
+"""Pixels in POSIX shared memory: filled by the first process that opens them, gone with the last.
+
+The segment is a file in /dev/shm. Whoever uses it holds a shared file lock on
+it, which the kernel drops when the process dies, however it dies. Whoever gets
+the exclusive lock therefore knows that nobody uses the segment, and removes it.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import OutputError, UsageError
+
+FOLDER = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
+PREFIX = "storebench-pixels"
+_HEADER_BYTES = 4096
+_COMPLETE = b"storebench pixels, complete"
+
+Pixels = npt.NDArray[np.uint8]
+Fill = Callable[[Pixels], None]
+"""Write all pixels into the array, uint8 [N, H, W, C]."""
+
+
+class SharedPixels:
+    """One array that every process of this user on this machine shares, read-only once it is filled.
+
+    Parameters
+    ----------
+    identity
+        A word of letters and digits that two processes share exactly if they mean the same pixels.
+    shape
+        (N, H, W, C).
+    fill
+        Called in the one process that finds the segment empty.
+
+    Attributes
+    ----------
+    filled_here
+        Whether this process was the one.
+
+    Raises
+    ------
+    UsageError
+        There is not enough shared memory.
+    """
+
+    def __init__(self, identity: str, shape: tuple[int, ...], fill: Fill) -> None:
+        remove_unused()
+        self.path = FOLDER / f"{PREFIX}-{os.getuid()}-{identity}"
+        self.filled_here = False
+        size = int(np.prod(shape, dtype=np.int64))
+        handle = self._locked(shape, size, fill)
+        try:
+            self._map = mmap.mmap(handle, _HEADER_BYTES + size, prot=mmap.PROT_READ)
+        except BaseException:
+            os.close(handle)
+            raise
+        self._array: Pixels | None = np.frombuffer(self._map, np.uint8, size, _HEADER_BYTES).reshape(shape)
+        self._release = Finalize(self, _release, args=(self.path, handle), exitpriority=0)
+
+    @property
+    def array(self) -> Pixels:
+        """The pixels."""
+        if self._array is None:
+            raise RuntimeError("the reader is closed")
+        return self._array
+
+    def close(self) -> None:
+        """Unmap, and remove the segment if nobody else uses it. Calling it twice is harmless."""
+        if self._array is not None:
+            self._array = None
+            with contextlib.suppress(BufferError):  # somebody still looks at a view: it goes with that
+                self._map.close()
+            self._release()
+
+    def _locked(self, shape: tuple[int, ...], size: int, fill: Fill) -> int:
+        """Return a handle of the complete segment that holds the shared lock."""
+        while True:
+            handle = _open(self.path)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH)
+                if _is_at(handle, self.path):
+                    if os.pread(handle, len(_COMPLETE), 0) == _COMPLETE:
+                        return handle
+                    # Its filler died, or there was none yet.
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+                    if _is_at(handle, self.path) and not os.pread(handle, 1, 0).strip(b"\0"):
+                        self._fill(handle, shape, size, fill)
+            except BaseException:
+                os.close(handle)
+                raise
+            # Around once more: changing an exclusive lock into a shared one is not atomic.
+            os.close(handle)
+
+    def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: Fill) -> None:
+        found = os.statvfs(FOLDER)
+        if size > found.f_bavail * found.f_frsize:
+            self.path.unlink()
+            raise UsageError(
+                f"the pixels need {size / 2**20:.0f} MiB of shared memory",
+                where=FOLDER,
+                hint="Use a smaller --size or --limit, or another backend.",
+            )
+        try:
+            os.ftruncate(handle, 0)
+            # Touching a page that has no room would kill the process; this fails instead.
+            os.posix_fallocate(handle, 0, _HEADER_BYTES + size)
+            # Unmapped with its last view: an error's traceback may hold one.
+            mapped = mmap.mmap(handle, _HEADER_BYTES + size)
+            fill(np.frombuffer(mapped, np.uint8, size, _HEADER_BYTES).reshape(shape))
+        except BaseException as error:
+            self.path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise OutputError(f"no shared memory ({error.strerror})", where=self.path) from error
+            raise
+        os.pwrite(handle, _COMPLETE, 0)
+        self.filled_here = True
+
+
+def remove_unused() -> None:
+    """Remove segments of this user whose processes are all dead."""
+    for path in FOLDER.glob(f"{PREFIX}-{os.getuid()}-*"):
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            _release(path, handle)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise OutputError(f"no shared memory ({error.strerror})", where=path) from error
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Return whether an open file is still the one at `path`: its last user may have removed it."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(handle)
+    return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
+
+
+def _release(path: Path, handle: int) -> None:
+    """Remove the segment if nobody else holds a lock on it, and let go of it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(handle, path):
+            path.unlink(missing_ok=True)
+    except BlockingIOError:
+        pass  # somebody uses it
+    finally:
+        os.close(handle)
