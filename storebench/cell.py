@@ -5,11 +5,13 @@ process for every replicate. It writes its records to the job's `out` file and
 nothing else that anybody reads.
 """
 
+import ctypes
 import dataclasses
 import datetime as dt
 import gc
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from storebench.formats.registry import Backend, get_format
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadJob, Opened, Spans
 from storebench.loading.batch import Batch as LoadedBatch
-from storebench.loading.checks import check_pixels, coverage, order_digest
+from storebench.loading.checks import PixelCheck, check_pixels, coverage, order_digest
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
@@ -60,6 +62,8 @@ from storebench.training.trace import StepTable, step_table, write_steps
 WARM_PASSES = 3
 WARM_ENOUGH = 0.995
 """Some machines push idle pages out by themselves (DAMON): what is gone again is read again, a few times."""
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +105,7 @@ class _Epoch:
     table: StepTable | None = None
     counters: Counters = dataclasses.field(default_factory=Counters)
     coverage: Coverage | None = None
+    pixels: PixelCheck = dataclasses.field(default_factory=PixelCheck)
     digests: Digests | None = None
     accuracy: tuple[float, int] | None = None
 
@@ -140,8 +145,11 @@ class CellRun:
             for number in range(self.cell.epochs):
                 cache = before if self.traits.holds_pixels else self._prepare_cache("epoch")
                 epochs.append(self._epoch(number, cache))
-        finally:
-            closed = self.loader.close()
+        except StorebenchError:
+            # Only then: who is told to stop must not wait until busy producers answer.
+            self.loader.close()
+            raise
+        closed = self.loader.close()
         ceilings = self._ceilings()
         notes = {key: value for one in (*self.opened, *closed) for key, value in one.notes.items()}
         return [self._record(epoch, ceilings, notes) for epoch in epochs]
@@ -186,15 +194,16 @@ class CellRun:
         after = resident(self.files)
         losses = self.step.losses()
         served = [one.indices for one in times]
-        checked, wrong, digest = self._check(number, batches)
+        check = self._check(number, batches)
         return _Epoch(
             number=number,
             started_utc=started,
             cache=dataclasses.replace(cache, resident_frac_after=after.frac),
             table=step_table(times, losses, warmup_steps=self.cell.warmup_steps),
             counters=counters,
-            coverage=coverage(batches, served, checked=checked, wrong=wrong),
-            digests=Digests(samples=digest, order=order_digest(served), loss=_loss_digest(losses)),
+            coverage=coverage(batches, served, check),
+            pixels=check,
+            digests=Digests(samples=check.digest, order=order_digest(served), loss=_loss_digest(losses)),
             accuracy=self._accuracy(),
         )
 
@@ -203,10 +212,10 @@ class CellRun:
         order = epoch_order(self.manifest.count, seed=cell.seed, epoch=number, shuffle=cell.shuffle)
         return split_batches(order, cell.batch_size, cell.max_steps)
 
-    def _check(self, number: int, batches: Sequence[Indices]) -> tuple[int, int, str | None]:
+    def _check(self, number: int, batches: Sequence[Indices]) -> PixelCheck:
         """Replay the epoch through the same loader, untimed, and compare every sample's digest."""
         if not self.job.check_pixels or self.traits.ready_made:
-            return 0, 0, None
+            return PixelCheck()
         table = read_digest_table(self.job.store, self.manifest)
         return check_pixels(
             self.loader.epoch(EpochPlan(epoch=number, batches=list(batches), check=True)), table
@@ -287,9 +296,10 @@ def _judge(epoch: _Epoch) -> tuple[Status, str | None]:
         return Status.FAILED, f"the cache was not {epoch.cache.requested}: {epoch.cache.reason}"
     served = epoch.coverage
     if served is not None and not served.complete:
+        first = f", the first sample {epoch.pixels.first_wrong}" if epoch.pixels.wrong else ""
         return Status.FAILED, (
             f"wrong samples: {served.missing} missing, {served.duplicates} served twice, "
-            f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels"
+            f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels{first}"
         )
     return Status.OK, None
 
@@ -332,8 +342,15 @@ def _write_out(path: Path, answer: Any) -> None:
     unfinished.replace(path)
 
 
+def _end_with_the_runner() -> None:
+    """End in order when told to stop, and be told so by the kernel when the runner is killed."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the job in the named file; a failure we know is an answer, too."""
+    _end_with_the_runner()
     job = read_job(Path(arguments[0]))
     try:
         records = CellRun(job).records()

@@ -120,7 +120,7 @@ class Run:
             raise OutputError(
                 "there is a run here already",
                 where=folder,
-                hint="Continue it with --resume, or name another --out.",
+                hint="Name another --out, or continue it with 'storebench bench --resume'.",
             )
         run_id = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{scenario.name}"
         about = {
@@ -280,8 +280,8 @@ def _replicate(run: Run, work: Work, prepared: Prepared, *, drop_caches: bool) -
     return [_failed(run, work, prepared, failure, epoch) for epoch in range(work.cell.epochs)]
 
 
-def _fresh_process(job: Path, log: Path) -> int:
-    """Run one job in a fresh interpreter and wait for it; it never outlives us."""
+def _fresh_process(job: Path, log: Path) -> int | None:
+    """Run one job in a fresh interpreter and return its exit code, None if it never ended; it never outlives us."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "storebench.cell", str(job)],
@@ -290,7 +290,10 @@ def _fresh_process(job: Path, log: Path) -> int:
             stderr=subprocess.STDOUT,
         )
         with _ended_with_us(process):
-            return process.wait(CELL_TIMEOUT_S)
+            try:
+                return process.wait(CELL_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                return None
 
 
 @contextmanager
@@ -307,7 +310,9 @@ def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
                 process.wait()
 
 
-def _ending(code: int) -> str:
+def _ending(code: int | None) -> str:
+    if code is None:
+        return f"no answer after {CELL_TIMEOUT_S / 3600:.0f} hours"
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, Self, cast
 import pydantic
 
 from storebench.datasets.base import DatasetSpec
+from storebench.datasets.catalog import DATASETS, FOLDER_PREFIX
 from storebench.errors import ScenarioError, StorebenchError, UnknownNameError
 from storebench.formats.registry import PAPER_BACKENDS, Backend, parse_backend
 from storebench.results import Cell
@@ -77,6 +78,13 @@ class Matrix(_Strict):
     seed: Natural = 0
     threads: Count | None = None
 
+    @pydantic.field_validator("dataset")
+    @classmethod
+    def _known_dataset(cls, value: str) -> str:
+        if value not in DATASETS and not value.startswith(FOLDER_PREFIX):
+            raise ValueError(str(UnknownNameError.of("dataset", value, (*DATASETS, "folder:PATH"))))
+        return value
+
     @pydantic.field_validator("compute")
     @classmethod
     def _known_compute(cls, values: list[str]) -> list[str]:
@@ -84,6 +92,13 @@ class Matrix(_Strict):
             if not re.fullmatch(r"real|none|emulated:\d+(\.\d+)?", value):
                 raise ValueError(f"compute is 'real', 'none' or 'emulated:MILLISECONDS', not {value!r}")
         return values
+
+    @pydantic.field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+            raise ValueError(f"device is 'cpu', 'cuda' or 'cuda:NUMBER', not {value!r}")
+        return value
 
     @pydantic.field_validator("model")
     @classmethod
@@ -106,6 +121,8 @@ class Matrix(_Strict):
     def _sensible(self) -> Self:
         if self.max_steps is not None and self.warmup_steps >= self.max_steps:
             raise ValueError("warmup_steps leaves no timed step below max_steps")
+        if self.model == "none" and "real" in self.compute:
+            raise ValueError("compute 'real' needs a model: name one, or set compute to 'none'")
         return self
 
     @property
@@ -224,7 +241,8 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
         return Scenario.model_validate(raw)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        raise ScenarioError(f"{'.'.join(map(str, first['loc'][2:]))}: {_message(first)}") from None
+        key = next((part for part in reversed(first["loc"][2:]) if isinstance(part, str)), None)
+        raise ScenarioError(_message(first), where=f"--{key.replace('_', '-')}" if key else None) from None
 
 
 def _explained(error: pydantic.ValidationError, text: str, path: Path) -> ScenarioError:

@@ -15,6 +15,8 @@ from storebench.results import Record
 LOOP_TID = 0
 """Thread number of the training loop; producer w has number w + 2, so the loop's own producer has 1."""
 
+MAKING = ("fetch", "decode", "prep")
+
 Event = dict[str, Any]
 
 
@@ -74,8 +76,14 @@ def _names(record: Record, workers: list[int]) -> list[Event]:
 def _span(name: str, tid: int, start_ns: int, duration_ns: int, step: Event) -> Event:
     arguments = {"batch": step["step"], "samples": step["samples"]}
     return {
-        "ph": "X", "name": name, "cat": "loop" if tid == LOOP_TID else "producer", "pid": 1, "tid": tid,
-        "ts": start_ns / 1000, "dur": duration_ns / 1000, "args": arguments,
+        "ph": "X",
+        "name": name,
+        "cat": "loop" if tid == LOOP_TID else "producer",
+        "pid": 1,
+        "tid": tid,
+        "ts": start_ns / 1000,
+        "dur": duration_ns / 1000,
+        "args": arguments,
     }
 
 
@@ -94,13 +102,20 @@ def _loop_events(step: Event, origin: int) -> list[Event]:
 
 
 def _producer_events(step: Event, origin: int) -> list[Event]:
-    return _in_a_row(("fetch", "decode", "prep"), step["worker"] + 2, step["fetch_start_ns"] - origin, step)
+    return _in_a_row(MAKING, step["worker"] + 2, step["fetch_start_ns"] - origin, step)
 
 
 def _flow(step: Event, origin: int) -> list[Event]:
-    """Return the arrow from the end of the making of a batch to the beginning of the work on it."""
+    """Return the arrow from the end of the making of a batch to the beginning of the work on it.
+
+    An arrow hangs on the slice that encloses its end, so it starts within the
+    last slice of the making; a batch that took no making has none.
+    """
+    making = sum(step[f"{name}_ns"] for name in MAKING)
+    if not making:
+        return []
     common = {"name": "batch", "cat": "batch", "id": step["step"], "pid": 1}
-    made = (step["ready_ns"] - origin) / 1000
+    made = (step["fetch_start_ns"] + making - 1 - origin) / 1000
     used = (step["start_ns"] + step["data_wait_ns"] - origin) / 1000
     return [
         {**common, "ph": "s", "tid": step["worker"] + 2, "ts": made},

@@ -66,10 +66,23 @@ def run(
     """Train from each BACKEND in a process of its own, and time every step."""
     with exit_codes():
         matrix = {
-            "dataset": dataset, "split": split, "size": size, "limit": limit, "synthetic": synthetic,
-            "backends": backends, "epochs": epochs, "workers": workers, "loader": loader, "model": model,
-            "compute": compute, "max_steps": max_steps, "cache": cache, "seed": seed, "device": device,
-            "threads": threads, "batch_size": batch_size,
+            "dataset": dataset,
+            "split": split,
+            "size": size,
+            "limit": limit,
+            "synthetic": synthetic,
+            "backends": backends,
+            "epochs": epochs,
+            "workers": workers,
+            "loader": loader,
+            "model": model,
+            "compute": compute,
+            "max_steps": max_steps,
+            "cache": cache,
+            "seed": seed,
+            "device": device,
+            "threads": threads,
+            "batch_size": batch_size,
         }
         given = {key: value for key, value in matrix.items() if value is not None}
         records = _run(given, replicates, out, stores, drop_caches=drop_caches)
@@ -83,10 +96,12 @@ def run(
 def _run(
     matrix: dict[str, Any], replicates: int, out: Path | None, stores: Path | None, *, drop_caches: bool
 ) -> list["Record"]:
-    from storebench.runner import Run, execute
     from storebench.scenario import make_scenario
 
+    # Before torch is imported: what is refused is refused at once.
     scenario = make_scenario({"name": "run", "replicates": replicates, "matrix": [matrix]})
+    from storebench.runner import Run, execute
+
     folder = out or new_run_folder("run")
     made = Run.create(scenario, folder, scenario.cells())
     records = execute(made, stores or stores_dir(), drop_caches=drop_caches, watcher=Teller())

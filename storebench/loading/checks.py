@@ -1,6 +1,7 @@
 """Prove, outside every timer, what an epoch served: each sample exactly once, and the right pixels."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,29 +11,48 @@ from storebench.loading.batch import Batch
 from storebench.results import Coverage
 
 
-def check_pixels(batches: Iterable[Batch], table: DigestTable) -> tuple[int, int, str]:
-    """Compare the digests that the batches carry with a store's table of them, uint8 [N, 16].
+@dataclass(frozen=True, kw_only=True)
+class PixelCheck:
+    """What comparing an epoch's decoded samples with the store's digests gave.
 
-    Returns
-    -------
-    checked, wrong, digest
-        Samples compared, samples that differ, and the digest of what was served, by index.
+    Attributes
+    ----------
+    checked
+        Samples compared.
+    wrong
+        Samples that differ.
+    first_wrong
+        Index of the first of them in the order of the epoch.
+    digest
+        Digest of what was served, by index; None where nothing was compared.
     """
+
+    checked: int = 0
+    wrong: int = 0
+    first_wrong: int | None = None
+    digest: str | None = None
+
+
+def check_pixels(batches: Iterable[Batch], table: DigestTable) -> PixelCheck:
+    """Compare the digests that the batches carry with a store's table of them, uint8 [N, 16]."""
     indices, digests = [], []
     for batch in batches:
         assert batch.digests is not None
         indices.append(batch.indices)
         digests.append(batch.digests)
     if not indices:
-        return 0, 0, set_digest([])
+        return PixelCheck(digest=set_digest([]))
     where, served = np.concatenate(indices), np.concatenate(digests)
-    wrong = int((served != table[where]).any(axis=1).sum())
-    return len(where), wrong, set_digest(served[np.argsort(where, kind="stable")])
+    differing = np.flatnonzero((served != table[where]).any(axis=1))
+    return PixelCheck(
+        checked=len(where),
+        wrong=len(differing),
+        first_wrong=int(where[differing[0]]) if len(differing) else None,
+        digest=set_digest(served[np.argsort(where, kind="stable")]),
+    )
 
 
-def coverage(
-    planned: Sequence[Indices], served: Sequence[Indices], *, checked: int = 0, wrong: int = 0
-) -> Coverage:
+def coverage(planned: Sequence[Indices], served: Sequence[Indices], pixels: PixelCheck) -> Coverage:
     """Count what was served against what was planned."""
     wanted, got = _joined(planned), _joined(served)
     unique = np.unique(got)
@@ -42,8 +62,8 @@ def coverage(
         unique=len(unique),
         duplicates=len(got) - len(unique),
         missing=len(np.setdiff1d(wanted, unique)),
-        pixels_checked=checked,
-        pixels_wrong=wrong,
+        pixels_checked=pixels.checked,
+        pixels_wrong=pixels.wrong,
     )
 
 
