@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from storebench.errors import StorebenchError
 from storebench.formats.base import Batch, Indices, Reader
@@ -98,7 +99,7 @@ class KeyValueReader(Reader):
             self._rows = [slice(row * size, (row + 1) * size) for row in range(count)]
         return self._rows
 
-    def _read_labels(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _read_labels(self) -> npt.NDArray[np.int64]:
         count = self.manifest.count
         try:
             record = self._get(LABEL_KEY)

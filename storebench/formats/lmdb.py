@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import lmdb
+import numpy as np
+import numpy.typing as npt
 
 from storebench.codecs import Payload
 from storebench.errors import OutputError, UsageError
@@ -182,6 +184,13 @@ class LmdbGetReader(KeyValueReader):
         self._txn = self._shared.env.begin(buffers=True)
         get: Callable[[bytes], Value | None] = self._txn.get
         return get
+
+    def _read_labels(self) -> npt.NDArray[np.int64]:
+        """Read them, then map the file anew: pages that an open mapping has touched cannot be evicted."""
+        labels = super()._read_labels()
+        self._release()
+        self._get = self._open()
+        return labels
 
     def _release(self) -> None:
         if self._txn is not None:
