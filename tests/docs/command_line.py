@@ -1,0 +1,59 @@
+"""Words as the real command line takes them: which verb, which options, which arguments."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from generate import verbs
+
+
+def resolve(words: Sequence[str]) -> tuple[Any, str, list[str]]:
+    """Return the command that WORDS of ``storebench WORDS`` name, its name, and the words behind it."""
+    known = dict(verbs())
+    for size in (2, 1):
+        name = " ".join(words[:size])
+        if name in known:
+            return known[name], name, list(words[size:])
+    raise AssertionError(f"no command is called 'storebench {' '.join(words[:2])}'")
+
+
+def parse(words: Sequence[str]) -> None:
+    """Let the real command parse the words; an unknown option or a missing one raises."""
+    command, name, rest = resolve(words)
+    command.make_context(name, rest)
+
+
+def options_of(words: Sequence[str]) -> set[str]:
+    """Return every option that the command knows, by each of its names."""
+    command = resolve(words)[0]
+    return {"--help", *(name for one in command.params for name in (*one.opts, *one.secondary_opts))}
+
+
+def positional(words: Sequence[str]) -> list[str]:
+    """Return the words that are arguments, without options and their values."""
+    command, _, rest = resolve(words)
+    flags = {
+        name
+        for one in command.params
+        if getattr(one, "is_flag", False)
+        for name in (*one.opts, *one.secondary_opts)
+    }
+    found = []
+    left = iter(rest)
+    for word in left:
+        if not word.startswith("-"):
+            found.append(word)
+        elif word not in flags and "=" not in word:
+            next(left, None)
+    return found
+
+
+def without(words: Sequence[str], *options: str) -> list[str]:
+    """Return the words without some options that take a value."""
+    kept = []
+    left = iter(words)
+    for word in left:
+        if word in options:
+            next(left, None)
+        elif not word.startswith(tuple(f"{option}=" for option in options)):
+            kept.append(word)
+    return kept

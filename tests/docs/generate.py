@@ -1,0 +1,147 @@
+"""Write the documents that are made from the code: ``python -m tests.docs.generate`` (``make docs``)."""
+
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from storebench import errors
+from storebench.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+INTRO = """# Command line reference
+
+Made from the code by `make docs`; a test holds this page against it. What each figure means stands in
+[methodology.md](methodology.md), what stores are in [stores.md](stores.md), what datasets are in
+[datasets.md](datasets.md).
+
+What a program would read goes to standard output (`--json`), what a person reads while waiting goes to standard error:
+a bar where a person watches, plain lines otherwise. Every refusal is one line that says what is wrong, where, and what
+to do next. Nothing ever asks for a password.
+"""
+
+EXIT_CODES = {
+    errors.EXIT_OK: "done, and nothing to complain of",
+    errors.EXIT_REGRESSION: "a confirmed regression",
+    errors.EXIT_USAGE: "wrong usage or configuration",
+    errors.EXIT_NOT_COMPARABLE: "not comparable: no baseline, another environment or schema",
+    errors.EXIT_INCONCLUSIVE: "inconclusive: the spread is too wide for the policy",
+    errors.EXIT_INTEGRITY: "integrity: wrong samples, a failed cell, or nothing was measured",
+    errors.EXIT_INTERRUPTED: "interrupted",
+}
+
+ENVIRONMENT = {
+    "STOREBENCH_DATA": "folder with the datasets' files; what is not there is looked for in `./data`",
+    "STOREBENCH_STORES": "folder of all stores; `./stores` otherwise",
+    "STOREBENCH_RUNS": "folder that new runs are put into; `./runs` otherwise",
+}
+
+VALUE_WORDS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+
+
+def cli_reference() -> str:
+    """Return the text of docs/cli.md."""
+    found = sorted(verbs(), key=lambda pair: pair[0])
+    lines = [INTRO, "| command | what it does |", "|---|---|"]
+    lines += [f"| [`storebench {name}`](#{_anchor(name)}) | {_first_line(verb)} |" for name, verb in found]
+    for name, verb in found:
+        lines += ["", *_section(name, verb)]
+    lines += ["", "## Exit codes", "", "| code | meaning |", "|---|---|"]
+    lines += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    lines += ["", "## Environment variables", "", "| variable | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in ENVIRONMENT.items()]
+    return "\n".join(lines) + "\n"
+
+
+GENERATED: dict[str, Callable[[], str]] = {"docs/cli.md": cli_reference}
+"""Document -> what makes its text."""
+
+
+def verbs() -> Iterator[tuple[str, Any]]:
+    """Yield every command of the real application, those of a group as "data list"."""
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        children = getattr(command, "commands", None)
+        if children is None:
+            yield name, command
+        else:
+            yield from ((f"{name} {child}", verb) for child, verb in children.items())
+
+
+def _anchor(name: str) -> str:
+    return f"storebench-{name.replace(' ', '-')}"
+
+
+def _first_line(verb: Any) -> str:
+    return inspect.cleandoc(verb.help or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _section(name: str, verb: Any) -> list[str]:
+    arguments = [one for one in verb.params if one.param_type_name == "argument"]
+    options = [one for one in verb.params if one.param_type_name == "option" and one.name != "help"]
+    words = [_word(one) for one in arguments] + (["[OPTIONS]"] if options else [])
+    lines = [f"## storebench {name}", "", inspect.cleandoc(verb.help or ""), ""]
+    lines += ["```text", " ".join(["storebench", name, *words]), "```"]
+    kinds = typing.get_type_hints(verb.callback)
+    if arguments:
+        lines += ["", "| argument | meaning |", "|---|---|"]
+        lines += [f"| `{_cell(_word(one))}` | {_meaning(one)} |" for one in arguments]
+    if options:
+        lines += ["", "| option | meaning |", "|---|---|"]
+        lines += [f"| `{_cell(_usage(one, kinds))}` | {_meaning(one)} |" for one in options]
+    return lines
+
+
+def _word(argument: Any) -> str:
+    word = argument.metavar or argument.name.upper()
+    if argument.nargs == -1 and not word.endswith("..."):
+        word += "..."
+    return word if argument.required else f"[{word}]"
+
+
+def _usage(option: Any, kinds: dict[str, Any]) -> str:
+    names = ", ".join(sorted(option.opts, key=len))
+    if option.secondary_opts:
+        return f"{names} / {', '.join(option.secondary_opts)}"
+    if option.is_flag:
+        return names
+    return f"{names} {option.metavar or VALUE_WORDS[_plain(kinds[option.name])]}"
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type of one value: `int | None` and `list[int]` are ints on a command line."""
+    if isinstance(kind, types.UnionType):
+        kind = next(one for one in typing.get_args(kind) if one is not type(None))
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is list else kind
+
+
+def _meaning(parameter: Any) -> str:
+    text = re.sub(r"\[default: (.*)\]", r"Default: \1.", _cell(parameter.help or ""))
+    if parameter.required:
+        return f"{text} Required."
+    if isinstance(parameter.show_default, str):
+        return f"{text} Default: {parameter.show_default}."
+    silent = parameter.default is None or parameter.default is False or "Default: " in text
+    return text if silent else f"{text} Default: `{parameter.default}`."
+
+
+def _cell(text: str) -> str:
+    """Return text that may stand in a cell of a Markdown table."""
+    return text.replace("|", "\\|")
+
+
+def main() -> None:
+    """Write every generated document."""
+    for name, make in GENERATED.items():
+        (ROOT / name).write_text(make(), encoding="utf-8")
+        print(name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

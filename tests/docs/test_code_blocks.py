@@ -1,0 +1,63 @@
+"""The Python, TOML and JSON that documents show is right: run, validated, parsed."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences
+from sandbox import Sandbox
+
+from storebench.scenario import load_scenario
+
+REFERENCE = ROOT / "results" / "reference"
+BLOCKS = [fence for document in DOCUMENTS for fence in fences(document) if document.name != PLUGIN_GUIDE]
+
+
+def _in(language: str) -> list[Fence]:
+    return [fence for fence in BLOCKS if fence.language == language]
+
+
+def _name(fence: Fence) -> str:
+    return f"{fence.document.name}:{fence.line}"
+
+
+@pytest.mark.parametrize(
+    "document", sorted({fence.document for fence in _in("python")}), ids=lambda path: path.name
+)
+def test_python_blocks_run(document: Path, sandbox: Sandbox) -> None:
+    """All of a document's blocks are one program, in order."""
+    program = "\n".join(fence.text for fence in _in("python") if fence.document == document)
+    if "results/reference" in program:
+        if not REFERENCE.is_dir():
+            pytest.skip("results/reference is not there yet")
+        (sandbox.root / "results").mkdir(exist_ok=True)
+        if not (sandbox.root / "results" / "reference").exists():
+            (sandbox.root / "results" / "reference").symlink_to(REFERENCE)
+    (sandbox.root / "blocks.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "blocks.py"],
+        cwd=sandbox.root,
+        env={**os.environ, **sandbox.env, "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("fence", _in("toml"), ids=_name)
+def test_toml_blocks_are_valid(fence: Fence, tmp_path: Path) -> None:
+    raw = tomllib.loads(fence.text)
+    if "matrix" in raw:
+        path = tmp_path / "scenario.toml"
+        path.write_text(fence.text)
+        assert load_scenario(path).cells()
+
+
+@pytest.mark.parametrize("fence", _in("json"), ids=_name)
+def test_json_blocks_parse(fence: Fence) -> None:
+    json.loads(fence.text)

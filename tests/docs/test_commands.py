@@ -1,0 +1,93 @@
+"""Every storebench and make command that a document shows is parsed by the real command line, and run in miniature."""
+
+import re
+import shlex
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from command_line import options_of, parse, resolve
+from doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Command, commands, spans
+from sandbox import PLANS, Sandbox, in_miniature
+
+SHOWN = [one for document in DOCUMENTS for one in commands(document)]
+MENTIONED = [one for document in DOCUMENTS for one in spans(document)]
+
+
+def _of(program: str, found: list[Command]) -> list[Command]:
+    return [one for one in found if one.words[0] == program]
+
+
+@cache
+def make_targets() -> dict[str, str]:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return dict(line.split(maxsplit=1) for line in listed.splitlines() if line.startswith("  "))
+
+
+def recipe(*words: str) -> list[str]:
+    """Return the lines that make would run, having run none."""
+    done = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_documents_show_commands() -> None:
+    assert len(_of("storebench", SHOWN)) > 5
+    assert {"run", "convert", "verify", "report"} <= {one.words[1] for one in _of("storebench", SHOWN)}
+
+
+@pytest.mark.parametrize("command", _of("storebench", SHOWN), ids=str)
+def test_a_shown_command_is_one_that_storebench_takes(command: Command) -> None:
+    parse(command.words[1:])
+
+
+@pytest.mark.parametrize(
+    "document", sorted({one.document for one in _of("storebench", SHOWN)}), ids=lambda path: path.name
+)
+def test_the_shown_commands_work(document: Path, sandbox: Sandbox) -> None:
+    if document.name == PLUGIN_GUIDE:
+        pytest.skip("its commands need its plugin: see test_adding_a_format.py")
+    for command in _of("storebench", commands(document)):
+        for words in in_miniature(sandbox, command.words[1:]):
+            sandbox.run(*words)
+
+
+@pytest.mark.parametrize("command", _of("storebench", MENTIONED), ids=str)
+def test_a_mentioned_command_has_these_options(command: Command) -> None:
+    words = [word for word in command.words[1:] if word not in ("[OPTIONS]", "...")]
+    if words[0] == "--help" or words[0] == "--version":
+        return
+    known = options_of(words)
+    assert {word.split("=")[0] for word in words if word.startswith("-")} <= known, known
+
+
+@pytest.mark.parametrize("command", _of("make", [*SHOWN, *MENTIONED]), ids=str)
+def test_a_make_target_is_listed_by_make_help(command: Command) -> None:
+    targets = [word for word in command.words[1:] if "=" not in word and not word.startswith("-")]
+    assert set(targets) <= set(make_targets()), make_targets()
+    if targets != ["help"]:
+        recipe(*command.words[1:])
+
+
+@pytest.mark.parametrize("target", sorted(make_targets()))
+def test_what_a_make_target_runs_is_there(target: str, tmp_path: Path) -> None:
+    (tmp_path / "20260101-000000-paper").mkdir()  # for 'make report', which takes the newest run
+    for line in recipe(target, f"RUNS={tmp_path}"):
+        for found in re.finditer(r"bin/storebench ([^;|&\\]+)", line):
+            parse(shlex.split(found[1].replace("$dataset", "mnist")))
+        for module in re.findall(r"-m (tests\.[\w.]+)", line):
+            assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), f"make {target}: no {module}"
+        for scenario in re.findall(r"scenarios/[\w-]+\.toml", line):
+            assert (ROOT / scenario).is_file(), f"make {target}: no {scenario}"
+
+
+def test_every_verb_that_is_run_in_miniature_is_there() -> None:
+    for verb in PLANS:
+        resolve([verb, "list"] if verb == "data" else [verb])

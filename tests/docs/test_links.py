@@ -1,0 +1,50 @@
+"""Links between documents lead somewhere."""
+
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+from doc_files import DOCUMENTS, ROOT, prose
+
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE):
+        text = unicodedata.normalize("NFC", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)).lower()
+        anchor = re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-")
+        number = 0
+        while f"{anchor}-{number}" in found or (not number and anchor in found):
+            number += 1
+        found.add(f"{anchor}-{number}" if number else anchor)
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_resolve(document: Path) -> None:
+    for target in _LINK.findall(prose(document)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (document.parent / name).resolve() if name else document
+        assert path.exists(), f"{document.name}: no {target}"
+        assert path.is_relative_to(ROOT), f"{document.name}: {target} leaves the project"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), f"{document.name}: no {target}; there are {sorted(anchors(path))}"
+
+
+def test_the_index_names_every_document() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"({path.name})" not in index]
+    assert missing == ["README.md"]
+
+
+def test_no_document_names_a_path_of_one_machine() -> None:
+    for document in DOCUMENTS:
+        found = re.findall(
+            r"(?<![\w.])/(?:home|root|work|Users|tmp)/\S*", document.read_text(encoding="utf-8")
+        )
+        assert not found, f"{document.name}: {found}"

@@ -1,0 +1,35 @@
+"""The documents that are made from the code are what the code makes now."""
+
+import re
+
+import pytest
+from doc_files import ROOT
+from generate import ENVIRONMENT, EXIT_CODES, GENERATED, verbs
+
+from storebench import errors
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_document_is_up_to_date(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8") == GENERATED[name](), "run 'make docs'"
+
+
+def test_every_verb_has_a_section() -> None:
+    text = GENERATED["docs/cli.md"]()
+    assert len(dict(verbs())) > 8
+    for name, verb in verbs():
+        section = text.split(f"\n## storebench {name}\n")[1].split("\n## ")[0]
+        for parameter in verb.params:
+            if parameter.name != "help":
+                assert (
+                    max(parameter.opts, key=len).strip("-") in section.replace("...", "") or parameter.metavar
+                )
+
+
+def test_every_exit_code_is_explained() -> None:
+    assert set(EXIT_CODES) == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+
+
+def test_every_environment_variable_is_explained() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "storebench").rglob("*.py")]
+    assert set(ENVIRONMENT) == set(re.findall(r"\"(STOREBENCH_[A-Z_]+)\"", "\n".join(sources)))
