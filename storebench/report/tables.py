@@ -160,7 +160,7 @@ def _row(cell: CellSummary, panel: Panel, bound: str) -> tuple[str, ...]:
     return (
         name,
         with_interval(cell.interval("samples_per_s")),
-        "the ceiling" if cell.is_null else "fastest" if cell is fastest else with_interval(ratio),
+        "the ceiling" if cell.is_null else "1.00" if cell is fastest else with_interval(ratio),
         percent(cell.median("data_wait_frac")),
         bound.removesuffix("-bound"),
         # The null cell borrows another backend's store and keeps nothing itself.
