@@ -91,7 +91,7 @@ class UnknownNameError(UsageError):
         """Return the error for an unknown `name` of a `kind`, with the nearest of the `known` ones."""
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names) or 'none'}."
         return cls(f"no {kind} is called {name!r}", where=where, hint=hint)
 
 

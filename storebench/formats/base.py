@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.codecs import Payload
-from storebench.errors import UsageError
+from storebench.errors import UnknownNameError
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 
 Indices = npt.NDArray[np.int64]
@@ -237,15 +237,9 @@ class Format(ABC):
         options: Mapping[str, str] | None = None,
     ) -> Reader:
         """Open the store in this process with the reader called `name` (the default one if None)."""
-        info = self.readers()[name or self.info.default_reader]
-        options = options or {}
-        for option in options:
-            if option not in info.reader.options_help:
-                known = ", ".join(info.reader.options_help) or "it has none"
-                raise UsageError(
-                    f"the reader {self.info.name}:{name} has no option {option!r}",
-                    hint=f"Its options: {known}.",
-                )
+        name = name or self.info.default_reader
+        info, options = self.readers()[name], options or {}
+        check_options(f"{self.info.name}:{name}", info.reader, options)
         return info.reader(store, manifest, options)
 
     def traits(self, reader: str | None = None) -> Traits:
@@ -267,3 +261,16 @@ class Format(ABC):
     def locate(self, store: Path, manifest: Manifest, index: int) -> Path:  # noqa: ARG002 - for formats with a file a sample
         """Return the file or folder in which sample `index` lies, for a person who has to look at it."""
         return store
+
+
+def check_options(name: str, reader: type[Reader], options: Mapping[str, str]) -> None:
+    """Refuse options that a reader does not have.
+
+    Raises
+    ------
+    UnknownNameError
+        With the nearest option that it has.
+    """
+    for option in options:
+        if option not in reader.options_help:
+            raise UnknownNameError.of(f"option of {name}", option, reader.options_help)

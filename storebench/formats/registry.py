@@ -15,7 +15,7 @@ from pathlib import Path
 
 from storebench.codecs import CODECS, get_codec
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
-from storebench.formats.base import Format, Reader, Traits
+from storebench.formats.base import Format, Reader, Traits, check_options
 from storebench.manifest import Manifest
 
 ENTRY_POINT_GROUP = "storebench.formats"
@@ -136,7 +136,7 @@ def parse_backend(text: str) -> Backend:
     Raises
     ------
     UnknownNameError
-        Its format, codec or reader is not known; the nearest name is offered.
+        Its format, codec, reader or option is not known; the nearest name is offered.
     UsageError
         It is not of the form FORMAT[+CODEC][:READER][?OPTION=VALUE,...].
     """
