@@ -13,7 +13,7 @@ import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.codecs import CODECS, get_codec
+from storebench.codecs import CODECS
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
 from storebench.formats.base import Format, Reader, Traits, check_options
 from storebench.manifest import Manifest
@@ -156,9 +156,9 @@ def parse_backend(text: str) -> Backend:
     codec = codec or found.info.default_codec
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
-    return Backend(
-        format=name, codec=get_codec(codec).name, reader=reader, options=_parse_options(text, tail)
-    )
+    options = _parse_options(text, tail)
+    check_options(f"{name}:{reader}", readers[reader].reader, dict(options))
+    return Backend(format=name, codec=codec, reader=reader, options=options)
 
 
 def _parse_options(text: str, tail: str) -> tuple[tuple[str, str], ...]:
