@@ -286,26 +286,24 @@ class PageFile:
 
 
 def living_meta(fd: int, path: Path) -> Meta:
-    """Return the meta page with the larger transaction number among the valid ones.
+    """Return the meta page with the larger transaction number. Both must be valid, as LMDB demands.
 
     Raises
     ------
     CorruptStoreError
-        Neither of the two is valid.
+        One of them is not.
     UsageError
         The file is of another data version.
     """
     first = _parse_meta(os.pread(fd, 152, 0), 0, path)
-    sizes = [first.page_bytes] if first else _PAGE_SIZES
-    second = (_parse_meta(os.pread(fd, 152, size), 1, path, size) for size in sizes)
-    found = [meta for meta in (first, *second) if meta is not None]
-    if not found:
+    second = first and _parse_meta(os.pread(fd, 152, first.page_bytes), 1, path)
+    if first is None or second is None or first.page_bytes != second.page_bytes:
         raise CorruptStoreError(
-            "this is no LMDB file, or both of its meta pages are damaged",
+            "this is no LMDB file, or one of its meta pages is damaged",
             where=path,
             hint="Write the database again.",
         )
-    return max(found, key=lambda meta: meta.transaction)
+    return max(first, second, key=lambda meta: meta.transaction)
 
 
 def transactions(fd: int, page_bytes: int) -> bytes:
@@ -313,7 +311,7 @@ def transactions(fd: int, page_bytes: int) -> bytes:
     return os.pread(fd, 8, 144) + os.pread(fd, 8, page_bytes + 144)
 
 
-def _parse_meta(raw: bytes, number: int, path: Path, page_bytes: int | None = None) -> Meta | None:
+def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
     if len(raw) < 152:
         return None
     own, _, flags = struct.unpack_from("<QHH", raw)
@@ -329,7 +327,7 @@ def _parse_meta(raw: bytes, number: int, path: Path, page_bytes: int | None = No
     size, last_page, transaction = (
         struct.unpack_from(layout, raw, at)[0] for layout, at in (("<I", 40), ("<Q", 136), ("<Q", 144))
     )
-    if size not in _PAGE_SIZES or page_bytes not in (None, size):
+    if size not in _PAGE_SIZES:
         return None
     return Meta(page_bytes=size, last_page=last_page, transaction=transaction, main=Tree.parse(raw[88:136]))
 

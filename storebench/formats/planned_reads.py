@@ -34,7 +34,7 @@ from storebench.formats.turns import Turns
 MIN_UNIT_BYTES = 4 << 20
 """What is read together at least where reads are merged: LMDBIO's figure for COAL."""
 
-_FEW_RESIDENT = 0.1
+_FEW_RESIDENT = 0.01
 _CALL_PAGES = 300
 
 OPTIONS_HELP = {

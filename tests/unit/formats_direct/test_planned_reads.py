@@ -1,0 +1,291 @@
+"""Planned reads: the same samples as unplanned ones, few bytes too many, no page faults, bounded look-ahead."""
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storebench.errors import CorruptStoreError, UsageError
+from storebench.formats.base import Reader
+from storebench.formats.direct_io import PAGE_BYTES, DirectFile, merge
+from storebench.formats.registry import get_format
+from storebench.formats.turns import Turns
+from storebench.probes.page_cache import evict, resident
+from storebench.testing.stores import SmallStore, build_small_store
+
+SMALL, LARGE = (32, 32, 3), (120, 100, 3)
+OPTIONS: list[dict[str, str]] = [
+    {},
+    {"coal": "off"},
+    {"dio": "off"},
+    {"prov": "off"},
+    {"prov": "off", "dm": "on"},
+    {"lmm": "on"},
+    {"stag": "2"},
+    {"window_mib": "4", "sweep_mib": "0"},
+]
+
+
+@pytest.fixture(scope="module", params=[SMALL, LARGE], ids=["small", "large"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
+    folder = tmp_path_factory.mktemp("direct") / "store"
+    folder.mkdir()
+    count = 3000 if request.param is SMALL else 600
+    return build_small_store(get_format("lmdb"), "raw", folder, count=count, shape=request.param)
+
+
+def opened(store: SmallStore, **options: str) -> Reader:
+    return store.format.reader(store.path, store.manifest, "direct", options)
+
+
+def batches_of(count: int, size: int = 64, seed: int = 1) -> list[np.ndarray]:
+    order = np.random.default_rng(seed).permutation(count)
+    return [order[at : at + size] for at in range(0, count, size)]
+
+
+def assert_serves(reader: Reader, store: SmallStore, batch: np.ndarray) -> None:
+    out = np.full((len(batch) + 1, *reader.image_shape), 7, np.uint8)
+    assert reader.fetch_into(batch, out) == len(batch) * out[0].size
+    assert np.array_equal(out[:-1], store.pixels[batch])
+    assert (out[-1] == 7).all(), "wrote beyond the batch"
+
+
+def make_cold(store: SmallStore) -> None:
+    evict(store.format.data_files(store.path))
+    if resident(store.format.data_files(store.path)).pages_resident != 0:
+        pytest.skip("this filesystem's pages cannot be evicted")
+
+
+def device_bytes() -> int:
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("read_bytes:")))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 40_000)), min_size=1, max_size=60),
+    st.integers(0, 100_000),
+)
+def test_merged_pieces_cover_every_sample_and_read_through_no_gap_wider_than_allowed(
+    samples: list[tuple[int, int]], gap: int
+) -> None:
+    offsets, lengths = (np.array(column, np.int64) for column in zip(*samples, strict=True))
+    pieces = merge(offsets, lengths, gap)
+    assert ((pieces.starts % PAGE_BYTES == 0) & (pieces.stops % PAGE_BYTES == 0)).all()
+    assert (pieces.starts[1:] > pieces.stops[:-1] + gap).all()
+    wanted = np.zeros((int(pieces.stops.max()) >> 12) + 1, np.bool_)
+    for offset, length in samples:
+        wanted[offset >> 12 : (offset + length - 1 >> 12) + 1] = True
+    read = np.zeros_like(wanted)
+    for start, stop in pieces.pairs():
+        read[start >> 12 : stop >> 12] = True
+        inside = np.flatnonzero(wanted[start >> 12 : stop >> 12])
+        assert inside[0] == 0
+        assert inside[-1] == (stop - start >> 12) - 1
+        assert (np.diff(inside) - 1 <= gap >> 12).all()
+    assert (read >= wanted).all()
+
+
+@pytest.mark.parametrize("state", ["cold", "warm"])
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(map("=".join, options.items())))
+def test_every_switch_serves_the_same_samples_in_the_asked_order(
+    store: SmallStore, options: dict[str, str], state: str
+) -> None:
+    plan = batches_of(len(store.labels))[:20]
+    if state == "cold":
+        make_cold(store)
+    with opened(store, **options) as reader:
+        for _ in range(2):  # an epoch, and another one with what the first one left behind
+            reader.plan(plan)
+            for batch in plan:
+                assert_serves(reader, store, batch)
+        assert reader.notes()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_calls_that_depart_from_the_plan_are_answered_rightly(store: SmallStore, data: st.DataObject) -> None:
+    count = len(store.labels)
+    indices = st.lists(st.integers(0, count - 1), max_size=50).map(lambda some: np.array(some, np.int64))
+    plan = data.draw(st.lists(indices, max_size=6))
+    asked = data.draw(st.lists(st.sampled_from(plan) | indices if plan else indices, max_size=8))
+    with opened(store, sweep_mib=data.draw(st.sampled_from(["0", "256"]))) as reader:
+        reader.plan(plan)
+        for batch in asked:
+            assert_serves(reader, store, batch.copy())
+
+
+def test_a_new_plan_replaces_one_that_was_not_finished(store: SmallStore) -> None:
+    plan = batches_of(len(store.labels))
+    with opened(store) as reader:
+        for seed in range(4):
+            reader.plan(batches_of(len(store.labels), seed=seed))
+        reader.plan(plan)
+        for batch in plan[:3]:
+            assert_serves(reader, store, batch)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_cold_tenth_reads_what_it_asked_for_without_major_faults(store: SmallStore, planned: bool) -> None:
+    plan = batches_of(len(store.labels))[:5]
+    out = np.ones((64, *store.pixels.shape[1:]), np.uint8)
+    with opened(store, gap_kib="0") as reader:
+        make_cold(store)
+        before, faults = device_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        if planned:
+            reader.plan(plan)
+        done = sum(reader.fetch_into(batch, out) for batch in plan)
+        read = device_bytes() - before
+        if not read:
+            pytest.skip("no block device under this folder")
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_majflt == faults
+        pages = -(-(store.pixels[0].nbytes + 16) // PAGE_BYTES) * PAGE_BYTES
+        assert read <= done * pages / store.pixels[0].nbytes + (64 << 10)
+        assert "0 resident" in reader.notes()["windows"]
+
+
+def test_residency_decides_and_is_noted(store: SmallStore) -> None:
+    plan = batches_of(len(store.labels))[:4]
+    with opened(store) as reader:
+        make_cold(store)
+        for batch in plan:
+            assert_serves(reader, store, batch)
+        assert reader.notes()["windows"].startswith("0 resident")
+        for batch in plan:
+            assert_serves(reader, store, batch)
+        assert reader.notes()["windows"].startswith("4 resident"), reader.notes()
+
+
+def test_the_look_ahead_is_bounded_by_the_window(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store", count=800, shape=LARGE)
+    plan = batches_of(800)
+    with opened(store, window_mib="8") as reader:
+        make_cold(store)
+        reader.plan(plan)
+        time.sleep(0.5)
+        asked = int(reader.notes()["asked"].split()[2])
+        assert 4 << 20 <= asked <= 14 << 20
+        for batch in plan:
+            assert_serves(reader, store, batch)
+
+
+def test_closing_in_the_middle_of_a_plan_leaves_no_thread_and_no_file(store: SmallStore) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    reader = opened(store)
+    reader.plan(batches_of(len(store.labels)))
+    reader.fetch_into(batches_of(len(store.labels))[0], np.empty((64, *reader.image_shape), np.uint8))
+    reader.close()
+    reader.close()
+    assert not [thread for thread in threading.enumerate() if "lookahead" in thread.name]
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    with pytest.raises(RuntimeError, match="closed"):
+        reader.fetch(np.arange(3))
+
+
+def test_an_index_out_of_range_is_refused_planned_or_not(store: SmallStore) -> None:
+    out = np.empty((2, *store.pixels.shape[1:]), np.uint8)
+    with opened(store) as reader:
+        for wrong in (-1, len(store.labels)):
+            batch = np.array([0, wrong])
+            with pytest.raises(IndexError):
+                reader.fetch_into(batch, out)
+            reader.plan([batch])
+            with pytest.raises(IndexError):
+                reader.fetch_into(batch, out)
+
+
+def test_a_store_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store")
+    with opened(store) as reader:
+        assert_serves(reader, store, np.arange(5))
+        with lmdb.open(str(store.path), map_size=1 << 30) as env, env.begin(write=True) as txn:
+            txn.put(b"00000003", b"other")
+        with pytest.raises(CorruptStoreError, match="written to"):
+            reader.fetch(np.arange(5))
+    with pytest.raises(CorruptStoreError, match="sample 3 has 5 bytes"):
+        opened(store)
+
+
+def test_a_file_that_shrinks_meanwhile_is_an_error_and_not_a_dead_process(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store")
+    with opened(store) as reader:
+        os.truncate(store.path / "data.mdb", 8192)
+        with pytest.raises(CorruptStoreError):
+            reader.fetch(np.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("dio", "yes"), ("coal", "1"), ("window_mib", "2"), ("gap_kib", "-1"), ("stag", "0"), ("prov", "maybe")],
+)
+def test_an_impossible_option_is_refused_in_words(store: SmallStore, name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        opened(store, **{name: value})
+
+
+def test_partly_resident_ranges_are_asked_for_only_where_they_are_missing(store: SmallStore) -> None:
+    with opened(store) as reader:
+        make_cold(store)
+        batches = batches_of(len(store.labels))
+        out = np.empty((64, *store.pixels.shape[1:]), np.uint8)
+        for batch in batches[:-1]:
+            reader.fetch_into(batch, out)
+        before = int(reader.notes()["asked"].split()[0])
+        mixed = np.concatenate([batches[0][:30], batches[-1]])
+        assert_serves(reader, store, mixed)
+        assert int(reader.notes()["asked"].split()[0]) - before <= len(batches[-1])
+
+
+@pytest.fixture
+def some_file(tmp_path: Path) -> Iterator[DirectFile]:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 100 + b"end")
+    file = DirectFile(path)
+    yield file
+    file.close()
+
+
+def test_the_last_bytes_of_a_file_are_read_like_all_others(some_file: DirectFile) -> None:
+    rows = np.empty((1, 5), np.uint8)
+    for copy in (some_file.copy_rows, some_file.read_rows):
+        copy(np.array([some_file.size - 5]), rows)
+        assert rows.tobytes() == b"\xfe\xffend"
+    with pytest.raises(CorruptStoreError, match="ends within"):
+        some_file.read_rows(np.array([some_file.size - 4]), rows)
+
+
+def test_turns_let_no_more_in_than_they_say(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    path.touch()
+    inside, most, lock = 0, 0, threading.Lock()
+
+    def take_turns() -> None:
+        nonlocal inside, most
+        turns = Turns(path, 2)
+        for _ in range(5):
+            with turns.one():
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.002)
+                with lock:
+                    inside -= 1
+        turns.close()
+
+    threads = [threading.Thread(target=take_turns) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 2
