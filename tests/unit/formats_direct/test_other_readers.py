@@ -1,0 +1,169 @@
+"""files:threads, leveldb:sorted and memory:shared beyond what the contract asks of every reader."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storebench.errors import CorruptStoreError, OutputError, UsageError
+from storebench.formats.registry import get_format, open_reader
+from storebench.formats.shared_pixels import FOLDER, PREFIX, SharedPixels, remove_unused
+from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store
+
+USER = f"{PREFIX}-{os.getuid()}"
+
+
+def small(tmp_path: Path, name: str, codec: str, **options: int) -> SmallStore:
+    (tmp_path / "store").mkdir()
+    return build_small_store(get_format(name), codec, tmp_path / "store", **options)
+
+
+@pytest.mark.parametrize("codec", ["png", "raw", "jpeg"])
+@pytest.mark.parametrize("threads", ["1", "2", "5"])
+def test_threads_decode_into_the_right_rows(tmp_path: Path, codec: str, threads: str) -> None:
+    store = small(tmp_path, "files", codec)
+    order = np.random.default_rng(0).permutation(COUNT)
+    out = np.full((COUNT + 1, *SHAPE), 9, np.uint8)
+    with open_reader(store.path, "threads", threads=threads, ahead="3") as reader:
+        reader.plan([order[:30], order[30:31], order[31:31], order[31:]])
+        start = time.perf_counter_ns()
+        for part in (slice(0, 30), slice(30, 31), slice(31, 31), slice(31, COUNT)):
+            reader.fetch_into(order[part], out[part] if part.stop < COUNT else out[31:])
+            assert reader.last_decode_ns <= time.perf_counter_ns() - start
+        assert reader.last_decode_ns > 0
+        assert reader.payload_codec == "raw"
+    assert np.array_equal(out[:-1], store.pixels[order])
+    assert (out[-1] == 9).all()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("storebench-files")]
+
+
+def test_an_error_in_a_thread_names_the_file(tmp_path: Path) -> None:
+    store = small(tmp_path, "files", "png")
+    (victim,) = store.path.rglob("00000005.png")
+    victim.write_bytes(victim.read_bytes()[:50])
+    with open_reader(store.path, "threads") as reader, pytest.raises(CorruptStoreError, match=r"00000005\.png"):
+        reader.fetch(np.arange(10))
+
+
+def test_sorted_windows_follow_the_plan_and_hold_no_more_than_they_say(tmp_path: Path) -> None:
+    store = small(tmp_path, "leveldb", "raw", count=900)
+    order = np.random.default_rng(0).permutation(900)
+    batches = [order[at : at + 50] for at in range(0, 900, 50)]
+    out = np.empty((50, *SHAPE), np.uint8)
+    with open_reader(store.path, "sorted", window_mib="1") as reader:
+        reader.plan(batches)
+        for batch in batches:
+            reader.fetch_into(batch, out)
+            assert np.array_equal(out, store.pixels[batch])
+        # 3,840 bytes each: 274 samples are 1 MiB, so six batches a window.
+        assert reader.notes()["windows"] == "3 of up to 1 MiB"
+        reader.plan(batches)
+        for batch in (batches[0], batches[5][::-1], batches[1], order[:7]):
+            assert reader.fetch(batch) == [store.payloads[i] for i in batch]
+
+
+def test_an_impossible_option_is_refused_in_words(tmp_path: Path) -> None:
+    store = small(tmp_path, "leveldb", "raw")
+    with pytest.raises(UsageError, match="window_mib"):
+        open_reader(store.path, "sorted", window_mib="0")
+
+
+def segments() -> list[Path]:
+    return sorted(FOLDER.glob(f"{USER}-*"))
+
+
+def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> None:
+    store = small(tmp_path, "memory", "png")
+    before = segments()
+    first = open_reader(store.path, "shared")
+    (segment,) = set(segments()) - set(before)
+    assert segment.stat().st_mode & 0o077 == 0
+    second = open_reader(store.path, "shared")
+    assert [reader.notes()["shared memory"] for reader in (first, second)] == [
+        "filled by this reader",
+        "was there already",
+    ]
+    first.close()
+    assert segment.exists()
+    out = np.empty((COUNT, *SHAPE), np.uint8)
+    second.fetch_into(np.arange(COUNT), out)
+    assert np.array_equal(out, store.pixels)
+    second.close()
+    assert segments() == before
+
+
+def _fill_slowly(identity: str, path: Path) -> None:
+    def fill(pixels: np.ndarray) -> None:
+        with path.open("a") as log:
+            log.write("filled\n")
+        time.sleep(0.05)
+        pixels[...] = np.arange(len(pixels))[:, None, None, None]
+
+    shared = SharedPixels(identity, (200, 4, 4, 1), fill)
+    assert (shared.array == np.arange(200)[:, None, None, None]).all()
+    time.sleep(0.2)
+    shared.close()
+
+
+def test_processes_that_open_at_one_moment_fill_it_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    identity, log = f"test{os.getpid()}", tmp_path / "log"
+    workers = [context.Process(target=_fill_slowly, args=(identity, log)) for _ in range(5)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 5
+    assert log.read_text() == "filled\n"
+    assert not (FOLDER / f"{USER}-{identity}").exists()
+
+
+@pytest.mark.parametrize("when", ["filling", "filled"])
+def test_the_memory_of_a_killed_process_is_found_and_removed(when: str) -> None:
+    identity = f"killed{os.getpid()}"
+    program = f"""
+import os, signal, time
+from storebench.formats.shared_pixels import SharedPixels
+def fill(pixels):
+    pixels[...] = 1
+    if {when == "filling"}:
+        print("ready", flush=True); time.sleep(60)
+shared = SharedPixels({identity!r}, (10, 4, 4, 1), fill)
+print("ready", flush=True); time.sleep(60)
+"""
+    segment = FOLDER / f"{USER}-{identity}"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        remove_unused()
+        assert segment.exists()
+        process.send_signal(signal.SIGKILL)
+    if when == "filled":
+        remove_unused()
+        assert not segment.exists()
+    shared = SharedPixels(identity, (10, 4, 4, 1), lambda pixels: pixels.fill(2))
+    assert (shared.array == 2).all()
+    shared.close()
+    assert not segment.exists()
+
+
+def test_a_failed_fill_leaves_no_segment() -> None:
+    def fail(pixels: np.ndarray) -> None:
+        raise CorruptStoreError("no")
+
+    with pytest.raises(CorruptStoreError):
+        SharedPixels(f"failed{os.getpid()}", (10, 4, 4, 1), fail)
+    assert not (FOLDER / f"{USER}-failed{os.getpid()}").exists()
+
+
+def test_too_little_shared_memory_is_said_before_anything_is_written() -> None:
+    with pytest.raises((UsageError, OutputError), match="shared memory"):
+        SharedPixels(f"huge{os.getpid()}", (1 << 40, 64, 64, 3), lambda pixels: None)
+    assert not (FOLDER / f"{USER}-huge{os.getpid()}").exists()
