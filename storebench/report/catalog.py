@@ -210,9 +210,8 @@ def _paying_answer(found: Sequence[BreakEven]) -> str:
     if not paid:
         return "No store is proven to save time over PNG files, so no conversion pays."
     epochs, backend = min(paid, key=lambda pair: pair[0].mid)
-    return (
-        f"{backend_label(backend)} has won back its build time first, after {with_interval(epochs)} epochs."
-    )
+    doubt = ", in one round and without an interval" if epochs.n < 2 else ""
+    return f"{backend_label(backend)} has won back its build time first, after {with_interval(epochs)} epochs{doubt}."
 
 
 def _tail_answer(panel: Panel) -> str:

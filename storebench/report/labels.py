@@ -9,7 +9,13 @@ from storebench.report.intervals import Interval
 from storebench.results import Cell
 
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
-MODELS = {"lenet": "LeNet", "cifar10_quick": "cifar10_quick", "caffenet": "CaffeNet", "resnet50": "ResNet-50"}
+MODELS = {
+    "lenet": "LeNet",
+    "cifar10_quick": "cifar10_quick",
+    "caffenet": "CaffeNet",
+    "resnet50": "ResNet-50",
+    "tiny": "the tiny network",
+}
 FORMATS = {
     "files": "files",
     "hdf5": "HDF5",

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from storebench.report.cells import NULL_FORMAT, backend_rank
 from storebench.report.labels import backend_label
@@ -59,6 +60,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
         ax.set_yscale("log")
         plain_numbers(ax.yaxis)
         ax.set_xlabel("step of the epoch")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylabel("data wait, ms")
         legend_below(ax)
         title(ax, "Is the wait steady, or are there spikes?", note)
@@ -106,6 +108,7 @@ def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") ->
             width = 1.0 + 1.1 * (len(lines) - 1 - position)
             ax.plot(keep, loss[keep], color=style.colour, linewidth=width, label=label, solid_capstyle="butt")
         ax.set_xlabel("step")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylabel("training loss")
         legend_below(ax)
         title(ax, "Does the format change the training?", note)

@@ -69,7 +69,7 @@ _STYLE = {
     "figure.facecolor": "white",
 }
 WIDTH_IN = 5.4
-WRAP = 62
+WRAP = 80
 _DECADES = 50.0
 
 
@@ -127,7 +127,7 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
     the caller's axes it is the axes' title.
     """
     small = textwrap.fill(". ".join(part for part in (note, *caveats(cells)) if part), WRAP)
-    large = textwrap.fill(question, WRAP - 12)
+    large = textwrap.fill(question, WRAP - 24)
     figure = ax.get_figure(root=True)
     if figure is None or len(figure.axes) > 1:
         ax.set_title(f"{large}\n{small}", loc="left")

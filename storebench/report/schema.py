@@ -1,0 +1,187 @@
+"""The result schema in words, made from the code: what docs/schema.md must say.
+
+``python -m storebench.report.schema`` prints it.
+"""
+
+import dataclasses
+import enum
+import inspect
+import re
+import sys
+import types
+import typing
+from typing import Any
+
+from storebench.results import SCHEMA_VERSION, Record
+from storebench.units import METRICS
+
+_HEAD = f"""# What a result holds
+
+Made from the code by `python -m storebench.report.schema > docs/schema.md`; a test holds the two together.
+
+A run's folder is written once and never changed:
+
+| file | what |
+| --- | --- |
+| `run.json` | the run's id, the resolved scenario, the versions |
+| `records.jsonl` | one record a line, appended and synced one at a time; a half-written last line is what a killed run leaves, and is dropped |
+| `steps/*.parquet` | a row for each step of a record |
+| `logs/` | what a failed cell printed |
+
+This is schema version {SCHEMA_VERSION}. Units stand in names: `_ns`, `_s`, `_bytes`, `_per_s`, `_frac` (a share from 0 to 1).
+`null` means that something was not measured, never that it was zero.
+"""
+
+_PLAIN = {
+    "schema_version": "1 here; another one is refused",
+    "storebench_version": "the version that measured",
+    "run_id": "the run; one folder",
+    "epoch": "from 0, in one process",
+    "status": "whether the record may be used",
+    "failure": "why it failed, in one line",
+    "started_utc": "when the epoch began",
+    "timed_steps": "steps that are not flagged as warm-up",
+    "payload_bytes": "bytes of payload that the epoch asked for",
+    "au_kind": '"real", "emulated" or "none": what the utilization is of',
+    "test_samples": "test images that the accuracy is taken over",
+    "reader_notes": "what a reader of the figures should know of how the store was read",
+    "steps_file": "the record's step file, below the run's folder",
+    "split": '"train" or "test"',
+    "format": "the container",
+    "codec": "how one image becomes bytes",
+    "reader": "the way in to the format",
+    "reader_options": "the reader's options, as pairs",
+    "batch_size": "samples a step; the last batch may be smaller",
+    "device": "where the network runs",
+    "shuffle": "whether the order is drawn anew each epoch, from the seed",
+    "epochs": "epochs that one process runs",
+    "p50": "the median",
+    "p95": "19 of 20 steps are below",
+    "p99": "99 of 100 steps are below",
+    "max": "the longest",
+    "expected": "samples that the epoch should serve",
+    "served": "samples that came",
+    "unique": "different samples among them",
+    "duplicates": "samples that came again",
+    "missing": "samples that never came",
+    "pixels_checked": "samples whose pixels were compared by digest",
+    "pixels_wrong": "samples whose pixels were not those of the dataset",
+    "first": "of the first step",
+    "last": "of the last step",
+    "count": "samples in the store",
+    "image_shape": "height, width, channels",
+    "file_bytes": "sizes of the store's data files added up",
+    "samples_digest": "digest of all decoded samples and labels; equal for every lossless store of the dataset",
+    "lossless": "whether the codec gives back every pixel",
+    "origin": '"real", "derived" or "synthetic"',
+    "source": "the layout that was read, in words",
+    "derived_frac": "share of samples that are not images of the source as they are",
+    "provenance_note": "what a reader of a figure should know of the data",
+    "requested": '"cold", "warm" or "any"',
+    "verdict": "whether the state was measured to be the one asked for",
+    "voluntary_switches": "context switches while waiting for something",
+    "involuntary_switches": "context switches because others wanted the processor",
+    "cpu_user_s": "processor time in the processes' own code",
+    "cpu_system_s": "processor time in the kernel for them",
+    "reasons": "why a figure is null, by its name",
+}
+
+STEP_COLUMNS: dict[str, tuple[str, str]] = {
+    "step": ("int", "number of the step in its epoch, from 0"),
+    "warmup": ("bool", "recorded, but left out of rates on both sides"),
+    "samples": ("int", "samples in the batch"),
+    "payload_bytes": ("int", "bytes of payload that the batch was made of"),
+    "start_ns": ("int", "when the loop began to ask for the batch; one clock for all processes"),
+    "data_wait_ns": ("int", "how long the loop was blocked on the loader"),
+    "h2d_ns": ("int", "copy to the device; 0 on a CPU"),
+    "compute_ns": ("int", "forward, backward and optimizer, the device synchronised"),
+    "worker": ("int", "which producer made the batch; -1 is the loop's own process"),
+    "fetch_start_ns": ("int", "when the producer began to fetch"),
+    "fetch_ns": ("int", "bytes from the store into private memory"),
+    "decode_ns": ("int", "bytes into pixels"),
+    "prep_ns": ("int", "augment and collate"),
+    "ready_ns": ("int", "when the producer had finished the batch"),
+    "queue_depth": ("int", "batches that lay ready when the loop asked"),
+    "loss": ("float32", "the step's loss; null where nothing was computed"),
+}
+"""Column of a step file -> type and meaning."""
+
+
+def schema_markdown() -> str:
+    """Return the whole of docs/schema.md."""
+    parts = [_HEAD, *(_class_part(kind) for kind in _classes(Record)), _steps_part()]
+    return "\n".join(parts)
+
+
+def _classes(kind: type) -> list[type]:
+    """Return a dataclass and those of its fields, each once, in the order of first use."""
+    found = [kind]
+    for hint in typing.get_type_hints(kind).values():
+        for part in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in found:
+                found += [one for one in _classes(part) if one not in found]
+    return found
+
+
+def _class_part(kind: type) -> str:
+    doc = inspect.getdoc(kind) or ""
+    meanings = attribute_docs(doc)
+    hints = typing.get_type_hints(kind)
+    rows = [
+        f"| `{field.name}` | {type_words(hints[field.name])} | {meanings.get(field.name) or _meaning(field.name, hints)} |"
+        for field in dataclasses.fields(kind)
+    ]
+    lead = doc.partition("Attributes\n---")[0].strip()
+    name = "One record" if kind is Record else f"`{kind.__name__}`"
+    return "\n".join(
+        [f"## {name}", "", lead, "", "| field | type | meaning |", "| --- | --- | --- |", *rows, ""]
+    )
+
+
+def _meaning(name: str, hints: dict[str, Any]) -> str:
+    """Return what a field means where its class does not say: as a metric, or as the part that it holds."""
+    if name in METRICS:
+        return METRICS[name].meaning
+    parts = [one for one in (hints[name], *typing.get_args(hints[name])) if dataclasses.is_dataclass(one)]
+    return (inspect.getdoc(parts[0]) or "").partition("\n")[0] if parts else _PLAIN.get(name, "")
+
+
+def _steps_part() -> str:
+    rows = [f"| `{name}` | {kind} | {meaning} |" for name, (kind, meaning) in STEP_COLUMNS.items()]
+    return "\n".join(
+        ["## One row of a step file", "", "| column | type | meaning |", "| --- | --- | --- |", *rows, ""]
+    )
+
+
+def attribute_docs(doc: str) -> dict[str, str]:
+    """Return what a numpydoc ``Attributes`` section says of each name; names that share a text each get it."""
+    body = doc.partition("Attributes\n----------\n")[2]
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in body.splitlines():
+        if line and not line.startswith(" "):
+            names = [name.strip() for name in line.split(",")]
+        elif line.strip():
+            for name in names:
+                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
+    return {name: re.sub(r"\|", "\\|", text) for name, text in found.items()}
+
+
+def type_words(hint: Any) -> str:
+    """Return a field's type in words."""
+    if isinstance(hint, types.UnionType):
+        return " or ".join(type_words(part) for part in typing.get_args(hint))
+    if hint is types.NoneType:
+        return "null"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return " or ".join(f'"{one.value}"' for one in hint)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return f"[`{hint.__name__}`](#{hint.__name__.lower()})"
+    origin = typing.get_origin(hint)
+    if origin is not None:
+        return "object" if origin is dict else "array"
+    return {str: "string", Any: "any"}.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema_markdown())

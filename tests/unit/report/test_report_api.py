@@ -1,0 +1,151 @@
+"""The names that notebooks rely on, and the schema page that is made from the code."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from planted import make_record, paper_records, replicates, write_run
+
+import storebench
+from storebench.errors import DataNotFoundError, UsageError
+from storebench.report.schema import STEP_COLUMNS, schema_markdown
+from storebench.training.trace import step_table
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    records = paper_records(rounds=2) + replicates("lmdb+png", [60, 61]) + replicates("files+raw", [30, 31])
+    records += replicates("lmdb", [3, 3.1], workers=2)
+    return write_run(tmp_path_factory.mktemp("api") / "run", records, with_steps=True)
+
+
+@pytest.fixture(scope="module")
+def results(run: Path) -> pd.DataFrame:
+    return storebench.load_results(run)
+
+
+def test_every_exported_name_is_there_and_importing_stays_light() -> None:
+    assert all(getattr(storebench, name) is not None for name in storebench.__all__)
+    assert set(storebench.__all__) == set(dir(storebench))
+    with pytest.raises(AttributeError):
+        _ = storebench.plot_everything  # type: ignore[attr-defined]
+    code = "import sys, storebench; print([m for m in ('pandas', 'matplotlib', 'torch', 'pydantic') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_one_row_a_record_with_units_in_the_names(results: pd.DataFrame) -> None:
+    assert len(results) == 20
+    row = results[results["backend"] == "png"].iloc[0]
+    assert row["samples_per_s"] == pytest.approx(row["timed_samples"] / row["timed_s"])
+    assert (row["store_image_shape"], row["cache_verdict"], row["samples_digest"]) == (
+        "256x256x3",
+        "verified",
+        "aa",
+    )
+    assert str(results["limit"].dtype) == "Int64"
+
+
+def test_several_paths_and_folders_of_runs_are_read_once(run: Path, results: pd.DataFrame) -> None:
+    assert len(storebench.load_results([run, run / "records.jsonl", run.parent])) == len(results)
+
+
+def test_steps_carry_their_cell(results: pd.DataFrame) -> None:
+    steps = storebench.load_steps(results[results["backend"] == "lmdb"].head(1))
+    assert len(steps) == 100
+    assert set(STEP_COLUMNS) <= set(steps.columns)
+    assert set(steps["backend"]) == {"lmdb"}
+
+
+def test_steps_that_are_not_there_are_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataNotFoundError, match="no step files"):
+        storebench.load_steps(write_run(tmp_path / "run", [make_record("png")]))
+
+
+def test_compare_pairs_what_differs_in_one_column_only(results: pd.DataFrame) -> None:
+    backends = storebench.compare(results, by="backend", baseline="png")
+    assert set(backends["workers"]) == {0}, "there is no png cell with 2 workers"
+    lmdb = backends[backends["backend"] == "lmdb"].iloc[0]
+    assert (lmdb["rounds"], lmdb["verdict"]) == (2, "faster")
+    assert lmdb["ratio"] == pytest.approx(8.0, rel=1e-3)
+    assert lmdb["ratio_lo"] < lmdb["ratio"] < lmdb["ratio_hi"]
+    codecs = storebench.compare(results, by="codec", baseline="raw")
+    assert {(row.format, row.codec) for row in codecs.itertuples()} == {("lmdb", "png"), ("files", "png")}
+
+
+def test_compare_refuses_what_no_cell_has(results: pd.DataFrame) -> None:
+    with pytest.raises(UsageError, match="no column"):
+        storebench.compare(results, by="speed", baseline="png")
+    with pytest.raises(UsageError, match="does not occur"):
+        storebench.compare(results, by="backend", baseline="sqlite")
+
+
+CELL_PLOTS = [name for name in storebench.__all__ if name.startswith("plot_")]
+STEP_PLOTS = {"plot_loss", "plot_wait_distribution", "plot_wait_over_epoch"}
+
+
+@pytest.mark.parametrize("name", CELL_PLOTS)
+def test_every_plot_returns_axes_with_units_and_leaves_the_callers_style_alone(
+    results: pd.DataFrame, name: str
+) -> None:
+    before = dict(mpl.rcParams)
+    data = storebench.load_steps(results[results["replicate"] == 0]) if name in STEP_PLOTS else results
+    axes = getattr(storebench, name)(data)
+    assert isinstance(axes, Axes)
+    assert axes.get_xlabel()
+    assert axes.has_data()
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_plot_draws_into_the_axes_that_it_is_given(results: pd.DataFrame) -> None:
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert storebench.plot_throughput(results, ax=right) is right
+    assert "How many images" in right.get_title(loc="left")
+    assert not left.has_data()
+
+
+def test_a_backend_has_the_same_colour_in_every_plot(results: pd.DataFrame) -> None:
+    lmdb = results[(results["backend"] == "lmdb") & (results["workers"] == 0)]
+    bar = storebench.plot_throughput(lmdb).patches[0].get_facecolor()
+    line = storebench.plot_loss(storebench.load_steps(lmdb)).lines[0].get_color()
+    assert mpl.colors.to_rgba(line) == bar
+
+
+def test_no_text_is_cut_off(results: pd.DataFrame) -> None:
+    for axes in (
+        storebench.plot_throughput(results),
+        storebench.plot_step_time(results),
+        storebench.plot_break_even(results),
+    ):
+        figure = axes.get_figure()
+        assert isinstance(figure, Figure)
+        figure.canvas.draw()
+        inside = figure.bbox
+        for text in [*axes.texts, *axes.get_yticklabels(), axes.xaxis.label]:
+            box = text.get_window_extent()
+            assert box.x0 >= inside.x0 - 1, text.get_text()
+            assert box.x1 <= inside.x1 + 1, text.get_text()
+
+
+def test_the_schema_page_is_what_the_code_says() -> None:
+    page = (ROOT / "docs" / "schema.md").read_text(encoding="utf-8")
+    assert page == schema_markdown(), "run: python -m storebench.report.schema > docs/schema.md"
+
+
+def test_every_field_of_the_schema_has_a_meaning() -> None:
+    empty = [
+        line for line in schema_markdown().splitlines() if line.startswith("| `") and line.endswith("|  |")
+    ]
+    assert empty == []
+
+
+def test_the_step_columns_are_those_that_the_harness_writes() -> None:
+    assert list(step_table([], [], warmup_steps=0)) == list(STEP_COLUMNS)
