@@ -19,7 +19,8 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-codecs bench-workers bench-readers report test lint clean distclean
+        bench-codecs bench-workers bench-loaders bench-lmdbio bench-readers bench-direct bench-hand-over \
+        bench-overhead bench-aa bench-ci check gate-selftest reference figures docs report test lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,8 +71,49 @@ bench-workers: setup ## Throughput against worker processes
 	$(BIN)/storebench bench scenarios/workers.toml --out $(RUNS)/$(NOW)-workers
 	$(BIN)/storebench report $(RUNS)/$(NOW)-workers --out $(REPORT)-workers
 
+bench-loaders: setup ## Processes, threads or a ring: what does the hand-over cost? (about an hour)
+	$(BIN)/storebench bench scenarios/loaders.toml --out $(RUNS)/$(NOW)-loaders
+	$(BIN)/storebench report $(RUNS)/$(NOW)-loaders --out $(REPORT)-loaders
+
+bench-lmdbio: setup ## LMDBIO's ladder: what does each optimisation gain? (about an hour and a half)
+	$(BIN)/storebench bench scenarios/lmdbio.toml --out $(RUNS)/$(NOW)-lmdbio
+	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio --out $(REPORT)-lmdbio
+
 bench-readers: setup ## Each reader's shuffled warm batch rate as a share of the gather rate of the same run
 	$(BIN)/python -m tests.benchmarks.bench_readers --stores $(STORES)
+
+bench-direct: setup ## The direct readers against the library and the device, cold and warm
+	$(BIN)/python -m tests.benchmarks.bench_direct
+
+bench-hand-over: setup ## Drain rates of the loaders against no workers at all
+	$(BIN)/python -m tests.benchmarks.bench_loaders
+
+bench-overhead: setup ## What timing every step costs: traced against untraced loops, interleaved
+	$(BIN)/python -m tests.benchmarks.bench_overhead
+
+bench-aa: setup ## The same scenario against itself: how many ratios are called different?
+	$(BIN)/python -m tests.benchmarks.bench_aa
+
+bench-ci: setup ## The pytest-benchmark suite, for time; 'make check' judges it
+	mkdir -p $(RUNS)
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-json=$(RUNS)/bench-ci.json -q
+
+check: bench-ci ## The regression gate: this tree against the committed baseline
+	$(BIN)/storebench check results/baselines/ci $(RUNS)/bench-ci.json
+
+gate-selftest: setup ## Measure the gate itself: false alarms, and planted slow-downs that it must catch
+	$(BIN)/python -m tests.benchmarks.gate_selftest
+
+reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 40 minutes)
+	rm -rf results/reference/paper results/reference/codecs
+	$(BIN)/storebench bench scenarios/paper.toml --out results/reference/paper
+	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
+
+figures: setup ## The README's plots, from results/reference
+	$(BIN)/python -m tests.docs.figures
+
+docs: setup ## The documents that are made from the code
+	$(BIN)/python -m tests.docs.generate
 
 report: setup ## Report the newest run of the paper's matrix again
 	$(BIN)/storebench report $(lastword $(sort $(wildcard $(RUNS)/*-paper))) --out $(REPORT)

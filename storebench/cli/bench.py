@@ -33,6 +33,10 @@ def bench(
     replicates: Annotated[
         int | None, typer.Option(min=1, help="Fresh processes per cell. [default: the scenario's]")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="REF", help="Interleave with this git revision, replicate by replicate."),
+    ] = None,
     drop_caches: Annotated[
         bool, typer.Option("--drop-caches", help="For cold: also drop the whole machine's caches (root).")
     ] = False,
@@ -55,6 +59,11 @@ def bench(
         folder = out or new_run_folder(loaded.name)
         if dry_run:
             _print_plan(loaded, cells, stores or stores_dir(), as_json=as_json)
+            return
+        if against is not None:
+            if resume:
+                raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
+            _against(against, loaded, cells, folder, stores or stores_dir(), drop_caches=drop_caches)
             return
         _bench(
             loaded,
@@ -98,6 +107,20 @@ def _bench(
         print(folder)
     say(f"{len(records)} records; 'storebench report {folder} --out report' draws them")
     _leave(records)
+
+
+def _against(
+    ref: str, scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, *, drop_caches: bool
+) -> None:
+    from storebench.check.against import run_against
+
+    only = [cell.cell_id for cell in cells]
+    sides = run_against(ref, scenario, folder, stores, only=only, drop_caches=drop_caches, say=say)
+    print(sides.baseline)
+    print(sides.contender)
+    say(
+        f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} against the working tree"
+    )
 
 
 def _print_plan(scenario: "Scenario", cells: list["Cell"], stores: Path, *, as_json: bool) -> None:
