@@ -10,13 +10,14 @@ import dataclasses
 import datetime as dt
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -137,14 +138,13 @@ class CellRun:
 
     def records(self) -> list[Record]:
         """Run every epoch and return its records; a cell without its cache state fails and is not timed."""
-        if self.traits.holds_pixels:
-            before = self._prepare_cache("open")
+        at_open = self._prepare_cache("open") if self.traits.holds_pixels else None
         self.opened = self.loader.open()
         try:
-            epochs = []
-            for number in range(self.cell.epochs):
-                cache = before if self.traits.holds_pixels else self._prepare_cache("epoch")
-                epochs.append(self._epoch(number, cache))
+            epochs = [
+                self._epoch(number, at_open or self._prepare_epoch(number))
+                for number in range(self.cell.epochs)
+            ]
         except StorebenchError:
             # Only then: who is told to stop must not wait until busy producers answer.
             self.loader.close()
@@ -162,6 +162,13 @@ class CellRun:
         _warm_up(step, (cell.batch_size, *shape))
         torch.manual_seed(cell.seed)
         return step
+
+    def _prepare_epoch(self, number: int) -> CacheFacts:
+        """Prepare the cache for an epoch, the store closed and opened again where an earlier one mapped its pages."""
+        if number and self.cell.cache == "cold":
+            self.loader.close()
+            self.opened = self.loader.open()
+        return self._prepare_cache("epoch")
 
     def _prepare_cache(self, applies_to: str) -> CacheFacts:
         """Bring the store's pages into the requested state, then count them: never assume."""
@@ -342,9 +349,16 @@ def _write_out(path: Path, answer: Any) -> None:
     unfinished.replace(path)
 
 
+def _stop(number: int, _frame: object) -> NoReturn:
+    # Producers first: in the middle of a batch they would not hear of the end, and live on.
+    for child in multiprocessing.active_children():
+        child.terminate()
+    sys.exit(128 + number)
+
+
 def _end_with_the_runner() -> None:
     """End in order when told to stop, and be told so by the kernel when the runner is killed."""
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _stop)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
