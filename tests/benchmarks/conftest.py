@@ -1,0 +1,174 @@
+"""Stores of seeded images for the benchmarks, the environment's key in their JSON, and planted slow-downs."""
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from storebench.check.side_benchmarks import FAILED_KEY
+from storebench.convert import convert
+from storebench.datasets import DatasetSpec, open_dataset
+from storebench.datasets.base import Dataset, DatasetInfo, Image
+from storebench.errors import MissingDependencyError
+from storebench.formats.registry import parse_backend
+from storebench.probes.environment import environment
+from storebench.stores import Store
+from storebench.testing.benchmarks import Measurement, measure
+
+SAMPLES = 1024
+LARGE_SAMPLES = 64
+PLANT_ENV = "STOREBENCH_PLANT"
+"""``CELL_ID=FACTOR[,CELL_ID=FACTOR]``: makes those cells slower, for the gate's own test."""
+
+MEMORY_FOLDER = Path("/dev/shm")
+_MEMORY_NEEDED = 256 << 20
+
+
+class DrawnDataset(Dataset):
+    """A dataset whose samples are in memory, so that conversions are timed without drawing or decoding them."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._info = dataset.info
+        self._samples = [dataset.sample(index) for index in range(len(dataset))]
+
+    @property
+    def info(self) -> DatasetInfo:
+        return self._info
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        return self._samples[index]
+
+    def pixels(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return np.stack([image for image, _ in self._samples])
+
+
+def draw(name: str, count: int) -> DrawnDataset:
+    """Draw the seeded stand-in: equal on every machine, so that a baseline means something elsewhere."""
+    return DrawnDataset(open_dataset(DatasetSpec(name=name, limit=count, synthetic=True)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread: whether a second core is free just now is not the code's doing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def thumbnails() -> DrawnDataset:
+    return draw("cifar10", SAMPLES)
+
+
+@pytest.fixture(scope="session")
+def photographs() -> DrawnDataset:
+    return draw("imagenet", LARGE_SAMPLES)
+
+
+@pytest.fixture(scope="session")
+def stores(thumbnails: DrawnDataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Store]:
+    """Give the store of the thumbnails that a backend reads, built once a session on a real filesystem."""
+    return _builder(thumbnails, tmp_path_factory.mktemp("stores"))
+
+
+@pytest.fixture(scope="session")
+def large_stores(
+    photographs: DrawnDataset, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Store]:
+    """Give the same of the photographs: large enough that the pages which opening maps are below 1%."""
+    return _builder(photographs, tmp_path_factory.mktemp("large-stores"))
+
+
+def _builder(dataset: DrawnDataset, folder: Path) -> Callable[[str], Store]:
+    spec = DatasetSpec(name=dataset.info.name, limit=len(dataset), synthetic=True)
+
+    def build(backend: str) -> Store:
+        with skip_without_library():
+            return convert(dataset, spec, parse_backend(backend), folder)
+
+    return build
+
+
+@contextlib.contextmanager
+def skip_without_library() -> Iterator[None]:
+    try:
+        yield
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a folder in memory where there is one: what a device does in a moment is not the converter's doing."""
+    stat = os.statvfs(MEMORY_FOLDER) if MEMORY_FOLDER.is_dir() else None
+    if stat is None or stat.f_bavail * stat.f_frsize < _MEMORY_NEEDED:
+        yield tmp_path_factory.mktemp("scratch")
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER, prefix="storebench-bench-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def measured(benchmark: Any) -> Callable[[Measurement], None]:
+    """Measure one cell; a slow-down planted for it by the environment comes on top of its target."""
+
+    def run(measurement: Measurement) -> None:
+        factor = _planted().get(measurement.cell_id, 1.0)
+        if factor > 1:
+            slow = _slowed(measurement.target, factor)
+            measurement = dataclasses.replace(measurement, target=slow)
+        measure(benchmark, measurement)
+
+    return run
+
+
+def _planted() -> dict[str, float]:
+    pairs = [one.rpartition("=") for one in os.environ.get(PLANT_ENV, "").split(",") if one]
+    return {cell: float(factor) for cell, _, factor in pairs}
+
+
+def _slowed(target: Callable[[], int], factor: float) -> Callable[[], int]:
+    def slow() -> int:
+        started = time.perf_counter()
+        served = target()
+        until = started + factor * (time.perf_counter() - started)
+        while time.perf_counter() < until:
+            pass
+        return served
+
+    return slow
+
+
+def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
+    """Replace what varies from run to run by storebench's environment."""
+    found = environment(Path(tempfile.gettempdir()))
+    return {"storebench_environment": {"key": found.key, "match": found.match}}
+
+
+_failed: dict[str, str] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember benchmarks that raised: pytest-benchmark's JSON only leaves them out."""
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        _failed[report.nodeid] = crash.message.splitlines()[0] if crash else f"failed in {report.when}"
+
+
+def pytest_benchmark_update_json(config: pytest.Config, benchmarks: Any, output_json: dict[str, Any]) -> None:
+    """Say in the JSON which benchmarks raised, so that a check can't take them for absent."""
+    output_json[FAILED_KEY] = dict(_failed)
+    output_json["commit_info"].pop("author_time", None)
+
+
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    """Keep pytest-benchmark from adding its own."""

@@ -1,0 +1,141 @@
+"""Reading through every reader, batch of 64, shuffled: thumbnails warm, raw photographs cold where that can be."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from conftest import SAMPLES
+
+from storebench.codecs import Codec, get_codec
+from storebench.errors import MissingDependencyError
+from storebench.formats.base import Indices, Reader
+from storebench.formats.registry import format_names, get_format
+from storebench.loading.order import epoch_order, split_batches
+from storebench.probes.page_cache import cache_facts, evict, resident, warm
+from storebench.results import CacheFacts, CacheVerdict
+from storebench.stores import Store
+from storebench.testing.benchmarks import BATCH, Measurement, drop, gather, plain_read
+
+
+def readers(codec: str | None = None) -> list[str]:
+    """Return every reader of every format with a codec (null: the format's default), as FORMAT+CODEC:READER."""
+    found = []
+    for name in format_names():
+        try:
+            form = get_format(name)
+        except MissingDependencyError:
+            continue
+        found += [f"{name}+{codec or form.info.default_codec}:{reader}" for reader in form.readers()]
+    return found
+
+
+class Reading:
+    """A store's reader, opened anew before a round where the cache has to be cold."""
+
+    def __init__(self, store: Store, reader: str) -> None:
+        self.store, self.name = store, reader
+        self.format = get_format(store.manifest.format)
+        self.files = self.format.data_files(store.path)
+        self.shape = store.manifest.dataset.image_shape
+        batches = split_batches(epoch_order(store.manifest.count, seed=0, epoch=0), BATCH)
+        encoded = store.manifest.codec != "raw"
+        # Enough work for some milliseconds; of encoded images a quarter of an epoch is enough.
+        self.batches = batches[:4] if encoded else batches
+        self.passes = 1 if encoded or store.manifest.count < SAMPLES else 8
+        self.out = np.empty((BATCH, *self.shape), np.uint8)
+        self.reader = self.open()
+
+    def open(self) -> Reader:
+        return self.format.reader(self.store.path, self.store.manifest, self.name)
+
+    def read(self) -> int:
+        """Read the batches; return the samples served."""
+        codec = get_codec(self.reader.payload_codec)
+        self.served = self.payload_bytes = 0
+        for _ in range(self.passes):
+            self.reader.plan(self.batches)
+            for batch in self.batches:
+                self.read_batch(codec, batch)
+        return self.served
+
+    def read_batch(self, codec: Codec, batch: Indices) -> None:
+        if codec.name == "raw":
+            self.payload_bytes += self.reader.fetch_into(batch, self.out)
+        else:
+            payloads = self.reader.fetch(batch)
+            self.payload_bytes += sum(map(len, payloads))
+            for payload, out in zip(payloads, self.out, strict=False):
+                codec.decode_into(payload, out)
+        self.served += len(batch)
+
+    def make_warm(self) -> CacheFacts:
+        before = resident(self.files)
+        if (before.frac or 0) < 1:
+            warm(self.files)
+            before = resident(self.files)
+        return cache_facts("warm", before, paths=self.files, how="read")
+
+    def make_cold(self) -> CacheFacts:
+        """Evict while nobody maps a page, open, and evict what opening read; a few pages may stay mapped."""
+        self.reader.close()
+        how = evict(self.files)
+        self.reader = self.open()
+        drop(self.files)
+        return cache_facts("cold", resident(self.files), paths=self.files, how=how)
+
+
+@pytest.fixture
+def reading(request: pytest.FixtureRequest, stores: Callable[[str], Store]) -> Iterator[Reading]:
+    backend, _, reader = request.param.partition(":")
+    found = Reading(stores(backend), reader)
+    yield found
+    found.reader.close()
+
+
+@pytest.fixture
+def cold_reading(request: pytest.FixtureRequest, large_stores: Callable[[str], Store]) -> Iterator[Reading]:
+    backend, _, reader = request.param.partition(":")
+    if get_format(backend.partition("+")[0]).traits(reader).holds_pixels:
+        pytest.skip("it reads the store when it is opened, and nothing afterwards")
+    found = Reading(large_stores(backend), reader)
+    yield found
+    found.reader.close()
+
+
+def measurement(reading: Reading, cache: str) -> Measurement:
+    manifest = reading.store.manifest
+    samples, payload_bytes = reading.read(), reading.payload_bytes
+    return Measurement(
+        cell_id=f"read/{manifest.format}+{manifest.codec}:{reading.name}/{cache}",
+        target=reading.read,
+        samples=samples,
+        calibration="gather",
+        calibrate=gather(reading.shape, samples // reading.passes),
+        prepare=reading.make_warm,
+        store=reading.store.path,
+        counters={"bytes_on_disk": manifest.bytes_on_disk},
+        payload_bytes=payload_bytes,
+        samples_of=manifest.samples_digest,
+    )
+
+
+@pytest.mark.parametrize("reading", readers(), indirect=True)
+def test_read_warm(measured: Callable[[Measurement], None], reading: Reading) -> None:
+    measured(measurement(reading, "warm"))
+
+
+@pytest.mark.parametrize("cold_reading", readers("raw"), indirect=True)
+def test_read_cold(measured: Callable[[Measurement], None], cold_reading: Reading) -> None:
+    facts = cold_reading.make_cold()
+    if facts.verdict is not CacheVerdict.VERIFIED:
+        pytest.skip(f"this machine has no cold cache here: {facts.reason}")
+    cold = measurement(cold_reading, "cold")
+    measured(
+        dataclasses.replace(
+            cold,
+            calibration="plain read",
+            calibrate=plain_read(cold_reading.files),
+            prepare=cold_reading.make_cold,
+        )
+    )

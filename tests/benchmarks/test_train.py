@@ -1,0 +1,86 @@
+"""The loader with 0 and 2 workers, and one training step."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from conftest import DrawnDataset
+
+from storebench.formats.registry import parse_backend
+from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Spans
+from storebench.loading.loader import Loader, get_loader
+from storebench.loading.order import epoch_order, split_batches
+from storebench.probes.page_cache import warm
+from storebench.stores import Store
+from storebench.testing.benchmarks import BATCH, Measurement, gather, gather_in_processes, matrix_product
+from storebench.training.models import get_model
+from storebench.training.steps import CpuStep, make_step
+
+BACKEND = "memory:python"
+"""A loader's benchmark should measure the loader: nothing is read from a file, nothing is decoded."""
+
+
+@pytest.fixture
+def loader(request: pytest.FixtureRequest, stores: Callable[[str], Store]) -> Iterator[tuple[Loader, Store]]:
+    store = stores(BACKEND)
+    job = LoadJob(store=store.path, backend=parse_backend(BACKEND))
+    with get_loader("processes")(job, workers=request.param) as opened:
+        warm(store.path.rglob("*.*"))
+        opened.open()
+        yield opened, store
+
+
+@pytest.mark.parametrize("loader", [0, 2], indirect=True, ids=["workers-0", "workers-2"])
+def test_loader(measured: Callable[[Measurement], None], loader: tuple[Loader, Store]) -> None:
+    opened, store = loader
+    count, shape = store.manifest.count, store.manifest.dataset.image_shape
+    plan = EpochPlan(epoch=0, batches=split_batches(epoch_order(count, seed=0, epoch=0), BATCH))
+    calibrate, close = gather_in_processes(shape, count, opened.workers)
+    try:
+        measured(
+            Measurement(
+                cell_id=f"loader/processes/workers-{opened.workers}",
+                target=lambda: sum(len(batch.indices) for batch in opened.epoch(plan)),
+                samples=count,
+                calibration="gather" if not opened.workers else f"gather in {opened.workers} processes",
+                calibrate=calibrate if opened.workers else gather(shape, count),
+                samples_of=store.manifest.samples_digest,
+            )
+        )
+    finally:
+        close()
+
+
+def test_training_step(measured: Callable[[Measurement], None], thumbnails: DrawnDataset) -> None:
+    model = get_model("cifar10_quick")
+    pixels = thumbnails.pixels()[: model.batch_size]
+    torch.manual_seed(0)
+    step = make_step("real", model, model.augment.output_shape(thumbnails.info.image_shape), 10, "cpu")
+    assert isinstance(step, CpuStep)
+    labels = np.arange(len(pixels), dtype=np.int64) % 10
+    spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
+    batch = Batch(
+        pixels=torch.from_numpy(pixels),
+        labels=labels,
+        indices=labels,
+        spans=spans,
+        payload_bytes=0,
+        worker=LOOP_WORKER,
+    )
+
+    def target() -> int:
+        step.copy(batch)
+        step.compute()
+        return len(pixels)
+
+    measured(
+        Measurement(
+            cell_id="train/cifar10_quick",
+            target=target,
+            samples=len(pixels),
+            calibration="matrix product",
+            calibrate=matrix_product(),
+            samples_of=thumbnails.info.fingerprint,
+        )
+    )
