@@ -12,7 +12,7 @@ import enum
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -189,6 +189,9 @@ class Lane(ABC):
 class LaneLoader(Loader):
     """Serve an epoch from lanes, in turn. With 0 workers batches are made in the loop's own thread."""
 
+    asks_at_once: ClassVar[bool] = True
+    """Whether the readers may be opened and closed at the same time."""
+
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
         self._own = Producer(job, ReusedBuffer(pin=pin))
@@ -208,7 +211,7 @@ class LaneLoader(Loader):
         try:
             for worker in range(self.workers):
                 self._lanes.append(self._start_lane(worker))
-            return _ask_all(self._lanes, Ask.OPEN)
+            return self._ask(Ask.OPEN)
         except BaseException:
             self.close()
             raise
@@ -229,7 +232,7 @@ class LaneLoader(Loader):
             return [self._own.close()]
         try:
             self._abandon()
-            return _ask_all([lane for lane in self._lanes if not lane.channel.lost], Ask.CLOSE)
+            return self._ask(Ask.CLOSE)
         finally:
             while self._lanes:
                 self._lanes.pop().stop()
@@ -258,13 +261,15 @@ class LaneLoader(Loader):
         for lane in self._lanes:
             lane.abandon()
 
-
-def _ask_all(lanes: list[Lane], what: Ask) -> list[Opened]:
-    """Ask all at once and collect every answer, so that none is left over; then raise the first that is an error."""
-    for lane in lanes:
-        lane.channel.send(what)
-    answers = [lane.channel.receive() for lane in lanes]
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return answers
+    def _ask(self, what: Ask) -> list[Opened]:
+        """Ask everyone who lives and collect every answer, so that none is left over; then raise the first error."""
+        lanes = [lane for lane in self._lanes if not lane.channel.lost]
+        answers: list[Any] = []
+        for asked in [lanes] if self.asks_at_once else [[lane] for lane in lanes]:
+            for lane in asked:
+                lane.channel.send(what)
+            answers.extend(lane.channel.receive() for lane in asked)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers

@@ -210,10 +210,18 @@ class ProcessLoader(Loader):
         if not self._open:
             return []
         self._open = False
-        closed = self._ask_everyone(_Close())
-        # The workers are joined when the DataLoader's iterator goes.
-        self._loader._iterator = None  # noqa: SLF001 - there is no public way to stop persistent workers
-        return closed
+        try:
+            return self._ask_everyone(_Close())
+        finally:
+            self._stop_workers()
+
+    def _stop_workers(self) -> None:
+        # There is no public way to stop persistent workers. To drop the iterator is not enough where an error
+        # is on its way up: its traceback keeps the iterator, and so the workers, alive.
+        iterator = cast("Any", self._loader._iterator)  # noqa: SLF001
+        self._loader._iterator = None  # noqa: SLF001
+        if iterator is not None:
+            iterator._shutdown_workers()  # noqa: SLF001
 
     def _ask_everyone(self, request: _Open | _Close) -> list[Opened]:
         return cast("list[Opened]", list(self._serve([request] * max(1, self.workers))))

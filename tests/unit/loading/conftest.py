@@ -1,0 +1,107 @@
+"""Small stores of every kind, and a look at whether anything was left behind."""
+
+import gc
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storebench.formats import registry
+from storebench.formats.registry import FormatEntry, get_format, parse_backend
+from storebench.loading.augment import Augment
+from storebench.loading.batch import EpochPlan, LoadJob
+from storebench.loading.loader import get_loader
+from storebench.loading.order import epoch_order, split_batches
+from storebench.testing.stores import COUNT, SmallStore, build_small_store
+
+MakeJob = Callable[..., LoadJob]
+MakePlan = Callable[..., EpochPlan]
+
+
+@pytest.fixture(scope="session")
+def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SmallStore]:
+    """Build the store that a backend reads, once."""
+    built: dict[str, SmallStore] = {}
+
+    def store_of(text: str) -> SmallStore:
+        name = parse_backend(text).store_name
+        if name not in built:
+            store_format, codec = name.split("+")
+            folder = tmp_path_factory.mktemp(name)
+            built[name] = build_small_store(get_format(store_format), codec, folder)
+        return built[name]
+
+    return store_of
+
+
+@pytest.fixture
+def odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Register the readers that misbehave."""
+    monkeypatch.setitem(registry.BUILTIN, "odd", FormatEntry(target="odd_readers:OddFormat"))
+    yield
+    get_format.cache_clear()
+
+
+@pytest.fixture
+def make_job(store_of: Callable[[str], SmallStore]) -> MakeJob:
+    """Say which backend, by name, and what to do to the images."""
+
+    def make_job(text: str = "lmdb", store: Path | None = None, augment: Augment | None = None) -> LoadJob:
+        backend = parse_backend(text)
+        folder = store or store_of(text).path
+        return LoadJob(store=folder, backend=backend, augment=augment or Augment(), seed=5)
+
+    return make_job
+
+
+@pytest.fixture
+def make_plan() -> MakePlan:
+    """Shuffle the small stores' samples into batches."""
+
+    def make_plan(
+        epoch: int = 0, batch_size: int = 10, max_steps: int | None = None, *, check: bool = False
+    ) -> EpochPlan:
+        order = epoch_order(COUNT, seed=5, epoch=epoch)
+        return EpochPlan(epoch=epoch, batches=split_batches(order, batch_size, max_steps), check=check)
+
+    return make_plan
+
+
+@pytest.fixture(scope="session")
+def _started(store_of: Callable[[str], SmallStore]) -> None:
+    """Let the libraries open what they keep for the life of a process."""
+    job = LoadJob(store=store_of("lmdb").path, backend=parse_backend("lmdb"))
+    plan = EpochPlan(epoch=0, batches=[np.arange(3)])
+    for name in ("processes", "threads", "ring"):
+        with get_loader(name)(job, workers=1) as loader:
+            loader.open()
+            list(loader.epoch(plan))
+    gc.collect()
+    gc.freeze()  # what is alive now need not be looked through before and after each test
+
+
+@pytest.fixture
+def nothing_left(_started: None) -> Iterator[None]:
+    """Hold a test to leaving no process, thread, descriptor, mapping or shared memory behind."""
+    before = _belongings()
+    yield
+    deadline = time.monotonic() + 10
+    while (after := _belongings()) != before and time.monotonic() < deadline:
+        time.sleep(0.05)  # the DataLoader's queues end their threads in their own time
+    assert after == before
+
+
+def _belongings() -> dict[str, object]:
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return {
+        "processes": sorted(child.pid for child in multiprocessing.active_children()),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - as plain as can be
+        "shared memory": sum("memfd:" in line or "/dev/shm" in line for line in maps),
+    }

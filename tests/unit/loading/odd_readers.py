@@ -1,0 +1,141 @@
+"""Readers that remember, fail, wait or die: a format for the tests of loaders, over the stores of `memory`."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from storebench.formats.base import Batch, FormatInfo, Indices, ReaderInfo, Traits
+from storebench.formats.memory import MemoryFormat, MemoryPythonReader
+
+BAD = 40
+"""The sample at which something happens."""
+
+LOOP = os.getpid()
+
+
+class RecordingReader(MemoryPythonReader):
+    """Say at the end what was planned and what was asked for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._planned: list[int] = []
+        self._plans = 0
+        self._asked: list[int] = []
+        self._closed = 0
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        self._plans += 1
+        self._planned += [index for batch in batches for index in batch.tolist()]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        self._asked += indices.tolist()
+        return super().fetch_into(indices, out)
+
+    def notes(self) -> dict[str, str]:
+        return {
+            "planned": repr(self._planned),
+            "asked": repr(self._asked),
+            "plans": str(self._plans),
+            "closed": str(self._closed),
+        }
+
+    def close(self) -> None:
+        self._closed += 1
+        super().close()
+
+
+class UnpicklableError(Exception):
+    """An error that does not survive a journey between processes as it is."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+        self.lock = open(os.devnull)  # noqa: PTH123, SIM115 - something that cannot be pickled
+
+
+class FailingReader(MemoryPythonReader):
+    """Raise what no reader should raise."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        if BAD in indices:
+            raise ValueError("nobody expected this")
+        return super().fetch_into(indices, out)
+
+
+class UnpicklableReader(MemoryPythonReader):
+    """Raise an error that cannot be sent anywhere."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        if BAD in indices:
+            raise UnpicklableError(1, 2)
+        return super().fetch_into(indices, out)
+
+
+class DyingReader(MemoryPythonReader):
+    """Be killed in a worker, as the kernel kills who takes too much memory."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        if BAD in indices and os.getpid() != LOOP:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fetch_into(indices, out)
+
+
+class SlowReader(MemoryPythonReader):
+    """Take a while for each batch, without the interpreter lock."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        time.sleep(0.02)
+        return super().fetch_into(indices, out)
+
+
+class UnopenableReader(MemoryPythonReader):
+    """Fail at the opening with what no reader should raise."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        raise ValueError("it does not open")
+
+
+class ExclusiveReader(MemoryPythonReader):
+    """Refuse to be opened or closed while another one is being opened or closed."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._alone()
+
+    def close(self) -> None:
+        self._alone()
+        super().close()
+
+    def _alone(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("two at a time")
+        time.sleep(0.02)
+        self._lock.release()
+
+
+class OddFormat(MemoryFormat):
+    """What the readers above belong to; they do not say that they hold pixels, so that each worker has its own."""
+
+    info = FormatInfo(
+        name="odd", summary="for tests", default_codec="raw", default_reader="recording", borrows="memory+raw"
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        own = [
+            RecordingReader, FailingReader, UnpicklableReader, DyingReader, SlowReader, UnopenableReader,
+            ExclusiveReader,
+        ]  # fmt: skip
+        return {
+            "shared": ReaderInfo(reader=RecordingReader, summary="shared", traits=Traits(holds_pixels=True)),
+            **{
+                reader.__name__.removesuffix("Reader").lower(): ReaderInfo(
+                    reader=reader, summary=reader.__doc__ or "", traits=Traits()
+                )
+                for reader in own
+            },
+        }

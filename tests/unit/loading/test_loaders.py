@@ -1,0 +1,378 @@
+"""What every loader promises, whichever way its batches take: one class, run for each loader and number of workers."""
+
+import ast
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from storebench.digests import sample_digest
+from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
+from storebench.formats.registry import PAPER_BACKENDS
+from storebench.loading.augment import Augment
+from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan
+from storebench.loading.loader import LOADERS, Loader, get_loader
+from storebench.testing.stores import COUNT, SHAPE, SmallStore
+
+from conftest import MakeJob, MakePlan  # isort: skip
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
+
+WORKERS = [0, 1, 2, 4]
+StoreOf = Callable[[str], SmallStore]
+
+
+@pytest.fixture(params=sorted(LOADERS))
+def kind(request: pytest.FixtureRequest) -> type[Loader]:
+    return get_loader(request.param)
+
+
+@pytest.fixture(params=WORKERS)
+def workers(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+def copied(batch: Batch) -> Batch:
+    """Keep a batch's pixels: the loader will overwrite them."""
+    batch.pixels = batch.pixels.clone()
+    return batch
+
+
+def drained(loader: Loader, plan: EpochPlan) -> list[Batch]:
+    return [copied(batch) for batch in loader.epoch(plan)]
+
+
+def assert_served(batches: list[Batch], plan: EpochPlan, small: SmallStore) -> None:
+    assert len(batches) == len(plan.batches)
+    for batch, indices in zip(batches, plan.batches, strict=True):
+        np.testing.assert_array_equal(batch.indices, indices)
+        np.testing.assert_array_equal(batch.labels, small.labels[indices])
+        np.testing.assert_array_equal(batch.pixels.numpy(), small.pixels[indices])
+
+
+class TestEveryLoader:
+    def test_two_epochs_in_the_plans_order(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        with kind(make_job(), workers=workers) as loader:
+            assert len(loader.open()) == max(1, workers)
+            for number in range(2):
+                plan = make_plan(number)
+                batches = drained(loader, plan)
+                assert_served(batches, plan, store_of("lmdb"))
+                assert len(batches[-1].indices) == COUNT % 10
+                expected = [step % workers if workers else LOOP_WORKER for step in range(len(batches))]
+                assert [batch.worker for batch in batches] == expected
+            assert len(loader.close()) == max(1, workers)
+
+    def test_spans_follow_one_another(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        job = make_job("png", augment=Augment(crop=20, mirror=True))
+        with kind(job, workers=workers) as loader:
+            opened = loader.open()
+            assert all(one.open_ns > 0 and one.pid > 0 for one in opened)
+            before = time.perf_counter_ns()
+            batches = drained(loader, make_plan())
+        ends: dict[int, int] = {}
+        for batch in batches:
+            spans = batch.spans
+            assert spans.start_ns >= ends.get(batch.worker, before)
+            assert min(spans.fetch_ns, spans.decode_ns, spans.prep_ns) > 0
+            assert spans.start_ns + spans.fetch_ns + spans.decode_ns + spans.prep_ns <= spans.ready_ns
+            ends[batch.worker] = spans.ready_ns
+        assert max(ends.values()) < time.perf_counter_ns()
+
+    def test_payload_bytes_are_those_of_the_store(
+        self, kind: type[Loader], make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        with kind(make_job("png"), workers=2) as loader:
+            loader.open()
+            for batch in drained(loader, make_plan()):
+                payloads = store_of("png").payloads
+                assert batch.payload_bytes == sum(len(payloads[index]) for index in batch.indices)
+
+    def test_digests_are_those_of_the_samples_before_augmentation(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        small = store_of("lmdb")
+        expected = [sample_digest(*pair) for pair in zip(small.pixels, small.labels.tolist(), strict=True)]
+        with kind(make_job(augment=Augment(crop=24, mirror=True)), workers=workers) as loader:
+            loader.open()
+            assert all(batch.digests is None for batch in drained(loader, make_plan()))
+            for batch in drained(loader, make_plan(check=True)):
+                assert batch.digests is not None
+                assert batch.digests.shape == (len(batch.indices), 16)
+                assert [row.tobytes() for row in batch.digests] == [expected[i] for i in batch.indices]
+
+    def test_augmented_pixels_are_the_same_from_every_producer(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        augment, plan = Augment(crop=24, mirror=True), make_plan(3)
+        with kind(make_job(augment=augment), workers=workers) as loader:
+            loader.open()
+            for batch in drained(loader, plan):
+                expected = np.empty((len(batch.indices), 24, 24, 3), dtype=np.uint8)
+                images = store_of("lmdb").pixels[batch.indices]
+                augment.apply(images, batch.indices, expected, seed=5, epoch=3)
+                np.testing.assert_array_equal(batch.pixels.numpy(), expected)
+
+    def test_fewer_steps_than_an_epoch_has(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        """Some producers get nothing at all."""
+        with kind(make_job(), workers=workers) as loader:
+            loader.open()
+            for steps in (1, 3, 0, 2, None):
+                plan = make_plan(max_steps=steps)
+                assert_served(drained(loader, plan), plan, store_of("lmdb"))
+
+    def test_batches_may_grow_and_shrink_between_epochs(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        with kind(make_job(), workers=workers) as loader:
+            loader.open()
+            for number, batch_size in enumerate([3, 30, 1, COUNT]):
+                plan = make_plan(number, batch_size)
+                assert_served(drained(loader, plan), plan, store_of("lmdb"))
+
+    def test_a_batch_stays_as_it_is_until_the_next_is_asked_for(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        """However long the loop takes and however far ahead the producers are."""
+        with kind(make_job(), workers=workers) as loader:
+            loader.open()
+            for batch in loader.epoch(make_plan(batch_size=4)):
+                time.sleep(0.004)
+                np.testing.assert_array_equal(batch.pixels.numpy(), store_of("lmdb").pixels[batch.indices])
+
+    @pytest.mark.parametrize("backend", [*PAPER_BACKENDS, "jpeg", "leveldb+png"])
+    def test_every_backend_with_two_workers(
+        self, kind: type[Loader], backend: str, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        with kind(make_job(backend), workers=2) as loader:
+            opened = loader.open()
+            for number in range(2):
+                assert_served(drained(loader, make_plan(number)), make_plan(number), store_of(backend))
+        if backend.startswith("leveldb"):
+            assert {one.notes["snapshot"] for one in opened} == {"hard links"}
+
+    def test_the_ready_made_batch(self, kind: type[Loader], workers: int, make_job: MakeJob) -> None:
+        """It keeps its pixels when larger batches are asked for later, and smaller ones again."""
+        with kind(make_job("null"), workers=workers) as loader:
+            loader.open()
+            for size in (2, 9, 4):
+                batches = [np.arange(size, dtype=np.int64)] * 9
+                for batch in drained(loader, EpochPlan(epoch=0, batches=batches)):
+                    assert batch.pixels.shape == (size, *SHAPE)
+                    assert (batch.pixels == 128).all()
+
+    @pytest.mark.usefixtures("odd")
+    def test_each_producer_is_told_its_share_and_asked_for_no_other(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        """Round robin, so that every loader gives each producer the same share."""
+        with kind(make_job("odd+raw"), workers=workers) as loader:
+            loader.open()
+            plans = [make_plan(0), make_plan(1)]
+            for plan in plans:
+                drained(loader, plan)
+            closed = loader.close()
+        n = max(1, workers)
+        shares = [np.concatenate([b for p in plans for b in p.batches[k::n]]).tolist() for k in range(n)]
+        notes = [one.notes for one in closed]
+        assert sorted(ast.literal_eval(note["planned"]) for note in notes) == sorted(shares)
+        assert all(note["asked"] == note["planned"] and note["plans"] == "2" for note in notes)
+
+    def test_an_error_comes_in_its_turn_and_as_it_is(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        """The batches before it are served; the loader goes on to work for others."""
+        small, plan = store_of("png"), make_plan()
+        bad = int(plan.batches[4][3])
+        path = small.format.locate(small.path, small.manifest, bad)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        served = []
+        try:
+            with kind(make_job("png"), workers=workers) as loader:
+                loader.open()
+                with pytest.raises(CorruptDataError, match=f"sample {bad}: "):
+                    served.extend(copied(batch) for batch in loader.epoch(plan))
+                assert_served(served, make_plan(max_steps=4), small)
+                good = EpochPlan(epoch=1, batches=[batch for batch in plan.batches if bad not in batch])
+                assert_served(drained(loader, good), good, small)
+        finally:
+            path.write_bytes(whole)
+
+    @pytest.mark.usefixtures("odd")
+    def test_an_error_that_nobody_expected_reaches_the_loop(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        with kind(make_job("odd+raw:failing"), workers=workers) as loader:
+            loader.open()
+            with pytest.raises(ValueError, match="nobody expected this"):
+                drained(loader, make_plan())
+
+    def test_a_store_that_is_gone_is_refused_at_the_opening(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, tmp_path: Path
+    ) -> None:
+        with kind(make_job(store=tmp_path / "gone"), workers=workers) as loader:
+            with pytest.raises(CorruptStoreError, match="gone"):
+                loader.open()
+            loader.close()
+
+    def test_an_epoch_may_be_left_for_another(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        """By closing it, or by simply beginning the next."""
+        with kind(make_job(), workers=workers) as loader:
+            loader.open()
+            for left_after in range(1, 6):
+                left = loader.epoch(make_plan(left_after, batch_size=4))
+                for _ in range(left_after):
+                    next(left)
+                if left_after % 2:
+                    del left
+                assert_served(drained(loader, make_plan(7)), make_plan(7), store_of("lmdb"))
+
+    def test_closing_in_the_middle_of_an_epoch_does_not_hang(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        """As happens when the loop raises: its traceback keeps the iterator alive."""
+        loader = kind(make_job(), workers=workers)
+        loader.open()
+        batches = loader.epoch(make_plan(batch_size=3))
+        next(batches)
+        start = time.monotonic()
+        assert len(loader.close()) == max(1, workers)
+        assert time.monotonic() - start < 20
+        assert loader.close() == []
+
+    def test_closing_before_opening_is_harmless(
+        self, kind: type[Loader], workers: int, make_job: MakeJob
+    ) -> None:
+        assert kind(make_job(), workers=workers).close() == []
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    def test_pinned_batches_for_a_gpu(
+        self, kind: type[Loader], make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        for workers in (0, 2):
+            with kind(make_job(), workers=workers, pin=True) as loader:
+                loader.open()
+                for batch in loader.epoch(make_plan()):
+                    assert batch.pixels.is_pinned()
+                    there = batch.pixels.to("cuda", non_blocking=True).cpu().numpy()
+                    np.testing.assert_array_equal(there, store_of("lmdb").pixels[batch.indices])
+
+
+@pytest.mark.parametrize("name", ["threads", "ring"])
+class TestMakingBatchesAhead:
+    """What the loaders of lanes promise beyond the contract."""
+
+    def test_a_lane_is_ahead_by_the_batches_it_has_memory_for(
+        self, name: str, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        """One is with the loop, two more are ready; the next waits for the first to come back."""
+        with get_loader(name)(make_job(), workers=1) as loader:
+            loader.open()
+            batches = loader.epoch(make_plan(batch_size=5))
+            next(batches)
+            time.sleep(0.3)
+            asked = time.perf_counter_ns()
+            ready = [next(batches).spans.ready_ns for _ in range(3)]
+        assert ready[0] < ready[1] < asked < ready[2]
+
+    def test_memory_is_bounded_and_used_again(
+        self, name: str, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        with get_loader(name)(make_job(), workers=2) as loader:
+            loader.open()
+            places: dict[int, set[int]] = {0: set(), 1: set()}
+            for number in range(3):
+                for batch in loader.epoch(make_plan(number, batch_size=3)):
+                    places[batch.worker].add(batch.pixels.data_ptr())
+        assert all(2 <= len(own) <= 3 for own in places.values())
+        assert not places[0] & places[1]
+
+    @pytest.mark.usefixtures("odd")
+    def test_a_slow_loop_does_not_wait(self, name: str, make_job: MakeJob, make_plan: MakePlan) -> None:
+        """Producing takes 20 ms and so does the loop: together hardly more than the longer of the two."""
+        with get_loader(name)(make_job("odd+raw:slow"), workers=2) as loader:
+            loader.open()
+            waits = []
+            batches = loader.epoch(make_plan(batch_size=4))
+            for _ in range(17):
+                start = time.perf_counter()
+                next(batches)
+                waits.append(time.perf_counter() - start)
+                time.sleep(0.02)
+        assert sorted(waits)[len(waits) // 2] < 0.01
+
+    def test_an_epoch_needs_an_open_loader(self, name: str, make_job: MakeJob, make_plan: MakePlan) -> None:
+        with pytest.raises(RuntimeError, match="not open"):
+            get_loader(name)(make_job(), workers=2).epoch(make_plan())
+
+    def test_an_epoch_that_was_left_does_not_go_on(
+        self, name: str, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        """It neither steals the next one's batches nor waits for ever for its own."""
+        with get_loader(name)(make_job(), workers=2) as loader:
+            loader.open()
+            left = loader.epoch(make_plan(0))
+            next(left)
+            batches = loader.epoch(make_plan(1))
+            served = [copied(next(batches))]
+            with pytest.raises(RuntimeError, match="another epoch"):
+                next(left)
+            served.extend(copied(batch) for batch in batches)
+            assert_served(served, make_plan(1), store_of("lmdb"))
+            last = loader.epoch(make_plan(2))
+            next(last)
+        with pytest.raises(RuntimeError, match="was closed"):
+            next(last)
+
+    @pytest.mark.usefixtures("odd")
+    def test_a_reader_that_fails_to_open_leaves_nothing_running(self, name: str, make_job: MakeJob) -> None:
+        loader = get_loader(name)(make_job("odd+raw:unopenable"), workers=3)
+        with pytest.raises(ValueError, match="does not open"):
+            loader.open()
+        assert loader.close() == []
+
+
+def test_an_unknown_loader_is_named_with_its_neighbour() -> None:
+    with pytest.raises(UnknownNameError, match="'threads'"):
+        get_loader("thread")
+
+
+@pytest.mark.usefixtures("odd")
+class TestThreads:
+    def test_pixels_in_memory_are_held_once(
+        self, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        """Readers that hold the whole dataset are shared by the threads, and closed once."""
+        with get_loader("threads")(make_job("odd+raw:shared"), workers=3) as loader:
+            assert len(loader.open()) == 1
+            batches = drained(loader, make_plan())
+            assert_served(batches, make_plan(), store_of("memory+raw"))
+            assert {batch.worker for batch in batches} == {0, 1, 2}
+            (closed,) = loader.close()
+            assert closed.notes["closed"] == "0"  # the notes are taken just before
+            assert sorted(ast.literal_eval(closed.notes["asked"])) == list(range(COUNT))
+
+    def test_readers_are_opened_and_closed_one_at_a_time(self, make_job: MakeJob) -> None:
+        """Formats need not expect more of one process: LMDB opens a file only once in it."""
+        with get_loader("threads")(make_job("odd+raw:exclusive"), workers=3) as loader:
+            assert len(loader.open()) == 3
+            assert len(loader.close()) == 3
+
+    def test_an_error_keeps_the_threads_own_traceback(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+        with get_loader("threads")(make_job("odd+raw:failing"), workers=2) as loader:
+            loader.open()
+            with pytest.raises(ValueError, match="nobody") as caught:
+                drained(loader, make_plan())
+        assert any(entry.name == "fetch_into" for entry in caught.traceback)

@@ -1,0 +1,109 @@
+"""One producer: spans that add up, memory that it was given, errors that name the sample."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from storebench.errors import CorruptDataError
+from storebench.loading.augment import Augment
+from storebench.loading.batch import LOOP_WORKER, BatchRequest
+from storebench.loading.loader import ReusedBuffer
+from storebench.loading.producer import Producer, open_backend
+from storebench.testing.stores import SHAPE, SmallStore
+
+from conftest import MakeJob  # isort: skip
+
+StoreOf = Callable[[str], SmallStore]
+
+
+def request_for(*numbers: int, check: bool = False) -> BatchRequest:
+    return BatchRequest(epoch=0, step=0, indices=np.array(numbers, dtype=np.int64), check=check)
+
+
+def test_the_spans_add_up_to_the_time_that_passed(make_job: MakeJob) -> None:
+    """Nothing that costs time lies outside of fetch, decode and prep."""
+    producer = Producer(make_job("png", augment=Augment(crop=30, mirror=True)))
+    producer.open()
+    producer.produce(request_for(*range(60)))
+    overheads = []
+    for _ in range(20):
+        start = time.perf_counter_ns()
+        spans = producer.produce(request_for(*range(60))).spans
+        whole = time.perf_counter_ns() - start
+        overheads.append(1 - (spans.fetch_ns + spans.decode_ns + spans.prep_ns) / whole)
+    producer.close()
+    assert min(overheads) < 0.02
+
+
+def test_decoding_counts_as_decoding(make_job: MakeJob) -> None:
+    """A raw store has next to none of it, a PNG store hardly anything else."""
+    shares = {}
+    for backend in ("memory:native", "png"):
+        producer = Producer(make_job(backend))
+        producer.open()
+        spans = [producer.produce(request_for(*range(60))).spans for _ in range(5)]
+        shares[backend] = min(one.decode_ns / (one.fetch_ns + one.decode_ns) for one in spans)
+        producer.close()
+    assert shares["png"] > 0.5
+    assert shares["memory:native"] < 0.2
+
+
+def test_pixels_go_where_the_loader_wants_them(make_job: MakeJob, store_of: StoreOf) -> None:
+    """Fetched, decoded or augmented straight into that memory."""
+    for backend in ("lmdb", "png"):
+        memory = torch.zeros((5, *SHAPE), dtype=torch.uint8)
+        producer = Producer(make_job(backend), lambda shape, memory=memory: memory[: shape[0]])
+        batch = producer.produce(request_for(4, 2))
+        producer.close()
+        assert batch.pixels.data_ptr() == memory.data_ptr()
+        np.testing.assert_array_equal(memory[:2].numpy(), store_of(backend).pixels[[4, 2]])
+        assert not memory[2:].any()
+        assert batch.worker == LOOP_WORKER
+
+
+def test_scratch_memory_grows_with_the_batch(make_job: MakeJob, store_of: StoreOf) -> None:
+    producer = Producer(make_job(augment=Augment(mirror=True)))
+    for numbers in ([1], [5, 6, 7], [2, 3]):
+        flipped_or_not = producer.produce(request_for(*numbers)).pixels.numpy()
+        pixels = store_of("lmdb").pixels[numbers]
+        for found, image in zip(flipped_or_not, pixels, strict=True):
+            assert (found == image).all() or (found == image[:, ::-1]).all()
+    producer.close()
+
+
+def test_a_sample_that_does_not_decode_is_named(make_job: MakeJob, store_of: StoreOf) -> None:
+    small = store_of("png")
+    path = small.format.locate(small.path, small.manifest, 7)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:60])
+    try:
+        producer = Producer(make_job("png"))
+        with pytest.raises(CorruptDataError, match=r"sample 7: ") as caught:
+            producer.produce(request_for(6, 7, 8))
+        assert caught.value.where == str(small.path)
+        producer.close()
+    finally:
+        path.write_bytes(whole)
+
+
+def test_a_lent_reader_is_used_and_left_open(make_job: MakeJob, store_of: StoreOf) -> None:
+    job = make_job("memory:native")
+    with open_backend(job) as reader:
+        producers = [Producer(job, reader=reader) for _ in range(2)]
+        for producer in producers:
+            producer.open()
+            batch = producer.produce(request_for(3, 1))
+            np.testing.assert_array_equal(batch.pixels.numpy(), store_of("memory+raw").pixels[[3, 1]])
+            producer.close()
+
+
+def test_the_reused_buffer_is_the_same_memory_unless_it_has_to_grow() -> None:
+    buffer = ReusedBuffer()
+    first = buffer((8, 4, 4, 3))
+    assert buffer((5, 4, 4, 3)).data_ptr() == first.data_ptr()
+    assert buffer((5, 4, 4, 3)).shape == (5, 4, 4, 3)
+    assert buffer((9, 4, 4, 3)).shape == (9, 4, 4, 3)
+    assert buffer((2, 3, 4, 3)).shape == (2, 3, 4, 3)

@@ -1,0 +1,181 @@
+"""Worker processes that die, whose parent dies, and the memory that they share with the loop."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storebench.errors import CellFailedError
+from storebench.loading.batch import LoadJob
+from storebench.loading.lanes import SLOTS
+from storebench.loading.loader import get_loader
+
+from conftest import MakeJob, MakePlan  # isort: skip
+from odd_readers import BAD  # isort: skip
+
+pytestmark = pytest.mark.timeout(120)
+
+SCRIPT = """
+import json, sys, time
+import numpy as np
+from pathlib import Path
+from storebench.formats.registry import parse_backend
+from storebench.loading.batch import EpochPlan, LoadJob
+from storebench.loading.loader import get_loader
+
+loader = get_loader("ring")(LoadJob(store=Path(sys.argv[1]), backend=parse_backend("leveldb")), workers=4)
+print(json.dumps([one.pid for one in loader.open()]), flush=True)
+with loader:
+    while True:
+        for batch in loader.epoch(EpochPlan(epoch=0, batches=[np.arange(9)] * 99)):
+            time.sleep(0.001)
+"""
+
+
+def mapped_rings() -> list[str]:
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return [line.split()[0] for line in maps if "memfd:storebench-ring" in line]
+
+
+@contextlib.contextmanager
+def running(store: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """Run a loop with four workers in a process of its own, and tell their ids."""
+    loop = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(store)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert loop.stdout is not None
+    line = loop.stdout.readline()
+    assert line, loop.communicate()[1]
+    workers = json.loads(line)
+    time.sleep(0.1)
+    try:
+        yield loop, workers
+    finally:
+        loop.kill()
+        loop.communicate()
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    _gone, alive = psutil.wait_procs([psutil.Process(p) for p in pids if psutil.pid_exists(p)], timeout=20)
+    assert not alive, f"still running: {alive}"
+
+
+@pytest.mark.usefixtures("odd")
+class TestAWorkerThatDies:
+    @pytest.mark.usefixtures("nothing_left")
+    def test_is_told_in_one_line(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+        plan = make_plan()
+        step = next(step for step, indices in enumerate(plan.batches) if BAD in indices)
+        with get_loader("ring")(make_job("odd+raw:dying"), workers=2) as loader:
+            pids = [one.pid for one in loader.open()]
+            served = []
+            with pytest.raises(CellFailedError) as caught:
+                served.extend(batch.indices for batch in loader.epoch(plan))
+            line = str(caught.value)
+            assert str(pids[step % 2]) in line
+            assert "was killed by SIGKILL" in line
+            assert "fewer workers" in line
+            assert "\n" not in line
+            assert len(served) == step
+            start = time.monotonic()
+        assert time.monotonic() - start < 4  # closing does not wait for the dead
+        assert not any(map(psutil.pid_exists, pids))
+
+    @pytest.mark.usefixtures("nothing_left")
+    def test_between_two_epochs_does_not_keep_the_others_from_closing(
+        self, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        loader = get_loader("ring")(make_job("odd+raw:recording"), workers=2)
+        pids = [one.pid for one in loader.open()]
+        list(loader.epoch(make_plan()))
+        os.kill(pids[0], signal.SIGKILL)
+        with pytest.raises(CellFailedError, match=f"{pids[0]} was killed by SIGKILL"):
+            loader.close()
+        assert not any(map(psutil.pid_exists, pids))
+
+
+class TestTheLoopsProcess:
+    def test_its_workers_end_when_it_is_killed(self, make_job: MakeJob, tmp_path: Path) -> None:
+        """They tidy up as well: LevelDB's snapshots go."""
+        with running(make_job("leveldb").store, tmp_path) as (loop, workers):
+            assert len(list(tmp_path.iterdir())) == 4
+            loop.kill()
+            loop.wait()
+            wait_until_gone(workers)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_interrupt_ends_everything(self, make_job: MakeJob, tmp_path: Path) -> None:
+        """Ctrl-C goes to the loop and to the workers alike; only the loop says anything."""
+        with running(make_job("leveldb").store, tmp_path) as (loop, workers):
+            os.killpg(loop.pid, signal.SIGINT)
+            _, said = loop.communicate(timeout=30)
+            wait_until_gone(workers)
+        assert said.count("Traceback") == 1
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("nothing_left")
+class TestTheRingsMemory:
+    def test_is_mapped_once(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+        """One map a worker, at the same place from the first batch to the last of another epoch."""
+        with get_loader("ring")(make_job(), workers=2) as loader:
+            loader.open()
+            seen = {tuple(mapped_rings()) for number in range(2) for _ in loader.epoch(make_plan(number))}
+        assert [len(maps) for maps in seen] == [2]
+
+    def test_has_no_name(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+        """So there is nothing to be left behind, nor does a small /dev/shm matter."""
+        with get_loader("ring")(make_job(), workers=1) as loader:
+            loader.open()
+            next(loader.epoch(make_plan()))
+            maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+        assert "/dev/shm" not in maps
+
+    def test_is_as_large_as_its_batches(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+        with get_loader("ring")(make_job(), workers=1) as loader:
+            loader.open()
+            next(loader.epoch(make_plan(batch_size=16)))
+            (place,) = mapped_rings()
+        start, end = (int(part, 16) for part in place.split("-"))
+        assert end - start == SLOTS * 16 * 40 * 32 * 3
+
+    def test_outlives_the_loader_for_a_batch_that_is_kept(
+        self, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        with get_loader("ring")(make_job(), workers=1) as loader:
+            loader.open()
+            kept = next(loader.epoch(make_plan()))
+            pixels = kept.pixels.clone()
+        assert len(kept.pixels) == len(pixels)
+        assert int(kept.pixels.sum()) > 0
+
+
+@pytest.mark.usefixtures("odd", "nothing_left")
+class TestErrorsOfAWorker:
+    def run(self, job: LoadJob, make_plan: MakePlan) -> None:
+        with get_loader("ring")(job, workers=2) as loader:
+            loader.open()
+            list(loader.epoch(make_plan()))
+
+    def test_an_unexpected_one_says_where_it_happened(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+        with pytest.raises(ValueError, match="nobody expected") as caught:
+            self.run(make_job("odd+raw:failing"), make_plan)
+        assert "in fetch_into" in caught.value.__notes__[0]
+
+    def test_one_that_cannot_be_sent_is_told_in_words(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+        with pytest.raises(RuntimeError, match="UnpicklableError: 1 and 2"):
+            self.run(make_job("odd+raw:unpicklable"), make_plan)
