@@ -166,7 +166,7 @@ def test_the_markdown_twin_links_files_that_are_there(folder: Path) -> None:
 
 
 def test_the_same_records_give_the_same_page(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", paper_records(rounds=2))
+    run = write_run(tmp_path / "run", [make_record("png"), make_record("lmdb")])
     pages = []
     for name in ("a", "b"):
         write_report(run, tmp_path / name)
@@ -180,7 +180,6 @@ def test_what_does_not_validate_is_refused_and_marked_when_asked_for(tmp_path: P
     with pytest.raises(IntegrityError, match="allow-invalid"):
         write_report(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert cli("report", "run").returncode == 5
     done = cli("report", "run", "--allow-invalid", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["invalid_cells"] == 1

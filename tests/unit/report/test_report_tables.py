@@ -80,7 +80,7 @@ def test_a_failed_cell_stands_in_the_table_without_a_figure(tmp_path: Path) -> N
 
 
 def test_the_command_prints_tables_and_paths(tmp_path: Path, cli: Cli) -> None:
-    write_run(tmp_path / "run", paper_records(rounds=2))
+    write_run(tmp_path / "run", [make_record("png"), make_record("lmdb")])
     done = cli("report", "run", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "PNG files" in done.stdout
