@@ -113,6 +113,15 @@ def test_lmdbs_readahead_is_on_or_off(build: Build) -> None:
         small.format.reader(small.path, small.manifest, "get", {"readahead": "maybe"})
 
 
+@pytest.mark.parametrize("value", ["on", "off"])
+def test_lmdbs_readahead_reaches_the_kernel(value: str, build: Build) -> None:
+    small = build("lmdb", "raw")
+    with small.format.reader(small.path, small.manifest, "get", {"readahead": value}):
+        mapping = Path("/proc/self/smaps").read_text().partition(str(small.path / "data.mdb"))[2]
+    flags = mapping.partition("VmFlags:")[2].splitlines()[0].split()
+    assert ("rr" in flags) == (value == "off")  # rr: advised that it will be read at random
+
+
 def test_two_readaheads_of_one_lmdb_in_one_process_are_refused(build: Build) -> None:
     small = build("lmdb", "raw")
     with small.open(), pytest.raises(UsageError, match="another readahead"):
