@@ -52,8 +52,8 @@ def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
         )
     try:
         cells = {one["cell_id"]: _cell(one) for one in raw["cells"]}
-    except (KeyError, TypeError) as error:
-        raise CorruptDataError(f"not a baseline: {error}", where=source) from None
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CorruptDataError(f"not a baseline ({type(error).__name__}: {error})", where=source) from None
     return Side(source=source, kind="baseline", cells=cells)
 
 

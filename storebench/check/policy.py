@@ -184,6 +184,6 @@ def _line_of(text: str, location: tuple[str | int, ...]) -> int | None:
         here = table == wanted_table and wanted_number in (-1, number)
         if here and key and key[1] == location[-1]:
             return position
-        if head and table == "counters." + str(location[-1]):
+        if head and location == ("counters",) and table.removeprefix("counters.") not in {*COUNTERS, "cells"}:
             return position
     return None

@@ -27,7 +27,26 @@ _Found = tuple[dict[str, Any], Where, str]
 
 
 def side_of_sessions(source: str, sessions: Sequence[_Session]) -> Side:
-    """Read sessions, each (file name, its JSON)."""
+    """Read sessions, each (file name, its JSON).
+
+    Raises
+    ------
+    SchemaVersionError
+        ``extra_info`` of another version.
+    CorruptDataError
+        A key is missing or of another type than pytest-benchmark and we write.
+    """
+    try:
+        return _side(source, sessions)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CorruptDataError(
+            f"not pytest-benchmark's JSON ({type(error).__name__}: {error})",
+            where=source,
+            hint="Run it again.",
+        ) from None
+
+
+def _side(source: str, sessions: Sequence[_Session]) -> Side:
     grouped: dict[str, list[_Found]] = {}
     failures: dict[str, str] = {}
     for where, raw in sessions:

@@ -139,9 +139,7 @@ def _read(path: Path) -> Side:
     if path.suffix == ".jsonl":
         return _records(path)
     raw = read_json(path)
-    if isinstance(raw, list):
-        return _records(path)
-    return _read_object(path, raw)
+    return _records(path) if isinstance(raw, list) else _read_object(path, raw)
 
 
 def _read_folder(path: Path) -> Side:
@@ -151,8 +149,8 @@ def _read_folder(path: Path) -> Side:
         return _records(path)
     from storebench.check.side_benchmarks import side_of_sessions
 
-    files = sorted(path.glob("*.json"))
-    sessions = [(str(file), raw) for file in files if "benchmarks" in (raw := read_json(file))]
+    found = [(str(file), read_json(file)) for file in sorted(path.glob("*.json"))]
+    sessions = [(name, raw) for name, raw in found if isinstance(raw, dict) and "benchmarks" in raw]
     if not sessions:
         raise FileNotFoundError(path)
     return side_of_sessions(str(path), sessions)
@@ -164,12 +162,12 @@ def _records(path: Path) -> Side:
     return side_of_records(path)
 
 
-def _read_object(path: Path, raw: dict[str, Any]) -> Side:
-    if "storebench_baseline" in raw:
+def _read_object(path: Path, raw: Any) -> Side:
+    if isinstance(raw, dict) and "storebench_baseline" in raw:
         from storebench.check.baseline import side_of_baseline
 
         return side_of_baseline(str(path), raw)
-    if "benchmarks" in raw:
+    if isinstance(raw, dict) and "benchmarks" in raw:
         from storebench.check.side_benchmarks import side_of_sessions
 
         return side_of_sessions(str(path), [(str(path), raw)])

@@ -1,6 +1,5 @@
 """Stores of seeded images for the benchmarks, the environment's key in their JSON, and planted slow-downs."""
 
-import contextlib
 import dataclasses
 import os
 import tempfile
@@ -9,50 +8,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
 
 from storebench.check.side_benchmarks import FAILED_KEY
 from storebench.convert import convert
-from storebench.datasets import DatasetSpec, open_dataset
-from storebench.datasets.base import Dataset, DatasetInfo, Image
-from storebench.errors import MissingDependencyError
+from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.probes.environment import environment
 from storebench.stores import Store
 from storebench.testing.benchmarks import Measurement, measure
 
-SAMPLES = 1024
-LARGE_SAMPLES = 64
 PLANT_ENV = "STOREBENCH_PLANT"
 """``CELL_ID=FACTOR[,CELL_ID=FACTOR]``: makes those cells slower, for the gate's own test."""
 
 MEMORY_FOLDER = Path("/dev/shm")
 _MEMORY_NEEDED = 256 << 20
-
-
-class DrawnDataset(Dataset):
-    """A dataset whose samples are in memory, so that conversions are timed without drawing or decoding them."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._info = dataset.info
-        self._samples = [dataset.sample(index) for index in range(len(dataset))]
-
-    @property
-    def info(self) -> DatasetInfo:
-        return self._info
-
-    def sample(self, index: int) -> tuple[Image, int]:
-        return self._samples[index]
-
-    def pixels(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return np.stack([image for image, _ in self._samples])
-
-
-def draw(name: str, count: int) -> DrawnDataset:
-    """Draw the seeded stand-in: equal on every machine, so that a baseline means something elsewhere."""
-    return DrawnDataset(open_dataset(DatasetSpec(name=name, limit=count, synthetic=True)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -96,14 +68,6 @@ def _builder(dataset: DrawnDataset, folder: Path) -> Callable[[str], Store]:
             return convert(dataset, spec, parse_backend(backend), folder)
 
     return build
-
-
-@contextlib.contextmanager
-def skip_without_library() -> Iterator[None]:
-    try:
-        yield
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

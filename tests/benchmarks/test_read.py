@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from conftest import SAMPLES
+from drawn import SAMPLES
 
 from storebench.codecs import Codec, get_codec
 from storebench.errors import MissingDependencyError

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from conftest import DrawnDataset
+from drawn import DrawnDataset
 
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Spans

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DrawnDataset, draw, skip_without_library
+from drawn import DrawnDataset, draw, skip_without_library
 
 from storebench.codecs import CODECS
 from storebench.convert import How, Replace, convert

@@ -1,0 +1,155 @@
+"""What a check writes: five formats, and the committed baseline."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from planted_sides import CELLS, run_of, write_sessions
+from typer.testing import CliRunner
+
+from storebench.cli.main import app
+
+
+def run(*arguments: Any) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["check", *map(str, arguments)])
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture
+def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    monkeypatch.chdir(tmp_path)
+    first = write_sessions(tmp_path / "a", seed=1, cells=CELLS[:4])
+    slower = {CELLS[0]: 1.4}
+    second = write_sessions(tmp_path / "b", seed=2, slower=slower, cells=CELLS[:3] + CELLS[4:])
+    return first, second
+
+
+def test_json_holds_everything(sides: tuple[Path, Path]) -> None:
+    code, out, err = run(*sides, "--format", "json")
+    raw = json.loads(out)
+    assert raw["outcome"]["exit_code"] == code == 1
+    by_id = {one["cell_id"]: one for one in raw["cells"]}
+    assert by_id[CELLS[0]]["state"] == "worse"
+    assert by_id[CELLS[3]]["state"] == "missing"
+    assert by_id[CELLS[4]]["state"] == "new"
+    assert by_id[CELLS[0]]["low"] < by_id[CELLS[0]]["ratio"] < by_id[CELLS[0]]["high"]
+    assert CELLS[0] in err
+
+
+def test_junit_counts_failures_errors_and_skipped(sides: tuple[Path, Path]) -> None:
+    _, out, _ = run(*sides, "--format", "junit")
+    suite = ET.fromstring(out)
+    assert suite.get("tests") == "5"
+    assert suite.get("failures") == "1"
+    assert suite.get("errors") == "1"
+    (case,) = [one for one in suite if one.find("failure") is not None]
+    assert case.get("name") == CELLS[0]
+
+
+def test_github_annotates_what_somebody_should_see(sides: tuple[Path, Path]) -> None:
+    _, out, _ = run(*sides, "--format", "github")
+    lines = out.splitlines()
+    assert any(line.startswith(f"::error title={CELLS[0]}::worse") and "%25" in line for line in lines)
+    assert any(line.startswith(f"::warning title={CELLS[3]}::missing") for line in lines)
+    assert not any("within noise" in line for line in lines[:-1])
+
+
+def test_markdown_shows_the_regression_and_folds_the_rest(sides: tuple[Path, Path]) -> None:
+    _, out, _ = run(*sides, "--format", "markdown")
+    shown, _, folded = out.partition("<details>")
+    assert f"| {CELLS[0]} | worse |" in shown
+    assert CELLS[1] not in shown or CELLS[1] not in folded
+
+
+def test_several_formats_go_to_several_files(sides: tuple[Path, Path], tmp_path: Path) -> None:
+    junit, markdown = tmp_path / "check.xml", tmp_path / "check.md"
+    out = ["--format", "junit", "--out", junit, "--format", "markdown", "--out", markdown, "--format", "text"]
+    code, printed, _ = run(*sides, *out)
+    assert code == 1
+    assert ET.fromstring(junit.read_text()).tag == "testsuite"
+    assert markdown.read_text().startswith("### storebench check")
+    assert printed.startswith("cell")
+    assert run(*sides, "--format", "text", "--out", tmp_path / "a.txt", "--out", tmp_path / "b.txt")[0] == 2
+    assert run(*sides, "--out", tmp_path / "absent" / "x.txt")[0] == 2
+
+
+def test_the_first_baseline_is_written_and_read_back(sides: tuple[Path, Path]) -> None:
+    first, _ = sides
+    target = Path("results/baselines/ci")
+    assert run(target, first)[0] == 3
+    assert run(target, first, "--update")[0] == 0
+    code, out, _ = run(target, first, "--format", "json")
+    assert code == 0
+    assert {one["ratio"] for one in json.loads(out)["cells"]} == {1.0}
+
+
+def test_an_update_after_a_regression_needs_a_reason_that_is_stored(sides: tuple[Path, Path]) -> None:
+    first, second = sides
+    target = Path("results/baselines/ci")
+    run(target, first, "--update")
+    before = (target / "baseline.json").read_text()
+    code, _, err = run(target, second, "--update")
+    assert code == 1
+    assert "--reason" in err
+    assert (target / "baseline.json").read_text() == before
+    assert run(target, second, "--update", "--reason", "the cells were renamed")[0] == 0
+    after = json.loads((target / "baseline.json").read_text())
+    assert after["reason"] == "the cells were renamed"
+    assert any(CELLS[0] in line and "worse" in line for line in after["accepted"])
+    (kept,) = (target / "history").iterdir()
+    assert kept.read_text() == before
+
+
+def test_history_keeps_every_baseline(sides: tuple[Path, Path]) -> None:
+    first, _ = sides
+    target = Path("results/baselines/ci")
+    for _ in range(4):
+        assert run(target, first, "--update")[0] == 0
+    assert len(list((target / "history").iterdir())) == 3
+
+
+def test_a_run_with_failed_cells_is_no_baseline(sides: tuple[Path, Path]) -> None:
+    _, second = sides
+    path = second / "session-0.json"
+    raw = json.loads(path.read_text())
+    raw["storebench_failed"] = {"test_read.py::x": "oh"}
+    path.write_text(json.dumps(raw))
+    assert run("results/baselines/ci", second, "--update", "--reason", "please")[0] == 5
+    assert not Path("results").exists()
+
+
+def test_baselines_are_written_nowhere_else(sides: tuple[Path, Path]) -> None:
+    first, second = sides
+    for elsewhere in ("elsewhere", "results/baselines", "results/baselines/../x", "results/baselines/a/b"):
+        assert run(elsewhere, first, "--update")[0] == 2
+    assert run(first, second, "--update", "--reason", "no")[0] == 2
+    assert not Path("results").exists()
+
+
+def test_a_baseline_of_another_schema_is_replaced_only_with_a_reason(sides: tuple[Path, Path]) -> None:
+    first, _ = sides
+    target = Path("results/baselines/ci")
+    run(target, first, "--update")
+    path = target / "baseline.json"
+    path.write_text(path.read_text().replace('"storebench_baseline": 1', '"storebench_baseline": 0'))
+    code, _, err = run(target, first)
+    assert code == 3
+    assert "schema version 0" in err
+    assert run(target, first, "--update")[0] == 3
+    assert run(target, first, "--update", "--reason", "new schema")[0] == 0
+    assert run(target, first)[0] == 0
+
+
+def test_a_baseline_of_records_is_read_back_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = run_of(tmp_path / "run", {"lmdb": 1e-6, "hdf5": 2e-6})
+    slow = run_of(tmp_path / "slow", {"lmdb": 1e-6, "hdf5": 2.8e-6}, seed=2)
+    assert run("results/baselines/run", made, "--update")[0] == 0
+    assert run("results/baselines/run", made)[0] == 0
+    code, out, _ = run("results/baselines/run", slow)
+    assert code == 1
+    assert "cifar10/hdf5" in out
