@@ -40,7 +40,12 @@ class Command:
     words: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.document.name}:{self.line}: {shlex.join(self.words)}"
+        return f"{name_of(self.document)}:{self.line}: {shlex.join(self.words)}"
+
+
+def name_of(document: Path) -> str:
+    """Return a document's path in the project."""
+    return str(document.relative_to(ROOT))
 
 
 def fences(document: Path) -> list[Fence]:

@@ -1,5 +1,6 @@
 """Write the documents that are made from the code: ``python -m tests.docs.generate`` (``make docs``)."""
 
+import enum
 import inspect
 import re
 import sys
@@ -13,6 +14,7 @@ import typer
 
 from storebench import errors
 from storebench.cli.main import app
+from storebench.report.schema import schema_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,7 +62,7 @@ def cli_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-GENERATED: dict[str, Callable[[], str]] = {"docs/cli.md": cli_reference}
+GENERATED: dict[str, Callable[[], str]] = {"docs/cli.md": cli_reference, "docs/schema.md": schema_markdown}
 """Document -> what makes its text."""
 
 
@@ -111,7 +113,13 @@ def _usage(option: Any, kinds: dict[str, Any]) -> str:
         return f"{names} / {', '.join(option.secondary_opts)}"
     if option.is_flag:
         return names
-    return f"{names} {option.metavar or VALUE_WORDS[_plain(kinds[option.name])]}"
+    return f"{names} {option.metavar or _value_word(_plain(kinds[option.name]))}"
+
+
+def _value_word(kind: Any) -> str:
+    if issubclass(kind, enum.Enum):
+        return "|".join(str(one.value) for one in kind)
+    return VALUE_WORDS[kind]
 
 
 def _plain(kind: Any) -> Any:

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences
+from doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences, name_of
 from sandbox import Sandbox
 
 from storebench.scenario import load_scenario
@@ -22,12 +22,10 @@ def _in(language: str) -> list[Fence]:
 
 
 def _name(fence: Fence) -> str:
-    return f"{fence.document.name}:{fence.line}"
+    return f"{name_of(fence.document)}:{fence.line}"
 
 
-@pytest.mark.parametrize(
-    "document", sorted({fence.document for fence in _in("python")}), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("document", sorted({fence.document for fence in _in("python")}), ids=name_of)
 def test_python_blocks_run(document: Path, sandbox: Sandbox) -> None:
     """All of a document's blocks are one program, in order."""
     program = "\n".join(fence.text for fence in _in("python") if fence.document == document)

@@ -5,7 +5,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from doc_files import DOCUMENTS, ROOT, prose
+from doc_files import DOCUMENTS, ROOT, name_of, prose
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 
@@ -23,7 +23,7 @@ def anchors(document: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_resolve(document: Path) -> None:
     for target in _LINK.findall(prose(document)):
         if re.match(r"[a-z]+:", target):
