@@ -460,11 +460,14 @@ def read_records(path: Path | str) -> list[Record]:
             "no records here", where=path, hint="Name a folder that 'storebench bench' wrote."
         )
     text = source.read_text(encoding="utf-8", errors="replace")
-    if text.lstrip().startswith("["):
-        raw = json.loads(text)
-    else:
-        raw = [parsed for line in text.splitlines() if (parsed := _parse_line(line)) is not None]
-    records = [record_from_dict(one, where=f"{source}:{number}") for number, one in enumerate(raw, start=1)]
+    parsed = (
+        _parse_array(text, source) if text.lstrip().startswith("[") else map(_parse_line, text.split("\n"))
+    )
+    records = [
+        record_from_dict(one, where=f"{source}:{number}")
+        for number, one in enumerate(parsed, start=1)
+        if isinstance(one, dict)
+    ]
     if not records:
         raise DataNotFoundError(
             "the file holds no whole record", where=source, hint="Run the scenario again."
@@ -472,9 +475,16 @@ def read_records(path: Path | str) -> list[Record]:
     return records
 
 
-def _parse_line(line: str) -> dict[str, Any] | None:
+def _parse_line(line: str) -> Any:
     try:
-        parsed = json.loads(line)
+        return json.loads(line)
     except ValueError:
         return None
-    return parsed if isinstance(parsed, dict) else None
+
+
+def _parse_array(text: str, source: Path) -> list[Any]:
+    try:
+        parsed: list[Any] = json.loads(text)
+    except ValueError as error:
+        raise CorruptDataError(f"not a JSON array ({error})", where=source) from None
+    return parsed

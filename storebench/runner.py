@@ -147,14 +147,16 @@ class Run:
         path = folder / RUN_NAME
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
+            run_id, wanted = about["run_id"], {one["cell_id"] for one in about["cells"]}
+            scenario = Scenario.model_validate(about["scenario"], strict=False)
         except FileNotFoundError:
             raise DataNotFoundError(
                 "there is no run to resume", where=folder, hint="Leave out --resume to start one."
             ) from None
-        except ValueError as error:
-            raise CorruptDataError(f"not a run ({error})", where=path) from None
-        wanted = {one["cell_id"] for one in about["cells"]}
-        scenario = Scenario.model_validate(about["scenario"], strict=False)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptDataError(
+                f"not a run ({type(error).__name__}: {error})", where=path, hint="Start anew."
+            ) from None
         cells = [cell for cell in scenario.cells() if cell.cell_id in wanted]
         if len(cells) != len(wanted):
             raise CorruptDataError(
@@ -162,7 +164,7 @@ class Run:
                 where=path,
                 hint="Another storebench wrote it: start anew.",
             )
-        return cls(folder=folder, run_id=about["run_id"], scenario=scenario, cells=cells)
+        return cls(folder=folder, run_id=run_id, scenario=scenario, cells=cells)
 
     def recorded(self) -> set[tuple[str, int, int]]:
         """Return (cell id, replicate, epoch) of every whole record."""

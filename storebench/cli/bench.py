@@ -99,6 +99,10 @@ def _bench(
     from storebench.runner import Run, execute
 
     run = Run.resume(folder) if resume else Run.create(scenario, folder, cells)
+    if run.scenario.name != scenario.name:
+        raise UsageError(
+            f"the run here is of the scenario {run.scenario.name!r}", where=folder, hint="Name another --out."
+        )
     execute(run, stores, drop_caches=drop_caches, watcher=Teller())
     records = read_records(folder)
     if as_json:
