@@ -1,0 +1,79 @@
+"""The shared folder of the harness's tests, a third party's plugin, and the paper's six backends run once."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness_tools import Bench, environment
+
+SIX = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
+SAMPLES = 200
+
+SIX_SCENARIO = f"""
+name = "six"
+question = "Do all six train the same?"
+test_limit = 100
+
+[[matrix]]
+dataset = "mnist"
+limit = {SAMPLES}
+batch_size = 16
+warmup_steps = 2
+threads = 1
+backends = {json.dumps(SIX)}
+cache = "warm"
+"""
+
+
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install a third party's package with a format into a folder that can be put on the path."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    shutil.copy(Path(__file__).with_name("planted_plugin.py"), folder)
+    info = folder / "storebench_planted-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: storebench-planted\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[storebench.formats]\nplanted = planted_plugin:PlantedFormat\n")
+    return folder
+
+
+@pytest.fixture
+def plugged(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the plugin on the path of this process."""
+    monkeypatch.syspath_prepend(plugin)
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Bench:
+    root = tmp_path_factory.mktemp("bench")
+    return Bench(root=root, stores=root / "stores", env=environment(plugin))
+
+
+@pytest.fixture(scope="session")
+def six(bench: Bench) -> tuple[Path, list[dict[str, Any]]]:
+    """Run the paper's six backends on MNIST by the command line; return the run's folder and its records."""
+    path, out = bench.root / "six.toml", bench.root / "six"
+    path.write_text(SIX_SCENARIO)
+    done = bench.cli("bench", path, "--stores", bench.stores, "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    return out, json.loads(done.stdout)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def torch_state() -> Iterator[None]:
+    """Give torch's threads and its random state back as they were: cells in this process set both."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)

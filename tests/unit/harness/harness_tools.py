@@ -1,0 +1,90 @@
+"""What the tests of the harness share: the real command line, and cells run in this process."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from storebench.cell import CellJob, CellRun
+from storebench.results import Cell, Record
+from storebench.runner import Silent, prepare
+from storebench.scenario import Scenario, make_scenario
+
+CompletedText = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The folder that tests share, its stores, and the environment of their command lines."""
+
+    root: Path
+    stores: Path
+    env: Mapping[str, str]
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """Return the command line of `storebench` in an interpreter of its own."""
+        return [sys.executable, "-m", "storebench", *map(str, arguments)]
+
+    def cli(self, *arguments: str | Path, timeout: float = 240) -> CompletedText:
+        """Run the real command line."""
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.root,
+            env=dict(self.env),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def run(self, *arguments: str | Path, out: Path) -> tuple[CompletedText, list[dict[str, Any]]]:
+        """Run ``storebench run`` on one torch thread; return how it ended and its records."""
+        done = self.cli("run", *arguments, "--threads", "1", "--stores", self.stores, "--out", out, "--json")
+        return done, json.loads(done.stdout) if done.stdout else []
+
+
+def scenario(**matrix: Any) -> Scenario:
+    """Return a scenario of one matrix, on one torch thread, without test accuracy."""
+    return make_scenario({"name": "test", "test_limit": 0, "matrix": [{"threads": 1} | matrix]})
+
+
+def cell_records(cell: Cell, stores: Path, run: Path, test_limit: int = 0) -> list[Record]:
+    """Run a cell in this very process, with the code that a fresh process runs."""
+    of = scenario(dataset=cell.dataset).model_copy(update={"test_limit": test_limit})
+    prepared = prepare({cell: None}, of, stores, None, Silent())[cell]
+    job = CellJob(
+        cell=cell,
+        replicate=0,
+        run_id="test",
+        run=run,
+        store=prepared.store,
+        test_store=prepared.test_store,
+        out=run / "out.json",
+    )
+    return CellRun(job).records()
+
+
+def only_record(cell: Cell, stores: Path, run: Path) -> Record:
+    """Run a cell of one epoch in this process."""
+    [record] = cell_records(cell, stores, run)
+    return record
+
+
+def steps_of(record: Record | Mapping[str, Any], run: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the columns of a record's table of steps."""
+    name = record.steps_file if isinstance(record, Record) else record["steps_file"]
+    table = pq.read_table(run / str(name))
+    return {column: table[column].to_numpy() for column in table.column_names}
+
+
+def environment(plugin: Path) -> dict[str, str]:
+    """Return the environment of a test's command line: the plugin can be imported, torch has one thread."""
+    path = os.pathsep.join(filter(None, [str(plugin), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,133 @@
+"""A third party's storage format with a planted fault in each of its readers.
+
+The fixture `planted` installs it as a package of its own with an entry point,
+so storebench finds it as it would find anybody's.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from storebench.codecs import Payload
+from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, ReaderInfo, Writer
+from storebench.manifest import Manifest, StoreSpec
+
+SLEEP_S = 0.05
+
+
+class FlatWriter(Writer):
+    """One file of pixels, one of labels."""
+
+    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+        super().__init__(folder, spec)
+        self._file = (folder / "pixels.bin").open("wb")
+        self._labels: list[int] = []
+
+    def append(self, payload: Payload, label: int) -> None:
+        self._file.write(payload)
+        self._labels.append(label)
+
+    def close(self) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+        np.save(self.folder / "labels.npy", np.asarray(self._labels, dtype=np.int64))
+
+    def abort(self) -> None:
+        self._file.close()
+
+
+class FlatReader(Reader):
+    """Read sample by sample, rightly."""
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self.labels = np.load(store / "labels.npy")
+        self._file = (store / "pixels.bin").open("rb", buffering=0)
+        self._size = manifest.dataset.image_bytes
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        handle = self._file.fileno()
+        return [os.pread(handle, self._size, int(index) * self._size) for index in indices]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        for row, payload in enumerate(self.fetch(indices)):
+            out[row] = np.frombuffer(payload, np.uint8).reshape(self.image_shape)
+        return len(indices) * self._size
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SlowReader(FlatReader):
+    """Sleep 50 ms in every fetch."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        time.sleep(SLEEP_S)
+        return super().fetch_into(indices, out)
+
+
+class WrongPixelReader(FlatReader):
+    """Change one bit of one pixel of sample 7."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        size = super().fetch_into(indices, out)
+        out[: len(indices)][indices == 7, 3, 3] ^= 1
+        return size
+
+
+class SwappedReader(FlatReader):
+    """Serve sample 3 in the place of sample 5, so 3 comes twice and 5 never."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        return super().fetch_into(np.where(indices == 5, 3, indices), out)
+
+
+class KilledReader(FlatReader):
+    """Kill the process, as the kernel kills who takes too much memory."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().fetch_into(indices, out)
+
+
+class BrokenReader(FlatReader):
+    """Have a bug."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        raise ZeroDivisionError("a bug in somebody's reader")
+
+
+class PatientReader(FlatReader):
+    """Take a minute for each batch, and say by a file beside the store that it has begun."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        (self.store.parent / f"begun-{os.getpid()}").touch()
+        time.sleep(60)
+        return super().fetch_into(indices, out)
+
+
+class PlantedFormat(Format):
+    """Raw pixels in one flat file; each reader but `flat` has one fault."""
+
+    info = FormatInfo(
+        name="planted", summary="a third party's format", default_codec="raw", default_reader="flat"
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        kinds = {
+            "flat": FlatReader,
+            "slow": SlowReader,
+            "wrong": WrongPixelReader,
+            "swapped": SwappedReader,
+            "killed": KilledReader,
+            "broken": BrokenReader,
+            "patient": PatientReader,
+        }
+        return {name: ReaderInfo(reader=kind, summary=str(kind.__doc__)) for name, kind in kinds.items()}
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        return FlatWriter(folder, spec)

@@ -1,0 +1,174 @@
+"""A run that is killed, interrupted, or has cells that die: nothing is lost, doubled or left behind."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from harness_tools import Bench, scenario
+
+from storebench.results import RECORDS_NAME, read_records
+from storebench.runner import schedule
+
+SCENARIO = """
+name = "matrix"
+replicates = 2
+test_limit = 0
+
+[[matrix]]
+dataset = "mnist"
+synthetic = true
+limit = 16
+batch_size = 8
+model = "tiny"
+threads = 1
+epochs = 2
+backends = ["lmdb", "memory:native"]
+"""
+
+SMALL = ("--dataset", "mnist", "--synthetic", "--limit", "16", "--batch-size", "8", "--model", "tiny")
+
+
+@contextlib.contextmanager
+def started(bench: Bench, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        bench.command(*arguments),
+        cwd=bench.root,
+        env=dict(bench.env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Return the first true value of `condition`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come about")
+
+
+def lines(run: Path) -> int:
+    path = run / RECORDS_NAME
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+
+def tally(run: Path) -> Counter[tuple[str, int, int]]:
+    return Counter((one.cell.backend, one.replicate, one.epoch) for one in read_records(run))
+
+
+def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Bench, tmp_path: Path) -> None:
+    path, run = tmp_path / "matrix.toml", tmp_path / "run"
+    path.write_text(SCENARIO)
+    bench_it = ("bench", path, "--stores", bench.stores, "--out", run)
+    with started(bench, *bench_it) as process:
+        wait_for(lambda: lines(run) >= 2)
+        # Into the next cell: its records must not be there, and its process must not live on.
+        [cell] = wait_for(lambda: psutil.Process(process.pid).children())
+        process.kill()
+        process.wait()
+    wait_for(lambda: not cell.is_running() or cell.status() == psutil.STATUS_ZOMBIE, 20)
+    before = (run / RECORDS_NAME).read_bytes()
+    assert 2 <= sum(tally(run).values()) < 8
+    with (run / RECORDS_NAME).open("ab") as file:
+        file.write(before.splitlines()[0][:200])  # as a machine that lost power might leave it
+
+    done = bench.cli(*bench_it, "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    expected = [(b, r, e) for b in ("lmdb", "memory:native") for r in (0, 1) for e in (0, 1)]
+    assert tally(run) == Counter(expected)
+    assert len(json.loads(done.stdout)) == 8
+    content = (run / RECORDS_NAME).read_bytes()
+    assert content.startswith(before)
+    assert content.endswith(b"\n")
+    assert {one.run_id for one in read_records(run)} == {json.loads((run / "run.json").read_text())["run_id"]}
+
+    again = bench.cli(*bench_it, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert (run / RECORDS_NAME).read_bytes() == content
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_interrupted_it_says_so_ends_its_cell_and_leaves_no_half_record(
+    workers: str, bench: Bench, tmp_path: Path
+) -> None:
+    stores, run = tmp_path / "stores", tmp_path / "run"
+    arguments = ("run", "planted:patient", *SMALL, "--workers", workers, "--stores", stores, "--out", run)
+    with started(bench, *arguments) as process:
+        wait_for(lambda: any(stores.glob("*/begun-*")))
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 1 + int(workers)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stdout == ""
+    assert "interrupted" in stderr.splitlines()[-1]
+    assert "Traceback" not in stderr
+    gone, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive, alive
+    assert len(gone) == len(family)
+    assert lines(run) == 0
+
+
+def test_cells_that_die_or_serve_wrong_samples_are_failed_records_and_the_others_go_on(
+    bench: Bench, tmp_path: Path
+) -> None:
+    backends = ("planted:killed", "planted:broken", "planted:wrong", "planted", "lmdb")
+    done, records = bench.run(*backends, *SMALL, out=tmp_path / "run")
+    assert done.returncode == 5
+    by = {one["cell"]["reader"]: one for one in records}
+    assert len(records) == len(by) == 5
+    assert {name: one["status"] for name, one in by.items()} == {
+        "killed": "failed",
+        "broken": "failed",
+        "wrong": "failed",
+        "flat": "ok",
+        "get": "ok",
+    }
+    assert "signal SIGKILL" in by["killed"]["failure"]
+    assert "exit code 1" in by["broken"]["failure"]
+    assert "the first sample 7" in by["wrong"]["failure"]
+    log = by["broken"]["failure"].rpartition(" ")[2]
+    assert "a bug in somebody's reader" in (tmp_path / "run" / log).read_text()
+    assert "3 of 5 records failed" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_every_round_runs_each_cell_once_in_a_seeded_order_of_its_own() -> None:
+    cells = scenario(
+        dataset="mnist", backends=["lmdb", "hdf5", "png"], workers=[0, 1, 2], cache=["cold", "warm"]
+    ).cells()
+    work = schedule(cells, 5, seed=3)
+    rounds = [work[start : start + len(cells)] for start in range(0, len(work), len(cells))]
+    for number, one in enumerate(rounds):
+        assert {each.replicate for each in one} == {number}
+        assert Counter(each.cell for each in one) == Counter(cells)
+    orders = {tuple(each.cell.cell_id for each in one) for one in rounds}
+    assert len(orders) == 5
+    assert schedule(cells, 5, seed=3) == work
+    assert schedule(cells, 5, seed=4) != work
+    # More rounds only add: what a resumed run still has to do does not depend on how far it came.
+    assert schedule(cells, 7, seed=3)[: len(work)] == work
+
+
+def test_a_process_of_its_own_runs_every_replicate(six: tuple[Path, list[dict[str, Any]]]) -> None:
+    started_at = [one["started_utc"] for one in six[1]]
+    assert len(set(started_at)) == len(started_at)
+    assert os.getpid()

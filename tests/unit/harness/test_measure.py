@@ -1,0 +1,158 @@
+"""The figures of a record, computed again by hand from a table of steps that was written by hand."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storebench.loading.batch import Spans
+from storebench.measure import epoch_record
+from storebench.results import Cell, Percentiles, Record
+from storebench.training.loop import StepTimes
+from storebench.training.trace import StepTable, handover_ns, queue_depth, step_table
+
+MS = 1_000_000
+BATCHES = (10, 10, 10, 4)
+# asked, got, copied, done of each step in milliseconds; 1 ms passes between two steps.
+CLOCK = ((0, 40, 42, 50), (51, 55, 56, 66), (67, 70, 70, 80), (81, 89, 90, 95))
+# start, fetch, decode, prep of each batch's making in milliseconds.
+MAKING = ((1, 30, 5, 2), (38, 6, 3, 1), (48, 2, 2, 1), (60, 20, 4, 3))
+
+
+def record(au_kind: str = "real") -> Record:
+    cell = Cell(
+        dataset="mnist", backend="lmdb", format="lmdb", codec="raw", reader="get", batch_size=10, model="tiny"
+    )
+    return Record(
+        storebench_version="0",
+        run_id="r",
+        cell=cell,
+        replicate=0,
+        epoch=0,
+        started_utc="now",
+        au_kind=au_kind,
+    )
+
+
+def table(warmup_steps: int, losses: tuple[float, ...] = (2.0, 1.5, 1.25, 1.0)) -> StepTable:
+    start = np.cumsum((0, *BATCHES))
+    times = [
+        StepTimes(
+            asked_ns=asked * MS,
+            got_ns=got * MS,
+            copied_ns=copied * MS,
+            done_ns=done * MS,
+            spans=Spans(
+                start_ns=begun * MS,
+                fetch_ns=fetch * MS,
+                decode_ns=decode * MS,
+                prep_ns=prep * MS,
+                ready_ns=(begun + fetch + decode + prep) * MS,
+            ),
+            worker=step % 2,
+            payload_bytes=100 * BATCHES[step],
+            indices=np.arange(start[step], start[step + 1]),
+        )
+        for step, ((asked, got, copied, done), (begun, fetch, decode, prep)) in enumerate(
+            zip(CLOCK, MAKING, strict=True)
+        )
+    ]
+    return step_table(times, losses, warmup_steps=warmup_steps)
+
+
+def expect(found: Record, **figures: Any) -> None:
+    for name, value in figures.items():
+        assert getattr(found, name) == pytest.approx(value), name
+
+
+def test_without_warm_up_every_step_counts() -> None:
+    found = epoch_record(record(), table(0))
+    expect(
+        found,
+        samples=34,
+        steps=4,
+        epoch_s=0.095,
+        timed_samples=34,
+        timed_steps=4,
+        timed_s=0.095,
+        samples_per_s=34 / 0.095,
+        payload_bytes=3400,
+        payload_bytes_per_s=3400 / 0.095,
+        data_wait_s=0.040 + 0.004 + 0.003 + 0.008,
+        h2d_s=0.002 + 0.001 + 0 + 0.001,
+        compute_s=0.008 + 0.010 + 0.010 + 0.005,
+        overhead_s=0.003,
+        data_wait_frac=0.055 / 0.092,
+        accelerator_util_frac=0.033 / 0.095,
+        fetch_s=0.058,
+        decode_s=0.014,
+        prep_s=0.007,
+        time_to_first_batch_s=0.040,
+    )
+    assert found.data_wait_ns == Percentiles(p50=4 * MS, p95=40 * MS, p99=40 * MS, max=40 * MS)
+    assert found.loss is not None
+    assert (found.loss.first, found.loss.last) == (2.0, 1.0)
+
+
+def test_warm_up_steps_leave_the_samples_and_the_time_alike() -> None:
+    found = epoch_record(record(), table(1))
+    expect(
+        found,
+        samples=34,
+        steps=4,
+        epoch_s=0.095,
+        payload_bytes=3400,
+        timed_samples=24,
+        timed_steps=3,
+        timed_s=0.095 - 0.051,
+        samples_per_s=24 / 0.044,
+        payload_bytes_per_s=2400 / 0.044,
+        data_wait_s=0.015,
+        h2d_s=0.002,
+        compute_s=0.025,
+        overhead_s=0.002,
+        data_wait_frac=0.015 / 0.042,
+        fetch_s=0.028,
+        decode_s=0.009,
+        prep_s=0.005,
+        time_to_first_batch_s=0.040,
+    )
+    assert found.data_wait_ns == Percentiles(p50=4 * MS, p95=8 * MS, p99=8 * MS, max=8 * MS)
+
+
+def test_where_every_step_is_warm_up_nothing_is_claimed() -> None:
+    found = epoch_record(record(), table(4))
+    expect(found, samples=34, steps=4, epoch_s=0.095, timed_samples=0, timed_s=0, samples_per_s=0)
+    assert found.data_wait_ns is None
+
+
+def test_an_epoch_of_no_steps_changes_nothing() -> None:
+    assert epoch_record(record(), step_table([], [], warmup_steps=0)) == record()
+
+
+def test_without_compute_there_is_no_loss_and_no_utilization() -> None:
+    found = epoch_record(record("none"), table(0, losses=()))
+    assert found.loss is None
+    assert found.accelerator_util_frac is None
+
+
+def test_queue_depth_counts_batches_that_lay_ready_when_the_loop_asked() -> None:
+    # Ready at 38, 48, 53 and 87 ms; asked at 0, 51, 67 and 81 ms.
+    assert queue_depth(table(0)).tolist() == [0, 1, 1, 0]
+
+
+def test_handover_is_what_passed_between_a_batch_being_ready_and_the_loop_having_it() -> None:
+    # Batch 0 ready at 38, had at 40; 1 ready before it was asked for at 51, had at 55; 2 likewise; 3 ready at 87.
+    assert handover_ns(table(0)).tolist() == [2 * MS, 4 * MS, 3 * MS, 2 * MS]
+    expect(epoch_record(record(), table(0)), handover_s=0.011)
+    expect(epoch_record(record(), table(1)), handover_s=0.009)
+
+
+def test_percentiles_are_waits_that_really_happened() -> None:
+    steps = table(0)
+    steps["data_wait_ns"] = np.array([7, 1, 5, 3]) * MS
+    found = epoch_record(record(), steps).data_wait_ns
+    assert found is not None
+    assert set(dataclasses.asdict(found).values()) <= {one * MS for one in (7, 1, 5, 3)}
+    assert (found.p50, found.max) == (3 * MS, 7 * MS)

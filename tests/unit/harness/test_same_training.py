@@ -1,0 +1,137 @@
+"""All six backends of the paper train alike: the same samples, the same order, bit-identical losses."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SAMPLES, SIX
+from harness_tools import Bench, cell_records, only_record, scenario, steps_of
+
+from storebench.loading.checks import order_digest
+from storebench.results import Record
+from storebench.training.models import MODELS
+
+MATRICES: dict[str, dict[str, Any]] = {
+    "mnist": {"limit": SAMPLES, "batch_size": 16},
+    "cifar10": {"limit": 100, "batch_size": 16},
+    "imagenet": {"limit": 24, "batch_size": 5, "model": "tiny"},
+}
+WORKERS = (0, 2)
+Trained = list[tuple[Record, bytes]]
+
+
+def test_by_the_command_line_samples_order_and_losses_are_equal(
+    six: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    run, records = six
+    assert sorted(one["cell"]["backend"] for one in records) == sorted(SIX)
+    assert {one["status"] for one in records} == {"ok"}
+    for name in ("samples", "order", "loss"):
+        assert len({one["digests"][name] for one in records}) == 1
+    losses = {steps_of(one, run)["loss"].tobytes() for one in records}
+    assert len(losses) == 1
+    assert len(losses.pop()) == 4 * -(-SAMPLES // 16)
+    assert len({one["test_accuracy"] for one in records}) == 1
+    assert {one["test_samples"] for one in records} == {100}
+
+
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> Trained:
+    run = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "imagenet":
+            # CaffeNet's crops and mirroring, without its 60 million weights.
+            spec = dataclasses.replace(MODELS["tiny"], augment=MODELS["caffenet"].augment)
+            patch.setitem(MODELS, "tiny", spec)
+        return train(request.param, bench, run)
+
+
+def train(dataset: str, bench: Bench, run: Path) -> Trained:
+    matrix = scenario(dataset=dataset, backends=list(SIX), workers=list(WORKERS), **MATRICES[dataset])
+    records = [only_record(cell, bench.stores, run) for cell in matrix.cells()]
+    return [(record, steps_of(record, run)["loss"].tobytes()) for record in records]
+
+
+@pytest.mark.parametrize("trained", MATRICES, indirect=True)
+def test_losses_are_bit_identical_at_every_step_from_every_backend_with_0_and_2_workers(
+    trained: Trained,
+) -> None:
+    assert {(one.cell.backend, one.cell.workers) for one, _ in trained} == set(
+        itertools.product(SIX, WORKERS)
+    )
+    first, losses = trained[0]
+    assert len(losses) == 4 * first.steps
+    assert np.isfinite(np.frombuffer(losses, np.float32)).all()
+    assert len(set(np.frombuffer(losses, np.float32).tolist())) > 1
+    for record, its_losses in trained:
+        assert its_losses == losses, record.cell.backend
+        assert record.digests == first.digests, record.cell.backend
+        assert record.coverage is not None
+        assert record.coverage.complete
+        assert record.coverage.pixels_checked == first.cell.limit
+
+
+def test_caffenet_with_its_dropout_loses_the_same_from_png_with_workers_and_from_lmdb_without(
+    bench: Bench, run_folder: Path
+) -> None:
+    matrix = {"dataset": "imagenet", "limit": 24, "batch_size": 4, "max_steps": 2, "model": "caffenet"}
+    png, lmdb = (
+        only_record(scenario(**matrix, backends=[name], workers=workers).cells()[0], bench.stores, run_folder)
+        for name, workers in (("png", 2), ("lmdb", 0))
+    )
+    assert png.digests == lmdb.digests
+    assert steps_of(png, run_folder)["loss"].tobytes() == steps_of(lmdb, run_folder)["loss"].tobytes()
+
+
+def test_the_seed_decides_order_and_losses(bench: Bench, run_folder: Path) -> None:
+    matrix = {"dataset": "mnist", "backends": ["memory:native"], **MATRICES["mnist"]}
+    first, again, other = (
+        only_record(scenario(**matrix, seed=seed).cells()[0], bench.stores, run_folder) for seed in (0, 0, 1)
+    )
+    assert first.digests == again.digests
+    assert first.digests is not None
+    assert other.digests is not None
+    assert first.digests.samples == other.digests.samples
+    assert first.digests.order != other.digests.order
+    assert first.digests.loss != other.digests.loss
+
+
+def test_each_epoch_has_an_order_of_its_own_and_the_network_goes_on_learning(
+    bench: Bench, run_folder: Path
+) -> None:
+    [cell] = scenario(dataset="mnist", backends=["memory:native"], epochs=2, **MATRICES["mnist"]).cells()
+    one, two = cell_records(cell, bench.stores, run_folder)
+    assert (one.epoch, two.epoch) == (0, 1)
+    assert one.digests is not None
+    assert two.digests is not None
+    assert one.digests.order != two.digests.order
+    assert one.digests.samples == two.digests.samples
+    assert one.loss is not None
+    assert two.loss is not None
+    assert two.loss.last < one.loss.first
+
+
+def test_without_shuffling_the_order_is_that_of_the_store(bench: Bench, run_folder: Path) -> None:
+    [cell] = scenario(dataset="mnist", backends=["lmdb"], shuffle=False, **MATRICES["mnist"]).cells()
+    record = only_record(cell, bench.stores, run_folder)
+    assert record.digests is not None
+    assert record.digests.order == order_digest([np.arange(SAMPLES)])
+
+
+@pytest.mark.slow
+def test_lenet_reaches_98_percent_on_mnist_after_one_epoch(
+    data_root: Path, tmp_path: Path, run_folder: Path
+) -> None:
+    # One backend is enough: the tests above hold the losses of all six equal, bit by bit.
+    [cell] = scenario(dataset="mnist", backends=["memory:native"], synthetic=False, threads=2).cells()
+    [record] = cell_records(cell, tmp_path / "stores", run_folder, test_limit=10_000)
+    assert record.samples == 60_000
+    assert record.test_samples == 10_000
+    assert record.test_accuracy is not None
+    assert record.test_accuracy >= 0.98
+    assert record.overhead_s < 0.01 * record.epoch_s

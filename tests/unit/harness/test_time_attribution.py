@@ -1,0 +1,135 @@
+"""Time goes to whoever spent it: 50 ms planted in a reader or in the network show up there and nowhere else."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from harness_tools import Bench, only_record, scenario, steps_of
+from planted_plugin import SLEEP_S
+from torch import nn
+
+from storebench.results import Cell, Record
+from storebench.training.models import MODELS, ModelSpec, Shape, tiny
+
+STEPS, BATCH = 12, 8
+SMALL_NS = SLEEP_S * 1e9 / 2
+
+
+def small_cell(backend: str, **matrix: Any) -> Cell:
+    [cell] = scenario(
+        dataset="mnist",
+        synthetic=True,
+        limit=STEPS * BATCH,
+        batch_size=BATCH,
+        model="tiny",
+        backends=[backend],
+        **matrix,
+    ).cells()
+    return cell
+
+
+def typical(record: Record, run: Path) -> dict[str, float]:
+    """Return the median over the steps of each part, in nanoseconds."""
+    steps = steps_of(record, run)
+    names = ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
+    return {name: float(np.median(steps[f"{name}_ns"])) for name in names}
+
+
+def test_what_the_three_parts_leave_unexplained_is_under_one_percent_for_lenet(
+    six: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    shares = [one["overhead_s"] / one["timed_s"] for one in six[1]]
+    assert all(share >= 0 for share in shares)
+    assert np.median(shares) < 0.01
+    for one in six[1]:
+        parts = one["data_wait_s"] + one["h2d_s"] + one["compute_s"] + one["overhead_s"]
+        assert parts == pytest.approx(one["timed_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sleep_in_the_reader_is_fetch_and_data_wait_and_nothing_else(
+    workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell("planted:slow", workers=workers), bench.stores, run_folder)
+    times = typical(record, run_folder)
+    assert record.steps == STEPS
+    assert times["fetch"] >= SLEEP_S * 1e9
+    assert record.fetch_s >= STEPS * SLEEP_S
+    # Two workers sleep at the same time, so the loop waits for half as long in all.
+    assert record.data_wait_s >= STEPS * SLEEP_S / max(1, workers) * 0.8
+    for name in ("h2d", "compute", "decode", "prep"):
+        assert times[name] < SMALL_NS, name
+    assert record.handover_s < STEPS * SLEEP_S / 2
+    assert record.overhead_s < STEPS * SLEEP_S / 10
+
+
+class Sleepy(nn.Module):
+    """A tiny network that takes 50 ms more."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.body = tiny(shape, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        time.sleep(SLEEP_S)
+        logits: torch.Tensor = self.body(images)
+        return logits
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sleep_in_the_network_is_compute_and_nothing_else(
+    workers: int, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "sleepy", ModelSpec(name="sleepy", build=Sleepy, batch_size=BATCH))
+    cell = dataclasses.replace(small_cell("lmdb", workers=workers), model="sleepy")
+    record = only_record(cell, bench.stores, run_folder)
+    times = typical(record, run_folder)
+    assert times["compute"] >= SLEEP_S * 1e9
+    assert record.compute_s >= STEPS * SLEEP_S
+    for name in ("data_wait", "h2d", "fetch", "decode", "prep"):
+        assert times[name] < SMALL_NS, name
+    assert record.overhead_s < STEPS * SLEEP_S / 10
+
+
+def test_an_emulated_step_sleeps_as_long_as_it_says_and_is_called_emulated(
+    bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell("lmdb", compute="emulated:4"), bench.stores, run_folder)
+    assert record.au_kind == "emulated"
+    assert record.compute_s >= STEPS * 0.004
+    assert record.loss is None
+    assert record.digests is not None
+    assert record.digests.loss is None
+
+
+def test_without_compute_the_loop_only_waits_and_ceilings_are_measured(
+    bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
+    assert record.au_kind == "none"
+    assert record.accelerator_util_frac is None
+    assert record.data_wait_frac > 0.9
+    assert record.ceilings.gather_samples_per_s is not None
+    assert record.ceilings.gather_samples_per_s > record.samples_per_s
+
+
+def test_the_null_backend_fetches_nothing_and_is_the_fastest(bench: Bench, run_folder: Path) -> None:
+    record = only_record(small_cell("null", compute="none"), bench.stores, run_folder)
+    assert (record.fetch_s, record.decode_s, record.prep_s) == (0, 0, 0)
+    lmdb = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
+    assert record.samples_per_s > lmdb.samples_per_s
+
+
+def test_a_warmed_up_network_has_learned_nothing(bench: Bench, run_folder: Path) -> None:
+    # The first loss must be that of the initial weights: the warm-up runs backward but never steps.
+    cell = small_cell("memory:native", max_steps=1)
+    record = only_record(cell, bench.stores, run_folder)
+    torch.manual_seed(cell.seed)
+    assert record.loss is not None
+    assert record.loss.first == record.loss.last
+    assert record.steps == 1
+    assert record.samples == BATCH

@@ -1,0 +1,148 @@
+"""The trace is well-formed Chrome trace format: nothing overlaps, nothing dangles."""
+
+import itertools
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_tools import Bench, only_record, scenario, steps_of
+
+from storebench.errors import DataNotFoundError, UsageError
+from storebench.results import Record, append_record, read_records
+from storebench.timeline import choose_record, trace_events
+
+Event = dict[str, Any]
+ROUNDING_US = 2e-3
+
+
+@pytest.fixture(scope="module")
+def traced(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
+    """Run a cell with two workers, with every kind of span: PNG is decoded, and CaffeNet's images are cropped."""
+    run = tmp_path_factory.mktemp("traced")
+    matrix = {"dataset": "mnist", "synthetic": True, "limit": 96, "batch_size": 8, "model": "tiny"}
+    [cell] = scenario(**matrix, backends=["png"], workers=2).cells()
+    record = only_record(cell, bench.stores, run)
+    append_record(run, record)
+    return run, record
+
+
+@pytest.fixture(scope="module")
+def events(traced: tuple[Path, Record], bench: Bench) -> list[Event]:
+    """Return the events that ``storebench trace`` wrote."""
+    target = traced[0] / "trace.json"
+    done = bench.cli("trace", traced[0], "-o", target, "--cell", "png")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{target}\n"
+    document = json.loads(target.read_text())
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    found: list[Event] = document["traceEvents"]
+    return found
+
+
+def spans(events: list[Event]) -> dict[int, list[Event]]:
+    by_thread: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            by_thread[event["tid"]].append(event)
+    return by_thread
+
+
+def test_every_event_is_of_a_known_phase_with_the_fields_that_it_needs(events: list[Event]) -> None:
+    assert {event["ph"] for event in events} == {"M", "X", "C", "s", "f"}
+    for event in events:
+        assert isinstance(event["name"], str)
+        assert event["pid"] == 1
+        if event["ph"] != "M":
+            assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert event["dur"] > 0
+
+
+def test_loop_and_workers_are_named_threads_of_one_named_process(events: list[Event]) -> None:
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names == {0: "training loop", 2: "worker 0", 3: "worker 1"}
+    assert set(spans(events)) == set(names)
+    [process] = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert "mnist from png" in process
+
+
+def test_spans_of_one_thread_never_overlap(events: list[Event]) -> None:
+    for thread in spans(events).values():
+        thread.sort(key=lambda event: event["ts"])
+        for one, following in itertools.pairwise(thread):
+            assert one["ts"] + one["dur"] <= following["ts"] + ROUNDING_US
+
+
+def test_the_spans_are_the_times_of_the_steps(events: list[Event], traced: tuple[Path, Record]) -> None:
+    run, record = traced
+    steps = steps_of(record, run)
+    for name in ("data_wait", "compute", "fetch", "decode"):
+        durations = [event["dur"] for event in events if event["name"] == name.replace("_", " ")]
+        assert sum(durations) == pytest.approx(steps[f"{name}_ns"].sum() / 1000), name
+    assert {event["args"]["batch"] for event in events if event["name"] == "compute"} == set(range(12))
+
+
+def enclosing(event: Event, events: list[Event]) -> list[str]:
+    return [
+        span["name"]
+        for span in spans(events)[event["tid"]]
+        if span["ts"] <= event["ts"] + ROUNDING_US / 2 and event["ts"] < span["ts"] + span["dur"]
+    ]
+
+
+def test_an_arrow_leads_from_the_making_of_each_batch_to_its_use(events: list[Event]) -> None:
+    starts = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert set(starts) == set(ends) == set(range(12))
+    for batch, start in starts.items():
+        end = ends[batch]
+        assert start["tid"] == 2 + batch % 2
+        assert end["tid"] == 0
+        assert start["ts"] <= end["ts"]
+        assert (start["cat"], start["name"]) == (end["cat"], end["name"])
+        # Perfetto and Chrome tie an arrow to the slice that encloses its end, and drop it where there is none.
+        assert enclosing(start, events), start
+        assert "compute" in enclosing(end, events), end
+
+
+def test_the_counter_never_says_that_more_batches_are_ready_than_the_loader_prefetches(
+    events: list[Event],
+) -> None:
+    ready = [event["args"]["ready"] for event in events if event["ph"] == "C"]
+    assert len(ready) == 12
+    assert min(ready) >= 0
+    assert max(ready) <= 2 * 2  # two workers, each two batches ahead
+
+
+def test_without_workers_the_loops_own_producer_is_a_thread_of_its_own(
+    six: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    run, _ = six
+    record = choose_record(read_records(run), "png")
+    found = spans(trace_events(record, run))
+    assert set(found) == {0, 1}
+    for thread in found.values():
+        thread.sort(key=lambda event: event["ts"])
+        for one, following in itertools.pairwise(thread):
+            assert one["ts"] + one["dur"] <= following["ts"] + ROUNDING_US
+    # What the loop makes itself it makes while it waits.
+    waits = [event for event in found[0] if event["name"] == "data wait"]
+    for event in found[1]:
+        assert any(
+            wait["ts"] <= event["ts"] and event["ts"] + event["dur"] <= wait["ts"] + wait["dur"] + ROUNDING_US
+            for wait in waits
+        )
+
+
+def test_a_cell_that_is_not_there_is_refused_with_those_that_are(traced: tuple[Path, Record]) -> None:
+    with pytest.raises(UsageError, match="Name one of: png"):
+        choose_record([traced[1]], "lmdb")
+
+
+def test_a_table_of_steps_that_was_not_copied_along_is_named(
+    traced: tuple[Path, Record], tmp_path: Path
+) -> None:
+    with pytest.raises(DataNotFoundError, match="the table of steps is missing"):
+        trace_events(traced[1], tmp_path)

@@ -1,0 +1,224 @@
+"""The command line: quick to start, one line to refuse, and the exit code that the documentation promises."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storebench.cli.main import app
+from storebench.runner import Run
+from storebench.scenario import load_scenario
+
+CompletedText = subprocess.CompletedProcess[str]
+Cli = Callable[..., CompletedText]
+
+HEAVY = (
+    "torch",
+    "numpy",
+    "matplotlib",
+    "pandas",
+    "h5py",
+    "lmdb",
+    "plyvel",
+    "pydantic",
+    "pyarrow",
+    "PIL",
+    "rich",
+)
+
+SCENARIO = """\
+name = "bad"
+
+[[matrix]]
+dataset = "mnist"
+synthetic = true
+limit = 8
+backends = ["lmdb"]
+"""
+
+
+def best_of(times: int, command: list[str]) -> float:
+    def once() -> float:
+        started = time.perf_counter()
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        return time.perf_counter() - started
+
+    return min(once() for _ in range(times))
+
+
+def refused(done: CompletedText, code: int = 2) -> str:
+    """Return the one line on standard error."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith("storebench: ")
+    return line
+
+
+def test_help_answers_in_under_400_milliseconds() -> None:
+    assert best_of(5, [sys.executable, "-m", "storebench", "--help"]) < 0.4
+
+
+def test_the_command_line_loads_no_heavy_library_to_start() -> None:
+    code = "import sys, storebench.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("verb", [command.name for command in app.registered_commands])
+def test_every_verb_explains_itself(verb: str, cli: Cli) -> None:
+    done = cli(verb, "--help")
+    assert done.returncode == 0
+    assert "Usage:" in done.stdout
+    assert len(done.stdout.splitlines()) > 4
+
+
+def test_the_version_is_printed(cli: Cli) -> None:
+    from storebench import __version__
+
+    assert cli("--version").stdout == f"storebench {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lmbd"], "Did you mean 'lmdb'?"),
+        (["lmdb+jepg"], "Did you mean 'jpeg'?"),
+        (["lmdb:gett"], "Did you mean 'get'?"),
+        (["lmdb", "hdf6"], "Did you mean 'hdf5'?"),
+        (["lmdb?readahed=off"], "readahead"),
+        (["lmdb", "--model", "lenett"], "Did you mean 'lenet'?"),
+        (["lmdb", "--model", "none"], "compute 'real' needs a model"),
+        (["lmdb", "--loader", "prosesses"], "--loader: Input should be 'processes', 'threads' or 'ring'"),
+        (["lmdb", "--cache", "icy"], "--cache: Input should be 'cold', 'warm' or 'any'"),
+        (["lmdb", "--compute", "fast"], "emulated:MILLISECONDS"),
+        (["lmdb", "--device", "tpu"], "'cpu', 'cuda' or 'cuda:NUMBER'"),
+        (["lmdb", "--split", "tain"], "'train' or 'test'"),
+        (["lmdb", "--dataset", "mnits"], "Did you mean 'mnist'?"),
+    ],
+)
+def test_run_refuses_what_it_does_not_know_in_one_line_and_makes_nothing(
+    arguments: list[str], words: str, cli: Cli, tmp_path: Path
+) -> None:
+    dataset = [] if "--dataset" in arguments else ["--dataset", "mnist"]
+    assert words in refused(cli("run", *arguments, *dataset, "--out", "run"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--workers", "-1"],
+        ["--batch-size", "0"],
+        ["--epochs", "none"],
+        ["--max-steps", "0"],
+        ["--wokers", "1"],
+    ],
+)
+def test_impossible_values_of_options_are_usage_errors_that_name_the_option(
+    arguments: list[str], cli: Cli
+) -> None:
+    done = cli("run", "lmdb", "--dataset", "mnist", *arguments)
+    assert done.returncode == 2
+    assert arguments[0] in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("limit", "limmit", "bad.toml:6: no key is called 'limmit'. Did you mean 'limit'?"),
+        ('"lmdb"', '"lmbd"', "bad.toml:7: backends: no format is called 'lmbd'. Did you mean 'lmdb'?"),
+        ("limit = 8", "limit = -8", "bad.toml:6: limit: Input should be greater than or equal to 1, not -8"),
+        ("[[matrix]]", "[[matrix]", "bad.toml: not TOML"),
+    ],
+)
+def test_bench_refuses_a_wrong_scenario_with_its_line(
+    old: str, new: str, words: str, cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.toml").write_text(SCENARIO.replace(old, new))
+    assert words in refused(cli("bench", "bad.toml", "--out", "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_bench_refuses_a_scenario_that_is_not_there_and_cells_that_are_not_in_it(
+    cli: Cli, tmp_path: Path
+) -> None:
+    assert "storebench scenarios" in refused(cli("bench", "nothing.toml"))
+    (tmp_path / "good.toml").write_text(SCENARIO)
+    assert "Use one of: lmdb, mnist." in refused(cli("bench", "good.toml", "--only", "hdf5"))
+
+
+def test_a_run_is_never_overwritten_and_only_a_run_is_resumed(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "good.toml").write_text(SCENARIO)
+    assert "there is no run to resume" in refused(cli("bench", "good.toml", "--resume", "--out", "run"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    said = refused(cli("bench", "good.toml", "--out", "run"))
+    assert "there is a run here already" in said
+    assert "--resume" in said
+    refused(cli("run", "lmdb", "--dataset", "mnist", "--out", "run"))
+    assert (tmp_path / "run" / "run.json").read_text() == "{}"
+    assert "not a run" in refused(cli("bench", "good.toml", "--resume", "--out", "run"), code=5)
+
+
+def test_a_run_is_not_resumed_with_another_scenario(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "good.toml").write_text(SCENARIO)
+    Run.create(load_scenario(tmp_path / "good.toml"), tmp_path / "run", [])
+    (tmp_path / "good.toml").write_text(SCENARIO.replace("bad", "other"))
+    said = refused(cli("bench", "good.toml", "--resume", "--out", "run"))
+    assert "the run here is of the scenario 'bad'" in said
+
+
+def test_a_folder_that_cannot_be_written_is_refused(cli: Cli, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        locked = Path("/sys/storebench")  # where not even root makes folders
+    else:
+        locked = tmp_path / "locked" / "run"
+        locked.parent.mkdir(mode=0o500)
+    said = refused(
+        cli("run", "lmdb", "--dataset", "mnist", "--synthetic", "--limit", "8", "--out", str(locked))
+    )
+    assert f"{locked}: no permission to write. Name a folder that you may write with --out." in said
+
+
+def test_a_dataset_without_files_is_refused_where_real_ones_are_asked_for(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", "lmdb", "--dataset", "cifar10", "--real", env={"STOREBENCH_DATA": str(tmp_path)})
+    assert "storebench data fetch cifar10" in refused(done)
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "good.toml").write_text(SCENARIO.replace('["lmdb"]', '["lmdb", "png"]\nworkers = [0, 2]'))
+    done = cli("bench", "good.toml", "--dry-run", "--json")
+    plan = json.loads(done.stdout)
+    assert len(plan["cells"]) == 4
+    assert {store["name"] for store in plan["stores"]} == {
+        "mnist-train-limit8-synthetic/lmdb+raw",
+        "mnist-train-limit8-synthetic/files+png",
+    }
+    assert plan["convert_bytes"] == 2 * 8 * 28 * 28
+    assert plan["read_bytes"] == 4 * 8 * 28 * 28
+    assert plan["estimate_s"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["good.toml"]
+    spoken = cli("bench", "good.toml", "--dry-run")
+    assert "4 cells x 1 replicates" in spoken.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["good.toml"]
+
+
+def test_scenarios_are_listed_with_their_questions(cli: Cli, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "scenarios"
+    listed = json.loads(cli("scenarios", "--folder", str(folder), "--json").stdout)
+    assert {"paper", "smoke"} <= {one["name"] for one in listed}
+    assert all(one["question"] and one["cells"] for one in listed)
+    assert "no scenario files here" in refused(cli("scenarios", "--folder", "."))
+
+
+def test_trace_refuses_a_folder_without_records(cli: Cli) -> None:
+    assert "no records here" in refused(cli("trace", "."))

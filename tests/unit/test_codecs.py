@@ -1,0 +1,129 @@
+"""Codecs: what goes in comes out, losses are owned up to, and no bytes crash a decoder."""
+
+import contextlib
+import io
+import pickle
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from PIL import Image as PilImage
+
+from storebench.codecs import CODECS, get_codec
+from storebench.errors import CorruptDataError, UnknownNameError
+
+Image = npt.NDArray[np.uint8]
+
+shapes = st.tuples(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]))
+images = shapes.flatmap(lambda shape: npst.arrays(np.uint8, shape))
+lossless = pytest.mark.parametrize("name", [name for name, codec in CODECS.items() if codec.lossless])
+every = pytest.mark.parametrize("name", CODECS)
+quickly = settings(max_examples=60, deadline=None)
+
+
+def decoded(name: str, payload: bytes, shape: tuple[int, ...]) -> Image:
+    out = np.full(shape, 99, dtype=np.uint8)
+    get_codec(name).decode_into(payload, out)
+    return out
+
+
+def test_the_three_codecs_say_which_of_them_lose_something() -> None:
+    assert {name: codec.lossless for name, codec in CODECS.items()} == {
+        "raw": True,
+        "png": True,
+        "jpeg": False,
+    }
+
+
+@lossless
+@quickly
+@given(image=images)
+def test_a_lossless_codec_gives_back_the_very_pixels(name: str, image: Image) -> None:
+    assert np.array_equal(decoded(name, get_codec(name).encode(image), image.shape), image)
+
+
+@lossless
+@quickly
+@given(image=images)
+def test_images_that_are_views_are_encoded_as_they_look(name: str, image: Image) -> None:
+    mirrored = image[:, ::-1]
+    assert np.array_equal(decoded(name, get_codec(name).encode(mirrored), image.shape), mirrored)
+
+
+@quickly
+@given(image=images)
+def test_jpeg_has_the_shape_and_decodes_the_same_every_time(image: Image) -> None:
+    payload = get_codec("jpeg").encode(image)
+    assert get_codec("jpeg").encode(image) == payload
+    once = decoded("jpeg", payload, image.shape)
+    assert np.array_equal(once, decoded("jpeg", payload, image.shape))
+
+
+def test_jpeg_is_near_a_smooth_image_and_smaller_than_its_pixels() -> None:
+    ramp = np.add.outer(np.arange(64), np.arange(64))[:, :, None].repeat(3, axis=2).astype(np.uint8)
+    payload = get_codec("jpeg").encode(ramp)
+    assert len(payload) < ramp.size / 4
+    assert np.abs(decoded("jpeg", payload, ramp.shape).astype(int) - ramp).max() <= 8
+
+
+@every
+def test_payloads_may_be_any_kind_of_buffer(name: str) -> None:
+    image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    payload = get_codec(name).encode(image)
+    expected = decoded(name, payload, image.shape)
+    for buffer in (bytearray(payload), memoryview(payload)):
+        out = np.empty_like(image)
+        get_codec(name).decode_into(buffer, out)
+        assert np.array_equal(out, expected)
+
+
+@every
+@settings(max_examples=150, deadline=None)
+@given(payload=st.binary(max_size=300), shape=shapes)
+def test_bytes_that_are_no_payload_are_refused(name: str, payload: bytes, shape: tuple[int, ...]) -> None:
+    if len(payload) == np.prod(shape):
+        payload += b"!"
+    with pytest.raises(CorruptDataError):
+        decoded(name, payload, shape)
+
+
+@every
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), image=images)
+def test_a_damaged_payload_is_refused_or_decodes_but_never_crashes(
+    name: str, data: st.DataObject, image: Image
+) -> None:
+    payload = bytearray(get_codec(name).encode(image))
+    for _ in range(data.draw(st.integers(1, 8))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(payload)))
+    with contextlib.suppress(CorruptDataError):
+        decoded(name, bytes(payload[:cut]), image.shape)
+
+
+@every
+def test_a_payload_of_another_shape_is_refused(name: str) -> None:
+    payload = get_codec(name).encode(np.zeros((8, 9, 3), np.uint8))
+    with pytest.raises(CorruptDataError):
+        decoded(name, payload, (9, 9, 3))
+
+
+@pytest.mark.parametrize(("name", "other"), [("png", "JPEG"), ("jpeg", "PNG"), ("png", "GIF")])
+def test_a_file_of_another_kind_is_refused(name: str, other: str) -> None:
+    buffer = io.BytesIO()
+    PilImage.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, other)
+    with pytest.raises(CorruptDataError):
+        decoded(name, buffer.getvalue(), (8, 8, 1))
+
+
+@every
+def test_codecs_can_be_sent_to_other_processes(name: str) -> None:
+    assert pickle.loads(pickle.dumps(get_codec(name))).name == name
+
+
+def test_an_unknown_codec_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'jpeg'"):
+        get_codec("jpg")

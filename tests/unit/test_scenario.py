@@ -1,0 +1,164 @@
+"""Scenarios: axes multiply into cells, and what is misspelt or impossible is refused with its line."""
+
+from pathlib import Path
+
+import pytest
+
+from storebench.errors import ScenarioError
+from storebench.formats.registry import PAPER_BACKENDS
+from storebench.results import Cell
+from storebench.scenario import cell_backend, cell_spec, load_scenario, make_scenario
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
+
+GOOD = """\
+name = "good"
+question = "Which?"
+replicates = 3
+
+[[matrix]]
+dataset = "mnist"
+backends = ["png", "lmdb+jpeg", "lmdb?readahead=off"]
+cache = ["cold", "warm"]
+workers = [0, 2]
+
+[[matrix]]
+dataset = "cifar10"
+"""
+
+
+def load(tmp_path: Path, text: str) -> list[Cell]:
+    path = tmp_path / "scenario.toml"
+    path.write_text(text)
+    return load_scenario(path).cells()
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, text)
+    assert caught.value.exit_code == 2
+    return str(caught.value).removeprefix(f"{tmp_path}/")
+
+
+def test_a_matrix_is_the_product_of_its_axes(tmp_path: Path) -> None:
+    cells = load(tmp_path, GOOD)
+    mnist = [cell for cell in cells if cell.dataset == "mnist"]
+    assert len(mnist) == len(set(mnist)) == 3 * 2 * 2
+    assert {(cell.cache, cell.workers) for cell in mnist} == {
+        (c, w) for c in ("cold", "warm") for w in (0, 2)
+    }
+    assert [cell.backend for cell in cells if cell.dataset == "cifar10"] == list(PAPER_BACKENDS)
+
+
+def test_the_papers_network_and_caffes_batch_are_the_defaults() -> None:
+    for dataset, model, batch in (
+        ("mnist", "lenet", 64),
+        ("cifar10", "cifar10_quick", 100),
+        ("imagenet", "caffenet", 256),
+        ("folder:/photos", "caffenet", 256),
+    ):
+        cell = make_scenario({"name": "x", "matrix": [{"dataset": dataset}]}).cells()[0]
+        assert (cell.model, cell.batch_size, cell.workers, cell.cache) == (model, batch, 0, "any")
+
+
+def test_a_backend_is_taken_apart_and_put_together_again(tmp_path: Path) -> None:
+    jpeg, off = load(tmp_path, GOOD)[4], load(tmp_path, GOOD)[8]
+    assert (jpeg.format, jpeg.codec, jpeg.backend) == ("lmdb", "jpeg", "lmdb+jpeg")
+    assert off.reader_options == (("readahead", "off"),)
+    assert str(cell_backend(off)) == off.backend == "lmdb?readahead=off"
+
+
+def test_the_same_cell_is_run_once_however_often_it_is_asked_for() -> None:
+    raw = {"dataset": "mnist", "backends": ["png", "files", "files+png"], "workers": [1, 1]}
+    assert len(make_scenario({"name": "x", "matrix": [raw, raw]}).cells()) == 1
+
+
+def test_a_reference_that_reads_nothing_has_one_cell_for_all_cache_states() -> None:
+    raw = {"dataset": "mnist", "backends": ["null"], "cache": ["cold", "warm"]}
+    [cell] = make_scenario({"name": "x", "matrix": [raw]}).cells()
+    assert cell.cache == "any"
+
+
+def test_a_cell_has_the_same_id_in_every_process_and_another_for_every_change() -> None:
+    raw = {"dataset": "mnist", "backends": ["lmdb"]}
+    [cell] = make_scenario({"name": "x", "matrix": [raw]}).cells()
+    assert cell.cell_id == "978930cca491"
+    ids = {
+        make_scenario({"name": "x", "matrix": [raw | change]}).cells()[0].cell_id
+        for change in ({}, {"seed": 1}, {"workers": 1}, {"cache": "warm"}, {"limit": 5}, {"threads": 1})
+    }
+    assert len(ids) == 6
+
+
+def test_a_cell_names_its_samples() -> None:
+    raw = {"dataset": "mnist", "split": "test", "size": 100, "limit": 9, "data_seed": 3, "synthetic": True}
+    cell = make_scenario({"name": "x", "matrix": [raw]}).cells()[0]
+    spec = cell_spec(cell)
+    assert (spec.name, spec.split, spec.size, spec.limit, spec.seed, spec.synthetic) == tuple(raw.values())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("workers = ", "workerz = ", 9, "Did you mean 'workers'?"),
+        ("replicates = 3", "replicate = 3", 3, "Did you mean 'replicates'?"),
+        ('dataset = "cifar10"', 'dataset = "cifar10"\nmax_stepz = 3', 13, "Did you mean 'max_steps'?"),
+        ('"lmdb+jpeg"', '"lmbd+jpeg"', 7, "Did you mean 'lmdb'?"),
+        ('"lmdb+jpeg"', '"lmdb+jepg"', 7, "Did you mean 'jpeg'?"),
+        ('"cold"', '"icy"', 8, "'cold', 'warm' or 'any'"),
+        ("[0, 2]", "[0, -2]", 9, "greater than or equal to 0"),
+        ("[0, 2]", '"many"', 9, "valid integer"),
+        ("replicates = 3", "replicates = 0", 3, "greater than or equal to 1"),
+        ('"mnist"', '"mnits"', 6, "Did you mean 'mnist'?"),
+        ('"mnist"', '"mnist"\nmodel = "lenett"', 7, "Did you mean 'lenet'?"),
+        ('"mnist"', '"mnist"\nloader = "prosesses"', 7, "'processes', 'threads' or 'ring'"),
+        ('"mnist"', '"mnist"\ncompute = "fast"', 7, "emulated:MILLISECONDS"),
+        ('"mnist"', '"mnist"\ndevice = "tpu"', 7, "'cpu', 'cuda' or 'cuda:NUMBER'"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_line_and_what_was_meant(
+    old: str, new: str, line: int, words: str, tmp_path: Path
+) -> None:
+    assert old in GOOD
+    said = refusal(tmp_path, GOOD.replace(old, new))
+    assert said.startswith(f"scenario.toml:{line}: "), said
+    assert words in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name = ", "not TOML"),
+        ('name = "x"\n', "Field required"),
+        ('name = "x"\nmatrix = []\n', "at least 1 item"),
+        ('name = "../x"\n[[matrix]]\ndataset = "mnist"\n', "pattern"),
+        ('name = "x"\n[[matrix]]\nmodel = "lenet"\n', "dataset: Field required"),
+        (GOOD.replace('"mnist"', '"mnist"\nmodel = "none"'), "compute 'real' needs a model"),
+        (GOOD.replace('"mnist"', '"mnist"\nmax_steps = 3\nwarmup_steps = 3'), "no timed step"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    assert words in refusal(tmp_path, text)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="No such file"):
+        load_scenario(tmp_path / "nothing.toml")
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_scenario_that_we_ship_is_valid_and_asks_a_question(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.name == path.stem
+    assert scenario.question.endswith("?")
+    assert scenario.cells()
+
+
+def test_the_papers_scenario_is_its_three_datasets_by_its_six_backends() -> None:
+    [path] = [path for path in SCENARIOS if path.stem == "paper"]
+    cells = load_scenario(path).cells()
+    for dataset in ("mnist", "cifar10", "imagenet"):
+        for state in ("cold", "warm"):
+            found = {cell.backend for cell in cells if cell.dataset == dataset and cell.cache == state}
+            assert found >= set(PAPER_BACKENDS), (dataset, state)
