@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from storebench.errors import CorruptStoreError, OutputError, UsageError
+from storebench.formats.memory_shared import store_tag
 from storebench.formats.registry import get_format, open_reader
 from storebench.formats.shared_pixels import FOLDER, PREFIX, SharedPixels, remove_unused
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store
@@ -48,7 +50,10 @@ def test_an_error_in_a_thread_names_the_file(tmp_path: Path) -> None:
     store = small(tmp_path, "files", "png")
     (victim,) = store.path.rglob("00000005.png")
     victim.write_bytes(victim.read_bytes()[:50])
-    with open_reader(store.path, "threads") as reader, pytest.raises(CorruptStoreError, match=r"00000005\.png"):
+    with (
+        open_reader(store.path, "threads") as reader,
+        pytest.raises(CorruptStoreError, match=r"00000005\.png"),
+    ):
         reader.fetch(np.arange(10))
 
 
@@ -75,15 +80,11 @@ def test_an_impossible_option_is_refused_in_words(tmp_path: Path) -> None:
         open_reader(store.path, "sorted", window_mib="0")
 
 
-def segments() -> list[Path]:
-    return sorted(FOLDER.glob(f"{USER}-*"))
-
-
 def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> None:
     store = small(tmp_path, "memory", "png")
-    before = segments()
+    segment = FOLDER / f"{USER}-{store_tag(store.path, store.manifest)}"
+    assert not segment.exists()
     first = open_reader(store.path, "shared")
-    (segment,) = set(segments()) - set(before)
     assert segment.stat().st_mode & 0o077 == 0
     second = open_reader(store.path, "shared")
     assert [reader.notes()["shared memory"] for reader in (first, second)] == [
@@ -96,10 +97,10 @@ def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> No
     second.fetch_into(np.arange(COUNT), out)
     assert np.array_equal(out, store.pixels)
     second.close()
-    assert segments() == before
+    assert not segment.exists()
 
 
-def _fill_slowly(identity: str, path: Path) -> None:
+def _fill_slowly(identity: str, path: Path, everyone: Barrier) -> None:
     def fill(pixels: np.ndarray) -> None:
         with path.open("a") as log:
             log.write("filled\n")
@@ -108,14 +109,15 @@ def _fill_slowly(identity: str, path: Path) -> None:
 
     shared = SharedPixels(identity, (200, 4, 4, 1), fill)
     assert (shared.array == np.arange(200)[:, None, None, None]).all()
-    time.sleep(0.2)
+    everyone.wait()
     shared.close()
 
 
 def test_processes_that_open_at_one_moment_fill_it_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     identity, log = f"test{os.getpid()}", tmp_path / "log"
-    workers = [context.Process(target=_fill_slowly, args=(identity, log)) for _ in range(5)]
+    everyone = context.Barrier(5)
+    workers = [context.Process(target=_fill_slowly, args=(identity, log, everyone)) for _ in range(5)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -146,11 +148,24 @@ print("ready", flush=True); time.sleep(60)
         assert segment.exists()
         process.send_signal(signal.SIGKILL)
     if when == "filled":
-        remove_unused()
+        SharedPixels(f"other{os.getpid()}", (1, 1, 1, 1), lambda pixels: None).close()
         assert not segment.exists()
     shared = SharedPixels(identity, (10, 4, 4, 1), lambda pixels: pixels.fill(2))
     assert (shared.array == 2).all()
     shared.close()
+    assert not segment.exists()
+
+
+def test_a_segment_that_was_made_anew_at_the_same_place_is_left_alone() -> None:
+    identity = f"anew{os.getpid()}"
+    segment = FOLDER / f"{USER}-{identity}"
+    old = SharedPixels(identity, (1, 1, 1, 1), lambda pixels: pixels.fill(1))
+    segment.unlink()
+    new = SharedPixels(identity, (1, 1, 1, 1), lambda pixels: pixels.fill(2))
+    old.close()
+    assert segment.exists()
+    assert (new.array == 2).all()
+    new.close()
     assert not segment.exists()
 
 
