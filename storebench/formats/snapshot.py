@@ -93,7 +93,10 @@ def clean_stale() -> None:
 def _locked_folder(prefix: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue  # another process took it for a stale one, as below
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder, lock

@@ -99,6 +99,28 @@ def test_another_process_leaves_a_snapshot_in_use_alone(source: Path, temporary:
     snapshot.remove()
 
 
+def test_a_folder_that_another_process_takes_before_it_is_locked_is_made_again(
+    source: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As workers that open at the same moment do to each other."""
+    taken: list[str] = []
+
+    def make_and_lose_the_first(prefix: str) -> str:
+        folder = os.path.join(temporary, f"{prefix}{len(taken)}")  # noqa: PTH118 - as mkdtemp returns it
+        os.mkdir(folder)  # noqa: PTH102
+        taken.append(folder)
+        if len(taken) == 1:
+            clean_stale()
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose_the_first)
+    snapshot = Snapshot("test", source, linked=is_big)
+    assert str(snapshot.folder) == taken[1]
+    assert (snapshot.folder / "big.ldb").exists()
+    snapshot.remove()
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_folder_of_somebody_else_is_left_alone(source: Path, temporary: Path) -> None:
     (temporary / "storebench-other").mkdir()
     clean_stale()
