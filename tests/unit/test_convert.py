@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -295,3 +296,25 @@ def test_a_store_in_a_folder_that_may_not_be_written_is_used_as_it_is(
 
     monkeypatch.setattr("storebench.convert.staged", refuse)
     assert not build(Gradients(), "hdf5", stores).built
+
+
+def test_the_command_prints_the_facts_of_each_store_once(
+    cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    arguments = (
+        "memory:python",
+        "memory:native",
+        "lmdb+jpeg",
+        "--dataset",
+        "mnist",
+        "--synthetic",
+        "--limit",
+        "9",
+    )
+    first, again = (json.loads(cli("convert", *arguments, "--json").stdout) for _ in range(2))
+    assert [(facts["format"], facts["codec"]) for facts in first] == [("memory", "raw"), ("lmdb", "jpeg")]
+    assert [facts["built"] for facts in first + again] == [True, True, False, False]
+    assert {facts["origin"] for facts in first} == {"synthetic"}
+    assert [facts["samples_digest"] for facts in first] == [facts["samples_digest"] for facts in again]
+    assert first[0]["payload_bytes"] == 9 * 28 * 28
+    assert first[1]["lossless"] is False
