@@ -1,0 +1,119 @@
+"""The loop reads one clock in the right places, and its table is written whole."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from storebench.convert import How, ensure_store
+from storebench.datasets import DatasetSpec
+from storebench.formats.registry import open_reader, parse_backend
+from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.training.evaluate import accuracy
+from storebench.training.loop import run_epoch
+from storebench.training.models import MODELS
+from storebench.training.steps import CpuStep, Step, make_step
+from storebench.training.trace import step_table, write_steps
+
+
+def batches(count: int, wait_s: float = 0.0) -> Iterator[Batch]:
+    for number in range(count):
+        start = time.perf_counter_ns()
+        time.sleep(wait_s)
+        yield Batch(
+            pixels=torch.zeros((2, 1, 1, 1), dtype=torch.uint8),
+            labels=np.zeros(2, dtype=np.int64),
+            indices=np.array([2 * number, 2 * number + 1]),
+            spans=Spans(start_ns=start, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=time.perf_counter_ns()),
+            payload_bytes=2,
+            worker=LOOP_WORKER,
+        )
+
+
+class Probe(Step):
+    """A device that takes 3 ms to compute and says what it likes of the copy."""
+
+    def __init__(self, h2d_ns: int) -> None:
+        self.calls: list[str] = []
+        self._h2d_ns = h2d_ns
+
+    def copy(self, batch: Batch) -> None:
+        self.calls.append("copy")
+
+    def compute(self) -> None:
+        self.calls.append("compute")
+        time.sleep(0.003)
+
+    def h2d_ns(self) -> int:
+        return self._h2d_ns
+
+
+def test_each_step_is_wait_then_copy_then_compute_on_one_clock() -> None:
+    step = Probe(h2d_ns=1_000_000)
+    times = run_epoch(batches(5, wait_s=0.004), step)
+    assert step.calls == ["copy", "compute"] * 5
+    for one in times:
+        assert one.asked_ns <= one.spans.start_ns <= one.spans.ready_ns <= one.got_ns
+        assert one.got_ns - one.asked_ns >= 4_000_000
+        assert one.copied_ns - one.got_ns == 1_000_000
+        assert one.done_ns - one.got_ns >= 3_000_000
+    for one, following in itertools.pairwise(times):
+        assert one.done_ns <= following.asked_ns
+    assert [one.indices.tolist() for one in times] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_a_copy_is_never_longer_than_its_step() -> None:
+    [only] = run_epoch(batches(1), Probe(h2d_ns=10**12))
+    assert only.copied_ns == only.done_ns
+
+
+def test_an_epoch_without_batches_has_no_steps() -> None:
+    assert run_epoch(batches(0), Probe(0)) == []
+
+
+def test_a_table_comes_back_from_parquet_column_by_column(tmp_path: Path) -> None:
+    losses = [0.1, 2.0, float(np.float32(1 / 3))]
+    table = step_table(run_epoch(batches(3), Probe(7)), losses, warmup_steps=1)
+    write_steps(table, tmp_path / "steps" / "one.parquet")
+    read = pq.read_table(tmp_path / "steps" / "one.parquet")
+    assert read.column_names == list(table)
+    for name, column in table.items():
+        assert read[name].to_numpy().tobytes() == column.tobytes(), name
+    assert read["warmup"].to_pylist() == [True, False, False]
+    assert [path.name for path in (tmp_path / "steps").iterdir()] == ["one.parquet"]
+
+
+def test_where_nothing_was_computed_the_losses_are_null(tmp_path: Path) -> None:
+    write_steps(step_table(run_epoch(batches(2), Probe(0)), [], warmup_steps=0), tmp_path / "one.parquet")
+    assert pq.read_table(tmp_path / "one.parquet")["loss"].null_count == 2
+
+
+def test_a_loss_that_is_not_a_number_is_kept_as_such(tmp_path: Path) -> None:
+    table = step_table(run_epoch(batches(2), Probe(0)), [1.0, float("nan")], warmup_steps=0)
+    write_steps(table, tmp_path / "one.parquet")
+    column = pq.read_table(tmp_path / "one.parquet")["loss"]
+    assert column.null_count == 0
+    assert np.isnan(column.to_numpy()[1])
+
+
+@pytest.mark.parametrize("limit", [1, 256, 300])
+def test_accuracy_is_the_share_of_right_answers_over_every_test_sample(limit: int, tmp_path: Path) -> None:
+    spec = DatasetSpec(name="mnist", split="test", limit=limit, synthetic=True)
+    store = ensure_store(spec, parse_backend("memory+raw"), tmp_path, how=How(verify=False)).path
+    torch.manual_seed(0)
+    step = make_step("real", MODELS["tiny"], (28, 28, 1), 10, "cpu")
+    assert isinstance(step, CpuStep)
+    share, count = accuracy(step, MODELS["tiny"], store)
+    with open_reader(store) as reader, torch.inference_mode():
+        image = np.empty((1, 28, 28, 1), dtype=np.uint8)
+        right = 0
+        for index in range(limit):
+            reader.fetch_into(np.array([index]), image)
+            right += int(step.network(torch.from_numpy(image)).argmax() == reader.labels[index])
+    assert (share, count) == (pytest.approx(right / limit), limit)
+    assert step.network.training

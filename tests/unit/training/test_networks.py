@@ -1,0 +1,145 @@
+"""The networks are the ones that they are called after, and learn by Caffe's rule."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from storebench.errors import UnknownNameError, UsageError
+from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.training.models import MODELS, ModelSpec, Network, Shape, get_model
+from storebench.training.steps import CpuStep, EmulatedStep, NoStep, make_step
+
+INPUTS: dict[str, tuple[Shape, int]] = {
+    "lenet": ((28, 28, 1), 10),
+    "cifar10_quick": ((32, 32, 3), 10),
+    "caffenet": ((227, 227, 3), 1000),
+    "resnet50": ((224, 224, 3), 1000),
+    "tiny": ((28, 28, 1), 10),
+}
+# What Caffe and torchvision count for the networks that they ship.
+PARAMETERS = {"lenet": 431_080, "cifar10_quick": 145_578, "caffenet": 60_965_224, "resnet50": 25_557_032}
+
+
+@pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
+def test_a_network_has_the_published_number_of_weights(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        body = MODELS[name].build(*INPUTS[name])
+    assert sum(one.numel() for one in body.parameters()) == parameters
+
+
+@pytest.mark.parametrize("name", ["lenet", "cifar10_quick", "tiny"])
+def test_uint8_images_become_one_logit_a_class(name: str) -> None:
+    shape, classes = INPUTS[name]
+    network = Network(MODELS[name], shape, classes)
+    logits = network(torch.randint(0, 256, (3, *shape), dtype=torch.uint8))
+    assert (logits.shape, logits.dtype) == ((3, classes), torch.float32)
+    assert torch.isfinite(logits).all()
+
+
+def test_pixels_are_scaled_channel_by_channel_on_the_way_in() -> None:
+    spec = ModelSpec(
+        name="probe",
+        build=lambda _shape, _classes: nn.Flatten(),
+        batch_size=1,
+        mean=(10.0, 20.0, 30.0),
+        scale=0.5,
+    )
+    pixels = torch.tensor([[[[10, 20, 30], [12, 24, 36]]]], dtype=torch.uint8)
+    assert Network(spec, (1, 2, 3), 2)(pixels).tolist() == [[0, 1, 0, 2, 0, 3]]
+
+
+def test_the_mean_of_three_channels_serves_a_grey_image() -> None:
+    spec = ModelSpec(name="probe", build=lambda _s, _c: nn.Flatten(), batch_size=1, mean=(10.0, 20.0, 30.0))
+    assert Network(spec, (1, 1, 1), 2)(torch.tensor([[[[20]]]], dtype=torch.uint8)).tolist() == [[0]]
+
+
+def batch_of(pixels: torch.Tensor, labels: list[int]) -> Batch:
+    return Batch(
+        pixels=pixels,
+        labels=np.array(labels, dtype=np.int64),
+        indices=np.arange(len(labels)),
+        spans=Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0),
+        payload_bytes=0,
+        worker=LOOP_WORKER,
+    )
+
+
+def linear(_shape: Shape, classes: int) -> nn.Module:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(4, classes))
+    nn.init.constant_(body[1].weight, 0.25)
+    nn.init.constant_(body[1].bias, 0.5)
+    return body
+
+
+def test_three_steps_are_those_of_caffes_sgd_by_hand() -> None:
+    spec = ModelSpec(
+        name="probe",
+        build=linear,
+        batch_size=2,
+        lr=0.1,
+        momentum=0.9,
+        weight_decay=0.01,
+        gamma=0.5,
+        power=2.0,
+    )
+    step = make_step("real", spec, (2, 2, 1), 2, "cpu")
+    assert isinstance(step, CpuStep)
+    pixels = torch.tensor([[[[1], [2]], [[3], [4]]], [[[4], [0]], [[1], [1]]]], dtype=torch.uint8)
+    inputs, labels = pixels.float().view(2, 4), torch.tensor([0, 1])
+    weight, bias = torch.full((2, 4), 0.25), torch.full((2,), 0.5)
+    weight_speed, bias_speed = torch.zeros_like(weight), torch.zeros_like(bias)
+    expected = []
+    for number in range(3):
+        step.copy(batch_of(pixels, [0, 1]))
+        step.compute()
+        share = torch.softmax(inputs @ weight.T + bias, dim=1)
+        expected.append(float(-share[range(2), labels].log().mean()))
+        error = (share - nn.functional.one_hot(labels)) / 2
+        rate = 0.1 * (1 + 0.5 * number) ** -2.0
+        weight_speed = 0.9 * weight_speed + error.T @ inputs + 0.01 * weight
+        bias_speed = 0.9 * bias_speed + error.sum(dim=0)
+        weight, bias = weight - rate * weight_speed, bias - 2 * rate * bias_speed
+    assert step.losses() == pytest.approx(expected, rel=1e-5)
+    assert step.losses() == []
+    parameters = dict(step.network.named_parameters())
+    assert torch.allclose(parameters["body.1.weight"], weight, rtol=1e-5)
+    assert torch.allclose(parameters["body.1.bias"], bias, rtol=1e-5)
+
+
+def test_a_rehearsal_leaves_weights_gradients_and_losses_as_they_were() -> None:
+    spec = MODELS["tiny"]
+    step = make_step("real", spec, (28, 28, 1), 10, "cpu")
+    assert isinstance(step, CpuStep)
+    before = [value.clone() for value in step.network.parameters()]
+    step.copy(batch_of(torch.randint(0, 256, (4, 28, 28, 1), dtype=torch.uint8), [1, 2, 3, 4]))
+    step.rehearse()
+    assert all(torch.equal(one, two) for one, two in zip(before, step.network.parameters(), strict=True))
+    assert all(value.grad is None for value in step.network.parameters())
+    assert step.losses() == []
+
+
+def test_the_same_seed_gives_the_same_network() -> None:
+    def first_weight(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return next(MODELS["lenet"].build((28, 28, 1), 10).parameters()).detach()
+
+    assert torch.equal(first_weight(3), first_weight(3))
+    assert not torch.equal(first_weight(3), first_weight(4))
+
+
+def test_what_stands_for_compute_is_what_was_asked_for() -> None:
+    assert isinstance(make_step("none", None, (1, 1, 1), 2, "cpu"), NoStep)
+    emulated = make_step("emulated:2.5", None, (1, 1, 1), 2, "cpu")
+    assert isinstance(emulated, EmulatedStep)
+    assert (NoStep.kind, EmulatedStep.kind, CpuStep.kind) == ("none", "emulated", "real")
+
+
+def test_compute_without_a_network_or_a_device_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs a model"):
+        make_step("real", None, (1, 1, 1), 2, "cpu")
+    with pytest.raises(UnknownNameError, match="Did you mean 'caffenet'"):
+        get_model("cafenet")
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="no CUDA device"):
+            make_step("real", MODELS["tiny"], (28, 28, 1), 10, "cuda")
