@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from doc_files import DOCUMENTS, ROOT, name_of, prose
+from figures import DRAWN
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 
@@ -40,6 +41,11 @@ def test_the_index_names_every_document() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"({path.name})" not in index]
     assert missing == ["README.md"]
+
+
+def test_every_figure_is_one_that_make_figures_draws() -> None:
+    shown = {name for document in DOCUMENTS for name in re.findall(r"figures/([\w-]+)\.svg", prose(document))}
+    assert shown <= set(DRAWN)
 
 
 def test_no_document_names_a_path_of_one_machine() -> None:
