@@ -54,4 +54,6 @@ class NullFormat(Format):
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Refuse: there is nothing to write."""
-        raise UsageError("the backend null stores nothing", where=folder, hint="It is only for 'run' and 'bench'.")
+        raise UsageError(
+            "the backend null stores nothing", where=folder, hint="It is only for 'run' and 'bench'."
+        )
