@@ -91,16 +91,17 @@ def clean_stale() -> None:
 
 
 def _locked_folder(prefix: str) -> tuple[Path, int]:
+    """Make a folder and lock it; again, if another process took it for a stale one before it was locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
-            continue  # another process took it for a stale one, as below
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder, lock
-        os.close(lock)  # another process took it for a stale one before we had locked it
+        os.close(lock)
 
 
 def _remove(folder: Path, lock: int) -> None:

@@ -1,5 +1,6 @@
 """Snapshots go when they should and stay while they are needed."""
 
+import fcntl
 import multiprocessing
 import os
 import shutil
@@ -116,6 +117,33 @@ def test_a_folder_that_another_process_takes_before_it_is_locked_is_made_again(
     monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose_the_first)
     snapshot = Snapshot("test", source, linked=is_big)
     assert str(snapshot.folder) == taken[1]
+    assert (snapshot.folder / "big.ldb").exists()
+    snapshot.remove()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["made", "opened"])
+def test_a_snapshot_taken_for_stale_before_it_is_locked_is_made_again(
+    moment: str, source: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, locked = tempfile.mkdtemp, fcntl.flock
+    folders: list[str] = []
+
+    def make(prefix: str) -> str:
+        folders.append(made(prefix=prefix))
+        if moment == "made" and len(folders) == 1:
+            Path(folders[0]).rmdir()  # as another process's clean_stale would
+        return folders[-1]
+
+    def lock(handle: int, how: int) -> None:
+        if moment == "opened" and len(folders) == 1:
+            Path(folders[0]).rmdir()
+        locked(handle, how)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    monkeypatch.setattr(fcntl, "flock", lock)
+    snapshot = Snapshot("test", source, linked=is_big)
+    assert [str(snapshot.folder)] == folders[1:]
     assert (snapshot.folder / "big.ldb").exists()
     snapshot.remove()
     assert list(temporary.iterdir()) == []
