@@ -11,10 +11,18 @@ from storebench.report.cells import CellSummary, by_dataset, panels, summarise
 from storebench.report.findings import Finding
 from storebench.report.frame import to_frame
 from storebench.report.headline import headline, main_panel
-from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug, setting_label
+from storebench.report.labels import (
+    backend_label,
+    caveats,
+    dataset_label,
+    dataset_slug,
+    number,
+    setting_label,
+)
 from storebench.report.page import Content, Section, html, markdown
 from storebench.report.paper import factor_lines, then_and_now
 from storebench.report.plots.style import save
+from storebench.report.plots.throughput import ceilings
 from storebench.report.recommend import recommend
 from storebench.report.tables import Table, dataset_tables, to_csv
 from storebench.report.validate import Sourced, read_all, validate_records
@@ -126,7 +134,8 @@ def _section(cells: Sequence[CellSummary], slug: str, *, many: bool) -> Section:
     first = cells[0]
     verdicts = judge_all(cells)
     main = main_panel(panels(cells))
-    judged = [cell for cell in (main.cells if main else ()) if cell.key in verdicts]
+    shown = (*main.cells, *((main.null,) if main.null else ())) if main else ()
+    judged = [cell for cell in shown if cell.key in verdicts]
     title = dataset_label(first.cell) + (f" (machine {first.environment_key})" if many else "")
     return Section(
         title=title,
@@ -137,6 +146,7 @@ def _section(cells: Sequence[CellSummary], slug: str, *, many: bool) -> Section:
         plots=tuple(plots(cells, slug)),
         advice=tuple(recommend(cells)),
         verdicts=tuple((backend_label(c.backend), setting_label(c.cell), verdicts[c.key]) for c in judged),
+        ceilings=tuple((name, number(rate)) for name, rate in ceilings(shown).items() if rate),
     )
 
 

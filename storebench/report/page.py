@@ -34,6 +34,7 @@ class Section:
     plots: tuple[Plot, ...]
     advice: tuple[Advice, ...]
     verdicts: tuple[tuple[str, str, CellVerdict], ...]
+    ceilings: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
 
 
 def _ceilings(ax: Axes, cells: Sequence[CellSummary], highest: float) -> list[float]:
-    # A ceiling far away would squeeze the bars; the page's table of ceilings has it.
+    # A ceiling far away would squeeze the bars; the page lists them all.
     lines = {name: value for name, value in ceilings(cells).items() if value and value < _NEAR * highest}
     for (name, value), dashes in zip(lines.items(), ("-", "--", "-.", ":"), strict=False):
         ax.axvline(value, color="black", linestyle=dashes, linewidth=1.2, label=f"{name}: {number(value)}")
@@ -73,6 +73,8 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
         found[f"device, {depth} read{'s' if depth > 1 else ''} at a time"] = (
             rate / each if rate and each else None
         )
+    rate = _highest(raw, "device_sequential_bytes_per_s")
+    found["device, in sequence"] = rate / each if rate and each else None
     return found
 
 
