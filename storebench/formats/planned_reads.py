@@ -11,6 +11,7 @@ processes. How far ahead is bounded in bytes.
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -35,7 +36,10 @@ MIN_UNIT_BYTES = 4 << 20
 """What is read together at least where reads are merged: LMDBIO's figure for COAL."""
 
 _FEW_RESIDENT = 0.01
-_CALL_PAGES = 300
+_CALL_PAGES = 300  # asking about one range costs as much as so many pages of a long range
+_MOST_PAGES = 1 << 20
+_MAP_BYTES = 16 << 20
+_BELIEVED_S, _BELIEVED_TIMES = 0.5, 20
 
 OPTIONS_HELP = {
     "dio": "on (default): cold data is read explicitly; off: it is left to page faults of the mapping",
@@ -158,7 +162,10 @@ class PlannedReads:
         self.locate = locate
         self._check = check
         self._ahead: _Lookahead | None = None
-        self._populated = False
+        self._was_resident = False
+        self._resident_until = 0.0
+        self._mapped = False
+        self._to_map = (0, 0)
         self._turns: Turns | None = Turns(file.path, policy.at_a_time) if policy.at_a_time else None
 
     def plan(self, batches: Sequence[Indices]) -> None:
@@ -198,15 +205,27 @@ class PlannedReads:
         if self._turns is not None:
             self._turns.close()
 
-    def prepare(self, offsets: Offsets, lengths: Offsets, *, ahead: bool = False) -> bool:
+    def prepare(self, offsets: Offsets, lengths: Offsets) -> bool:
         """See to it that samples are, or soon will be, in the page cache; return whether to copy from the mapping."""
         if not self.policy.explicit or not len(offsets):
             return True
         self._check()
-        pieces = self._missing(offsets, lengths, ahead=ahead)
+        pieces = self._missing(offsets, lengths)
         if len(pieces):
             return self._read(pieces)
         self.tally.resident += 1
+        return True
+
+    def map_some(self) -> bool:
+        """Map the next part of what was found to be resident; return whether there is more to do.
+
+        A fault for each 64 KiB would cost the consumer as much as copying does.
+        """
+        start, stop = self._to_map
+        if start >= stop:
+            return False
+        self.file.populate(start, min(stop, start + _MAP_BYTES))
+        self._to_map = (start + _MAP_BYTES, stop)
         return True
 
     def _find(self, indices: Indices) -> tuple[Offsets, Offsets, bool]:
@@ -216,15 +235,12 @@ class PlannedReads:
         offsets, lengths = self.locate(indices)
         return offsets, lengths, self.prepare(offsets, lengths)
 
-    def _missing(self, offsets: Offsets, lengths: Offsets, *, ahead: bool) -> Pieces:
-        """Return the ranges that are not resident. Asking about one range costs as much as 300 pages of a long one."""
-        start, stop = int(offsets.min()), int((offsets + lengths).max())
-        dense = (stop - start) // PAGE_BYTES < _CALL_PAGES * len(offsets)
-        frac = self.file.resident_frac(start, stop) if dense else None
+    def _missing(self, offsets: Offsets, lengths: Offsets) -> Pieces:
+        """Return the ranges that are not resident."""
+        if time.monotonic() < self._resident_until:
+            return NO_PIECES
+        frac = self._resident_frac(offsets, lengths)
         if frac == 1.0:
-            if ahead and not self._populated:
-                self._populated = True
-                self.file.populate(start, stop)
             return NO_PIECES
         if self.policy.merged:
             pieces = merge(offsets, lengths, self.policy.gap_bytes)
@@ -234,7 +250,26 @@ class PlannedReads:
         if frac is not None and frac < _FEW_RESIDENT:
             return pieces
         absent = [self.file.resident_frac(*pair) < 1.0 for pair in pieces.pairs()]
+        self._was_resident = not any(absent)
         return Pieces(starts=pieces.starts[absent], stops=pieces.stops[absent])
+
+    def _resident_frac(self, offsets: Offsets, lengths: Offsets) -> float | None:
+        """Return how much of the span of some samples is resident; None where asking piece by piece is cheaper."""
+        start, stop = int(offsets.min()), int((offsets + lengths).max())
+        pages = (stop - start) // PAGE_BYTES
+        dense = pages < _CALL_PAGES * len(offsets)
+        if not dense and not (self._was_resident and pages < _MOST_PAGES):
+            return None
+        began = time.monotonic()
+        frac = self.file.resident_frac(start, stop)
+        self._was_resident = frac == 1.0
+        if self._was_resident:
+            now = time.monotonic()
+            # All that this plan can touch is there, and asking again would cost: believe it for a moment.
+            self._resident_until = now + min(_BELIEVED_S, _BELIEVED_TIMES * (now - began))
+            if not self._mapped:
+                self._mapped, self._to_map = True, (start, stop)
+        return frac
 
     def _read(self, pieces: Pieces) -> bool:
         self.tally.read += 1
@@ -310,19 +345,27 @@ class _Lookahead:
     def _work(self, units: Iterator[list[Indices]]) -> None:
         try:
             for batches in units:
-                self._room.acquire()
+                self._wait_for_room()
                 if self._stopped:
                     return
                 self._done.put(self._window(batches))
+            while not self._stopped and self._reads.map_some():
+                pass
         except (OSError, StorebenchError, IndexError) as error:
             self._done.put(error)
         finally:
             self._done.put(None)
 
+    def _wait_for_room(self) -> None:
+        while not self._room.acquire(blocking=False):
+            if not self._reads.map_some():
+                self._room.acquire()
+                return
+
     def _window(self, batches: list[Indices]) -> Window:
         offsets, lengths = self._reads.locate(np.concatenate(batches))
         ends = np.cumsum([len(batch) for batch in batches]).tolist()
-        mapped = self._reads.prepare(offsets, lengths, ahead=True)
+        mapped = self._reads.prepare(offsets, lengths)
         return Window(offsets=offsets, lengths=lengths, ends=ends, mapped=mapped)
 
     def _units(self) -> tuple[Iterator[list[Indices]], int]:

@@ -287,11 +287,11 @@ def warm_readers(stores: Path, rounds: int) -> None:
         for epochs in (1, 3):
             lmdb, hdf5 = (str(stores / folder / f"{name}+raw") for name in ("lmdb", "hdf5"))
             sides = [Side(name="gather", store=lmdb, ceiling="gather")]
-            for name, store in (("lmdb", lmdb), ("hdf5", hdf5)):
-                for backend in (f"{name}:direct", name):
-                    sides.append(
-                        Side(name=backend, store=store, backend=backend, state="warm", epochs=epochs)
-                    )
+            sides += [
+                Side(name=backend, store=store, backend=backend, state="warm", epochs=epochs)
+                for name, store in (("lmdb", lmdb), ("hdf5", hdf5))
+                for backend in (f"{name}:direct", name)
+            ]
             claims: Claims = [
                 (f"{name} of the gather rate", name, "gather", least)
                 for name in ("lmdb:direct", "hdf5:direct")
