@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make_golden import GOLDEN, golden
 
 from storebench.results import CacheVerdict, Status, read_records
 from storebench.stats import compare
-from make_golden import GOLDEN, golden
 
 RECORDS = Path(__file__).with_name("records_v1.jsonl")
 

@@ -1,0 +1,154 @@
+"""What timing every step costs: ``python -m tests.benchmarks.bench_overhead``.
+
+The traced loop is the one that trains (`storebench.training.loop.run_epoch`
+with its table of steps). The untraced one does the same work for the same
+batches from the same loader, but keeps no rows and reads no clock, neither in
+the loop nor in the producer. The two take turns, and which of them begins
+turns as well; a ratio is that of one round.
+
+    python -m tests.benchmarks.bench_overhead [--rounds N] [--only NAME]
+
+Exit code 1 where tracing costs more than 1% beyond doubt.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from storebench.convert import How, ensure_store
+from storebench.datasets import DatasetSpec
+from storebench.formats.registry import parse_backend
+from storebench.loading import producer
+from storebench.loading.batch import Batch, EpochPlan, LoadJob
+from storebench.loading.loader import ProcessLoader
+from storebench.loading.order import epoch_order, split_batches
+from storebench.stats import Comparison, compare
+from storebench.training.loop import run_epoch
+from storebench.training.models import MODELS
+from storebench.training.steps import Step, make_step
+from storebench.training.trace import step_table
+from storebench.units import Better
+
+SAMPLES, BATCH = 6_400, 64
+MOST = 1.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A step to trace: what is computed, and how many steps one side of a round has."""
+
+    name: str
+    compute: str
+    steps: int
+    rounds: int
+
+
+CASES = (
+    Case(name="a step of 2 ms (emulated)", compute="emulated:2", steps=50, rounds=100),
+    Case(name="LeNet, batch 64", compute="real", steps=10, rounds=60),
+)
+
+
+class StoppedClock:
+    """A clock that is not read."""
+
+    @staticmethod
+    def perf_counter_ns() -> int:
+        """Return nothing."""
+        return 0
+
+
+def run_untraced(batches: Iterator[Batch], step: Step) -> None:
+    """Train on every batch, and do nothing else."""
+    for batch in batches:
+        step.copy(batch)
+        step.compute()
+
+
+def traced(batches: Iterator[Batch], step: Step) -> None:
+    """Train as storebench trains."""
+    step_table(run_epoch(batches, step), step.losses(), warmup_steps=0)
+
+
+def untraced(batches: Iterator[Batch], step: Step) -> None:
+    """Train without a clock."""
+    clock, producer.time = producer.time, StoppedClock()  # type: ignore[assignment]
+    try:
+        run_untraced(batches, step)
+    finally:
+        producer.time = clock
+    step.losses()
+
+
+def seconds(
+    side: Callable[[Iterator[Batch], Step], None], loader: ProcessLoader, step: Step, case: Case, number: int
+) -> float:
+    """Return how long one side of a round takes."""
+    order = epoch_order(SAMPLES, seed=0, epoch=number)
+    plan = EpochPlan(epoch=number, batches=split_batches(order, BATCH, case.steps))
+    gc.collect()
+    start = time.perf_counter()
+    side(loader.epoch(plan), step)
+    return time.perf_counter() - start
+
+
+def measure(case: Case, loader: ProcessLoader, rounds: int) -> Comparison:
+    """Return traced over untraced time, paired by round."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # two threads wait for each other whenever somebody else uses a core
+    step = make_step(case.compute, MODELS["lenet"], (28, 28, 1), 10, "cpu")
+    times: dict[Callable[[Iterator[Batch], Step], None], list[float]] = {traced: [], untraced: []}
+    for number in range(-2, rounds):
+        sides = (traced, untraced) if number % 2 else (untraced, traced)
+        for side in sides:
+            taken = seconds(side, loader, step, case, number + 2)
+            if number >= 0:
+                times[side].append(taken)
+    return compare(times[untraced], times[traced], better=Better.LOWER)
+
+
+def words(comparison: Comparison) -> str:
+    """Say what the ratio and its interval mean for the limit of 1%."""
+    assert comparison.ratio is not None
+    assert comparison.low is not None
+    assert comparison.high is not None
+    if comparison.high < MOST:
+        meaning = "under 1%"
+    elif comparison.low > MOST:
+        meaning = "MORE THAN 1%"
+    else:
+        meaning = "not told from 1%: more rounds, or a quieter machine"
+    figures = f"{comparison.ratio:.4f} [{comparison.low:.4f}, {comparison.high:.4f}]"
+    return f"traced over untraced {figures}, {comparison.rounds} rounds: {meaning}"
+
+
+def main() -> int:
+    """Measure every case and print the ratios."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--rounds", type=int, help="rounds of each case")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    arguments = parser.parse_args()
+    too_much = False
+    with tempfile.TemporaryDirectory() as folder:
+        spec = DatasetSpec(name="mnist", limit=SAMPLES, synthetic=True)
+        backend = parse_backend("memory:native")
+        store = ensure_store(spec, backend, Path(folder), how=How(verify=False)).path
+        with ProcessLoader(LoadJob(store=store, backend=backend), workers=0) as loader:
+            loader.open()
+            for case in CASES:
+                if arguments.only in case.name:
+                    comparison = measure(case, loader, arguments.rounds or case.rounds)
+                    print(f"{case.name}: {words(comparison)}", flush=True)
+                    too_much |= comparison.low is not None and comparison.low > MOST
+    return int(too_much)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
