@@ -6,7 +6,6 @@ a benchmark without it is compared in seconds, and only with the same machine.
 
 import hashlib
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,7 +125,7 @@ def _replicates(
     seconds, relative = _rounds(benchmark, extra, where)
     counters = {name: value for name, value in extra.get("counters", {}).items() if value is not None}
     if not one_process:
-        seconds, relative = _middle(seconds), _middle(relative)
+        seconds, relative = _lower_quartile(seconds), _lower_quartile(relative)
     return [
         Replicate(
             number=position if one_process else number,
@@ -138,8 +137,13 @@ def _replicates(
     ]
 
 
-def _middle(values: Sequence[float]) -> list[float]:
-    return [statistics.median(values)] if values else []
+def _lower_quartile(values: Sequence[float]) -> list[float]:
+    """Return the one figure that stands for a session's rounds, or none of none.
+
+    What disturbs a round makes it longer, never shorter, so the lower quartile repeats better
+    than the median; the shortest alone would hang on one lucky round.
+    """
+    return [sorted(values)[(len(values) - 1) // 4]] if values else []
 
 
 def _rounds(

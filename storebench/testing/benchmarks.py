@@ -121,10 +121,13 @@ class _Rounds:
             )
 
     def beside(self) -> list[float]:
-        """Return each round's calibration: the mean of the one before it and the one after it."""
+        """Return each round's calibration: the smaller of the one before it and the one after it.
+
+        An interruption can only make a calibration longer, and would make the round look fast.
+        """
         last = self._measurement.calibrate()
         after = [*self.calibrations[1:], last]
-        return [(first + second) / 2 for first, second in zip(self.calibrations, after, strict=True)]
+        return [min(pair) for pair in zip(self.calibrations, after, strict=True)]
 
     def counters(self) -> dict[str, float]:
         """Return the median of each counter over the rounds; device bytes only of verified cold ones."""
