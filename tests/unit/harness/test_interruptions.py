@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import time
@@ -171,4 +170,3 @@ def test_every_round_runs_each_cell_once_in_a_seeded_order_of_its_own() -> None:
 def test_a_process_of_its_own_runs_every_replicate(six: tuple[Path, list[dict[str, Any]]]) -> None:
     started_at = [one["started_utc"] for one in six[1]]
     assert len(set(started_at)) == len(started_at)
-    assert os.getpid()

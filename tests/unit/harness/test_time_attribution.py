@@ -12,8 +12,10 @@ from harness_tools import Bench, only_record, scenario, steps_of
 from planted_plugin import SLEEP_S
 from torch import nn
 
+from storebench.formats.registry import open_reader
+from storebench.loading.order import epoch_order
 from storebench.results import Cell, Record
-from storebench.training.models import MODELS, ModelSpec, Shape, tiny
+from storebench.training.models import MODELS, ModelSpec, Network, Shape, tiny
 
 STEPS, BATCH = 12, 8
 SMALL_NS = SLEEP_S * 1e9 / 2
@@ -124,12 +126,20 @@ def test_the_null_backend_fetches_nothing_and_is_the_fastest(bench: Bench, run_f
     assert record.samples_per_s > lmdb.samples_per_s
 
 
-def test_a_warmed_up_network_has_learned_nothing(bench: Bench, run_folder: Path) -> None:
-    # The first loss must be that of the initial weights: the warm-up runs backward but never steps.
-    cell = small_cell("memory:native", max_steps=1)
+def test_the_first_loss_is_that_of_the_initial_weights_so_the_warm_up_learned_nothing(
+    bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell("memory:native", max_steps=1, seed=5)
     record = only_record(cell, bench.stores, run_folder)
+    assert (record.steps, record.samples) == (1, BATCH)
     torch.manual_seed(cell.seed)
+    network = Network(MODELS["tiny"], (28, 28, 1), 10)
+    first = epoch_order(STEPS * BATCH, seed=cell.seed, epoch=0)[:BATCH]
+    pixels = np.empty((BATCH, 28, 28, 1), dtype=np.uint8)
+    [store] = bench.stores.glob(f"mnist-train-limit{STEPS * BATCH}-synthetic/memory+raw")
+    with open_reader(store) as reader:
+        reader.fetch_into(first, pixels)
+        labels = torch.from_numpy(reader.labels[first])
+    expected = nn.functional.cross_entropy(network(torch.from_numpy(pixels)), labels)
     assert record.loss is not None
-    assert record.loss.first == record.loss.last
-    assert record.steps == 1
-    assert record.samples == BATCH
+    assert record.loss.first == pytest.approx(expected.item(), rel=1e-6)
