@@ -240,23 +240,17 @@ class LaneLoader(Loader):
     def _from_lanes(self, requests: list[BatchRequest]) -> Iterator[Batch]:
         self._abandon()
         epoch = self._epoch = object()
-        try:
-            for number, lane in enumerate(self._lanes):
-                lane.begin(requests[number :: len(self._lanes)])
-            for lane in itertools.islice(itertools.cycle(self._lanes), len(requests)):
-                yield lane.take()
-                if self._epoch is not epoch:
-                    raise RuntimeError(
-                        "the loader was closed, or began another epoch, in the middle of this one"
-                    )
-                # Being asked for the next batch means that the loop has done with this one.
-                lane.release()
-        finally:
-            if self._epoch is epoch:
-                self._abandon()
+        for number, lane in enumerate(self._lanes):
+            lane.begin(requests[number :: len(self._lanes)])
+        for lane in itertools.islice(itertools.cycle(self._lanes), len(requests)):
+            yield lane.take()
+            if self._epoch is not epoch:
+                raise RuntimeError("this epoch was left: the loader was closed, or has begun another one")
+            # Being asked for the next batch means that the loop has done with this one.
+            lane.release()
 
     def _abandon(self) -> None:
-        """Leave the epoch that is being served, if there is one."""
+        """Leave what an earlier epoch has not served; its producers stop by themselves after a few batches."""
         self._epoch = None
         for lane in self._lanes:
             lane.abandon()

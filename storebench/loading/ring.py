@@ -206,9 +206,8 @@ class RingLoader(LaneLoader):
 def _work(job: LoadJob, worker: int, file: int, connection: Connection, parents: Connection) -> None:
     """Run in the worker process until the loop says stop, or has gone."""
     parents.close()  # or this process would keep its own connection open when the loop's process dies
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C goes to the whole group; the loop decides what it means
+    # Ctrl-C goes to the whole group of processes; the loop decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # as in the DataLoader's workers; a pool of threads does not survive a fork
     memory = RingMemory(file)
     slots = Slots([functools.partial(memory.slot, number) for number in range(SLOTS)])

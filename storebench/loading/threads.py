@@ -56,9 +56,8 @@ class ThreadLoader(LaneLoader):
     from it only reads, and a copy for each thread would be a copy of the dataset.
     """
 
-    asks_at_once = (
-        False  # within one process formats need not expect that (LMDB opens a file once and shares it)
-    )
+    # Within one process formats need not expect that: LMDB opens a file once and shares it.
+    asks_at_once = False
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)

@@ -161,14 +161,14 @@ class TestEveryLoader:
             assert {one.notes["snapshot"] for one in opened} == {"hard links"}
 
     def test_the_ready_made_batch(self, kind: type[Loader], workers: int, make_job: MakeJob) -> None:
-        """It keeps its pixels when larger batches are asked for later, and smaller ones again."""
+        """It keeps its pixels whatever sizes are asked for later, within an epoch and between two."""
         with kind(make_job("null"), workers=workers) as loader:
             loader.open()
-            for size in (2, 9, 4):
-                batches = [np.arange(size, dtype=np.int64)] * 9
-                for batch in drained(loader, EpochPlan(epoch=0, batches=batches)):
-                    assert batch.pixels.shape == (size, *SHAPE)
-                    assert (batch.pixels == 128).all()
+            for sizes in ([2] * 9, [2] * 5 + [9] * 9, [4] * 9):
+                batches = [np.arange(size, dtype=np.int64) for size in sizes]
+                served = drained(loader, EpochPlan(epoch=0, batches=batches))
+                assert [batch.pixels.shape for batch in served] == [(size, *SHAPE) for size in sizes]
+                assert all((batch.pixels == 128).all() for batch in served)
 
     @pytest.mark.usefixtures("odd")
     def test_each_producer_is_told_its_share_and_asked_for_no_other(
@@ -327,7 +327,7 @@ class TestMakingBatchesAhead:
             next(left)
             batches = loader.epoch(make_plan(1))
             served = [copied(next(batches))]
-            with pytest.raises(RuntimeError, match="another epoch"):
+            with pytest.raises(RuntimeError, match="has begun another"):
                 next(left)
             served.extend(copied(batch) for batch in batches)
             assert_served(served, make_plan(1), store_of("lmdb"))
