@@ -27,7 +27,7 @@ BATCH_BYTES = 16 << 20
 BATCH_SAMPLES = 1024
 THREADS = 4
 
-MAPPED_BYTES = 512 << 20
+MAPPED_BYTES = 128 << 20
 """A reader that has mapped more than this since it was opened is opened anew, which lets go of it."""
 
 

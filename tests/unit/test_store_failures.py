@@ -255,12 +255,12 @@ from storebench.convert import How, convert
 from storebench.formats import parse_backend
 
 @contextlib.contextmanager
-def slow_disk(title):
-    yield lambda done, total: time.sleep(0.02)
+def disk_that_stalls(title):
+    yield lambda done, total: time.sleep(3 if done < 30 else 0)
 
 if __name__ == "__main__":
     dataset = ProcessIds(count=int(sys.argv[2]), shape=(256, 256, 3))
-    how = How(processes=4, progress=slow_disk)
+    how = How(processes=4, progress=disk_that_stalls)
     convert(dataset, SPEC, parse_backend(sys.argv[1]), Path("stores"), how=how)
 """
 
@@ -276,10 +276,11 @@ def test_memory_does_not_grow_with_the_dataset(backend: str, tmp_path: Path) -> 
 
 def peak_memory(script: Path, backend: str, count: int) -> int:
     """Return the most that a process and its children had resident at one moment, in bytes."""
+    search = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, str(script), backend, str(count)],
         cwd=script.parent,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": search},
     )
     peak = 0
     while process.poll() is None:
