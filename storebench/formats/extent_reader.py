@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.direct_io import DirectFile, Offsets
-from storebench.formats.planned_reads import OPTIONS_HELP, Locate, PlannedReads, ReadPolicy
+from storebench.formats.planned_reads import Locate, PlannedReads
+from storebench.formats.read_policy import OPTIONS_HELP, ReadPolicy
 from storebench.formats.support import damaged, out_of_range
 from storebench.manifest import Manifest
 

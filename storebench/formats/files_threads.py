@@ -12,9 +12,10 @@ from typing import ClassVar
 import numpy as np
 
 from storebench.codecs import get_codec
-from storebench.errors import CorruptDataError, UsageError
+from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.files import FilesReader
+from storebench.formats.read_policy import number
 from storebench.formats.support import checked, damaged
 from storebench.manifest import Manifest
 
@@ -31,8 +32,8 @@ class FilesThreadsReader(FilesReader):
 
     def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
         super().__init__(store, manifest, options)
-        self._threads = _number(options, "threads", len(os.sched_getaffinity(0)), least=1)
-        self._ahead_files = _number(options, "ahead", AHEAD_FILES)
+        self._threads = number(options, "threads", len(os.sched_getaffinity(0)), least=1)
+        self._ahead_files = number(options, "ahead", AHEAD_FILES)
         self._codec = get_codec(manifest.codec)
         self.payload_codec = "raw"
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(self._threads, "storebench-files")
@@ -81,10 +82,10 @@ class FilesThreadsReader(FilesReader):
             self._pool.shutdown()
             self._pool = None
 
-    def ask_for(self, number: int) -> None:
+    def ask_for(self, sample: int) -> None:
         """Start reading one file into the page cache; whoever reads it finds what is wrong with it."""
         with contextlib.suppress(OSError):
-            handle = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+            handle = os.open(self.path(sample), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
             finally:
@@ -93,13 +94,13 @@ class FilesThreadsReader(FilesReader):
     def _some(self, numbers: list[int], images: Batch) -> int:
         """Read and decode files one after the other; return the nanoseconds of decoding."""
         decoding = 0
-        for number, image in zip(numbers, images, strict=True):
-            payload = self._read(number)
+        for sample, image in zip(numbers, images, strict=True):
+            payload = self._read(sample)
             start = time.perf_counter_ns()
             try:
                 self._codec.decode_into(payload, image)
             except CorruptDataError as error:
-                raise damaged(f"sample {number}: {error.what}", Path(self.path(number))) from error
+                raise damaged(f"sample {sample}: {error.what}", Path(self.path(sample))) from error
             decoding += time.perf_counter_ns() - start
         return decoding
 
@@ -131,15 +132,8 @@ class _Ahead:
         self._thread.join()
 
     def _work(self) -> None:
-        for number in self._numbers:
+        for sample in self._numbers:
             self._room.acquire()
             if self._stopped:
                 return
-            self._reader.ask_for(number)
-
-
-def _number(options: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
-    value = options.get(name, str(default))
-    if not value.isdecimal() or int(value) < least:
-        raise UsageError(f"{name} is a number from {least} on, not {value!r}")
-    return int(value)
+            self._reader.ask_for(sample)

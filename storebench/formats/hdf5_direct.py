@@ -19,7 +19,7 @@ from storebench.formats.base import Batch, Indices
 from storebench.formats.direct_io import Offsets
 from storebench.formats.extent_reader import ExtentReader, locator
 from storebench.formats.hdf5 import DATA_FILE, Hdf5GetReader
-from storebench.formats.planned_reads import OPTIONS_HELP, ReadPolicy
+from storebench.formats.read_policy import OPTIONS_HELP, ReadPolicy
 from storebench.formats.support import checked_labels, damaged
 from storebench.manifest import Manifest
 

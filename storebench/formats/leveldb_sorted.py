@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 import plyvel
 
-from storebench.errors import UsageError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.keyvalue import Value, make_key
 from storebench.formats.leveldb import LevelDbGetReader
+from storebench.formats.read_policy import number
 from storebench.formats.support import batch_bytes, checked, damaged
 from storebench.manifest import Manifest
 
@@ -25,10 +25,7 @@ class LevelDbSortedReader(LevelDbGetReader):
     }
 
     def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
-        value = options.get("window_mib", str(WINDOW_MIB))
-        if not value.isdecimal() or not int(value):
-            raise UsageError(f"window_mib is a number from 1 on, not {value!r}")
-        self._window_bytes = int(value) << 20
+        self._window_bytes = number(options, "window_mib", WINDOW_MIB, least=1) << 20
         self._iterator: Any = None
         self._held: dict[int, bytes] = {}
         self._coming: Iterator[Indices] = iter(())
@@ -38,10 +35,10 @@ class LevelDbSortedReader(LevelDbGetReader):
     def fetch(self, indices: Indices) -> list[bytes]:
         """Return the payloads of `indices`."""
         numbers = checked(indices, self.manifest.count)
-        missing = [number for number in numbers if number not in self._held]
+        missing = [sample for sample in numbers if sample not in self._held]
         if missing:
             self._load_window(indices, numbers)
-        return [self._held[number] for number in numbers]
+        return [self._held[sample] for sample in numbers]
 
     def fetch_into(self, indices: Indices, out: Batch) -> int:
         """Copy raw pixels of `indices` into `out`."""
@@ -99,13 +96,13 @@ class LevelDbSortedReader(LevelDbGetReader):
 
     def _walk(self, numbers: list[int]) -> None:
         iterator, last = self._iterator, -2
-        for number in numbers:
-            key = make_key(number)
-            if number == last + 1:
+        for sample in numbers:
+            key = make_key(sample)
+            if sample == last + 1:
                 iterator.next()
             else:
                 iterator.seek(key)
             if not iterator.valid() or iterator.key() != key:
-                raise damaged(f"sample {number} is missing", self.store)
-            self._held[number] = iterator.value()
-            last = number
+                raise damaged(f"sample {sample} is missing", self.store)
+            self._held[sample] = iterator.value()
+            last = sample

@@ -16,7 +16,7 @@ from storebench.formats.lmdb_index import DATA_FILE, PageIndex, open_index
 from storebench.formats.lmdb_pages import transactions
 from storebench.formats.lmdb_walk import TreeWalk
 from storebench.formats.memory_shared import gather, store_tag
-from storebench.formats.planned_reads import OPTIONS_HELP, switch
+from storebench.formats.read_policy import OPTIONS_HELP, switch
 from storebench.formats.shared_pixels import Pixels, SharedPixels
 from storebench.formats.support import checked_labels, damaged
 from storebench.manifest import Manifest

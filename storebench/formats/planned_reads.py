@@ -12,13 +12,13 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from storebench.errors import StorebenchError, UsageError
+from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
 from storebench.formats.direct_io import (
     NO_PIECES,
@@ -30,6 +30,7 @@ from storebench.formats.direct_io import (
     Rows,
     merge,
 )
+from storebench.formats.read_policy import ReadPolicy
 from storebench.formats.turns import Turns
 
 MIN_UNIT_BYTES = 4 << 20
@@ -41,56 +42,8 @@ _MOST_PAGES = 1 << 20
 _MAP_BYTES = 16 << 20
 _BELIEVED_S, _BELIEVED_TIMES = 0.5, 20
 
-OPTIONS_HELP = {
-    "dio": "on (default): cold data is read explicitly; off: it is left to page faults of the mapping",
-    "coal": "on (default): several batches a window, close samples in one read; off: one read a sample",
-    "window_mib": "how far to read ahead of the loop, in MiB (default 64)",
-    "sweep_mib": "small samples that lie in this many MiB are read in one pass (default 256)",
-    "gap_kib": "read through gaps of this many KiB rather than asking twice (default 8)",
-    "stag": "off (default) or how many processes may read one file at a time; the others wait their turn",
-}
-
 Locate = Callable[[Indices], tuple[Offsets, Offsets]]
 """Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadPolicy:
-    """How a file is read; see `OPTIONS_HELP`."""
-
-    explicit: bool = True
-    merged: bool = True
-    window_bytes: int = 64 << 20
-    sweep_bytes: int = 256 << 20
-    gap_bytes: int = 8 << 10
-    at_a_time: int = 0
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "ReadPolicy":
-        """Read the options that `OPTIONS_HELP` names; others are left alone."""
-        return cls(
-            explicit=switch(options, "dio", default=True),
-            merged=switch(options, "coal", default=True),
-            window_bytes=_number(options, "window_mib", 64, least=4) << 20,
-            sweep_bytes=_number(options, "sweep_mib", 256) << 20,
-            gap_bytes=_number(options, "gap_kib", 8) << 10,
-            at_a_time=0 if options.get("stag", "off") == "off" else _number(options, "stag", 1, least=1),
-        )
-
-
-def switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return whether an option is on."""
-    value = options.get(name, "on" if default else "off")
-    if value not in ("on", "off"):
-        raise UsageError(f"{name} is on or off, not {value!r}")
-    return value == "on"
-
-
-def _number(options: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
-    value = options.get(name, str(default))
-    if not value.isdecimal() or int(value) < least:
-        raise UsageError(f"{name} is a number from {least} on, not {value!r}")
-    return int(value)
 
 
 @dataclass(kw_only=True)
