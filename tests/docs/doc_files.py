@@ -11,7 +11,7 @@ DOCUMENTS = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob(
 PLUGIN_GUIDE = "adding-a-format.md"
 """Its blocks are the files of a plugin, and its commands need that: test_adding_a_format.py runs both."""
 
-SHELL = ("", "sh", "bash", "shell", "console")
+SHELL = ("", "sh", "bash", "shell", "console", "yaml")
 PROGRAMS = ("storebench", "make")
 
 _FENCE = re.compile(
@@ -76,7 +76,7 @@ def commands(document: Path) -> list[Command]:
 def _commands(fence: Fence) -> Iterator[Command]:
     body = re.sub(r"\\\n\s*", lambda found: " " * len(found[0]), fence.text)
     for number, line in enumerate(body.splitlines()):
-        for part in re.split(r"&&|;(?!;)|\|\|", line.strip().removeprefix("$ ")):
+        for part in re.split(r"&&|;(?!;)|\|\|", line.strip().removeprefix("$ ").removeprefix("- ")):
             words = _words(part)
             if words:
                 yield Command(document=fence.document, line=fence.line + number, words=words)

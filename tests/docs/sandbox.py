@@ -1,11 +1,12 @@
 """A folder in which the documents' commands run in miniature: small real files, a small store, a small run."""
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
@@ -57,27 +58,27 @@ class Sandbox:
         A run's folder, with one replicate of one cell.
     store
         A store.
-    done
-        Commands that ran and succeeded.
+    shown
+        Commands of documents that were run already.
+    numbers
+        The numbers of the next runs.
     """
 
     root: Path
     env: Mapping[str, str]
     results: Path = Path("runs/small")
     store: Path = Path("stores/mnist-train-limit32/lmdb+raw")
-    done: set[tuple[str, ...]] = field(default_factory=set)
+    shown: set[tuple[str, ...]] = field(default_factory=set)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self, *words: str) -> None:
-        """Run ``storebench WORDS`` in this process, once."""
-        if words in self.done:
-            return
+        """Run ``storebench WORDS`` in this process."""
         with contextlib.chdir(self.root), mock.patch.object(runner, "_fresh_process", _forked_process):
             result = CliRunner(env=self.env).invoke(app, list(words))
         allowed = (EXIT_OK, EXIT_INCONCLUSIVE) if words[0] == "check" else (EXIT_OK,)
         assert result.exit_code in allowed, (
             f"storebench {' '.join(words)}\n{result.output}\n{result.exception!r}"
         )
-        self.done.add(words)
 
     def inside(self, words: Sequence[str]) -> list[str]:
         """Return the words with every absolute path, and every folder of images, put into the sandbox."""
@@ -92,9 +93,13 @@ class Sandbox:
         (self.root / path).write_text(MINIATURE.format(name=name))
         return str(path)
 
-    def interrupted(self, folder: str) -> None:
+    def with_fresh_out(self, words: Sequence[str]) -> list[str]:
+        """Return the words with a folder for the run that no other command has used."""
+        return [*without(words, "--out"), "--out", f"runs/{next(self.numbers)}"]
+
+    def interrupted(self, scenario: str, folder: str) -> None:
         """Leave in `folder` what a killed run left: everything but its records."""
-        shutil.copytree(self.root / self.results, self.root / folder, dirs_exist_ok=True)
+        self.run("bench", scenario, "--out", folder)
         (self.root / folder / "records.jsonl").unlink()
 
 
@@ -137,7 +142,7 @@ def _run(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
     backends = positional(words)
     assert [parse_backend(backend) for backend in backends]
     words = [word for word in words if word not in backends[1:]]
-    return [[*sandbox.inside(words), *SMALL_RUN]]
+    return [[*sandbox.with_fresh_out(sandbox.inside(words)), *SMALL_RUN]]
 
 
 def _convert(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
@@ -145,18 +150,19 @@ def _convert(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
 
 
 def _bench(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
-    """Plan the real scenario, then run a miniature in its place."""
-    words = sandbox.inside(words)
+    """Plan the real scenario, then run a miniature in its place. Another revision (--against) is not checked out."""
+    words = without(sandbox.inside(words), "--against")
     [scenario] = positional(words)
     if not (sandbox.root / scenario).is_file():
         words[words.index(scenario)] = scenario = sandbox.miniature(Path(scenario).stem)
     planned = [word for word in words if word not in ("--resume", "--dry-run", "--drop-caches")]
     if "--dry-run" in words:
         return [[*planned, "--dry-run"]]
-    if "--resume" in words:
-        sandbox.interrupted(words[words.index("--out") + 1])
     small = without(words, "--only", "--replicates")
-    small[small.index(scenario)] = sandbox.miniature(Path(scenario).stem)
+    small[small.index(scenario)] = miniature = sandbox.miniature(Path(scenario).stem)
+    small = sandbox.with_fresh_out(small)
+    if "--resume" in words:
+        sandbox.interrupted(miniature, small[-1])
     return [[*planned, "--dry-run"], [word for word in small if word != "--drop-caches"]]
 
 
@@ -215,7 +221,10 @@ PLANS: dict[str, Callable[[Sandbox, list[str]], list[list[str]]]] = {
 
 
 def in_miniature(sandbox: Sandbox, words: Sequence[str]) -> list[list[str]]:
-    """Return what to run for a document's ``storebench WORDS``; nothing where it is only parsed."""
+    """Return what to run for a document's ``storebench WORDS``; nothing where it is only parsed, or was run before."""
+    if tuple(words) in sandbox.shown:
+        return []
+    sandbox.shown.add(tuple(words))
     if words[0].startswith("-"):
         return [list(words)]
     return PLANS[words[0]](sandbox, list(words)) if words[0] in PLANS else []

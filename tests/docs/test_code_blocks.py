@@ -11,6 +11,7 @@ import pytest
 from doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences, name_of
 from sandbox import Sandbox
 
+from storebench.check.policy import Policy, load_policy
 from storebench.scenario import load_scenario
 
 REFERENCE = ROOT / "results" / "reference"
@@ -49,11 +50,13 @@ def test_python_blocks_run(document: Path, sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("fence", _in("toml"), ids=_name)
 def test_toml_blocks_are_valid(fence: Fence, tmp_path: Path) -> None:
-    raw = tomllib.loads(fence.text)
-    if "matrix" in raw:
-        path = tmp_path / "scenario.toml"
-        path.write_text(fence.text)
+    path = tmp_path / "block.toml"
+    path.write_text(fence.text)
+    keys = set(tomllib.loads(fence.text))
+    if "matrix" in keys:
         assert load_scenario(path).cells()
+    elif keys & set(Policy.model_fields):
+        load_policy(path)
 
 
 @pytest.mark.parametrize("fence", _in("json"), ids=_name)
