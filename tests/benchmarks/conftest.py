@@ -18,7 +18,7 @@ from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.probes.environment import environment
 from storebench.stores import Store
-from storebench.testing.benchmarks import Measurement, measure
+from storebench.testing.benchmarks import Measurement, measure, settle_allocator
 
 PLANT_ENV = "STOREBENCH_PLANT"
 """``CELL_ID=FACTOR[,CELL_ID=FACTOR]``: makes those cells slower, for the gate's own test."""
@@ -28,8 +28,9 @@ _MEMORY_NEEDED = 256 << 20
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread: whether a second core is free just now is not the code's doing."""
+def steady_process() -> Iterator[None]:
+    """Let torch compute in one thread, as a second core may or may not be free; keep freed memory."""
+    settle_allocator()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

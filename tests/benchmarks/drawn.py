@@ -1,6 +1,7 @@
 """Seeded images in memory for the benchmarks."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +19,9 @@ LARGE_SAMPLES = 64
 class DrawnDataset(Dataset):
     """A dataset whose samples are in memory, so that conversions are timed without drawing or decoding them."""
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._info = dataset.info
-        self._samples = [dataset.sample(index) for index in range(len(dataset))]
+    def __init__(self, info: DatasetInfo, samples: list[tuple[Image, int]]) -> None:
+        self._info = info
+        self._samples = samples
 
     @property
     def info(self) -> DatasetInfo:
@@ -29,13 +30,19 @@ class DrawnDataset(Dataset):
     def sample(self, index: int) -> tuple[Image, int]:
         return self._samples[index]
 
+    def first(self, count: int) -> "DrawnDataset":
+        fingerprint = f"{self._info.fingerprint}-first{count}"
+        info = dataclasses.replace(self._info, count=count, fingerprint=fingerprint)
+        return DrawnDataset(info, self._samples[:count])
+
     def pixels(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return np.stack([image for image, _ in self._samples])
 
 
 def draw(name: str, count: int) -> DrawnDataset:
     """Draw the seeded stand-in: equal on every machine, so that a baseline means something elsewhere."""
-    return DrawnDataset(open_dataset(DatasetSpec(name=name, limit=count, synthetic=True)))
+    dataset = open_dataset(DatasetSpec(name=name, limit=count, synthetic=True))
+    return DrawnDataset(dataset.info, [dataset.sample(index) for index in range(len(dataset))])
 
 
 @contextlib.contextmanager

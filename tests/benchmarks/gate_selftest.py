@@ -9,7 +9,7 @@ and the training step (the planted cell spins after its work, so a planted
 session is a real run of the slower thing).
 
 What is simulated: a suite comparison draws its sessions without replacement
-from those pools (six for the baseline, six for the contender, and six more
+from those pools (five for the baseline, five for the contender, and five more
 where a second run has to confirm), and a contender with one planted cell is
 plain sessions whose one cell comes from planted sessions. Sessions are drawn at
 random, so a drift of the machine over the minutes of the collection is spread
@@ -47,7 +47,7 @@ PLANTED = (
     "convert/hdf5+raw",
     "train/cifar10_quick",
 )
-SESSIONS_A_SIDE = 6
+SESSIONS_A_SIDE = 5
 COMPARISONS = 40
 TRIALS = 20
 BUSY = """
@@ -281,7 +281,7 @@ def main() -> int:
     parser.add_argument(
         "--pool", type=Path, default=Path("runs/gate-selftest"), help="where sessions are kept"
     )
-    parser.add_argument("--sessions", type=int, default=18, help="sessions of each plain kind")
+    parser.add_argument("--sessions", type=int, default=15, help="sessions of each plain kind")
     parser.add_argument("--real", type=int, default=1, help="comparisons of each kind that really run")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -17,6 +17,7 @@ from storebench.testing.benchmarks import BATCH, Measurement, gather, gather_in_
 from storebench.training.models import get_model
 from storebench.training.steps import CpuStep, make_step
 
+EPOCHS = 8
 BACKEND = "memory:python"
 """A loader's benchmark should measure the loader: nothing is read from a file, nothing is decoded."""
 
@@ -41,8 +42,8 @@ def test_loader(measured: Callable[[Measurement], None], loader: tuple[Loader, S
         measured(
             Measurement(
                 cell_id=f"loader/processes/workers-{opened.workers}",
-                target=lambda: sum(len(batch.indices) for batch in opened.epoch(plan)),
-                samples=count,
+                target=lambda: sum(len(batch.indices) for _ in range(EPOCHS) for batch in opened.epoch(plan)),
+                samples=EPOCHS * count,
                 calibration="gather" if not opened.workers else f"gather in {opened.workers} processes",
                 calibrate=calibrate if opened.workers else gather(shape, count),
                 samples_of=store.manifest.samples_digest,
