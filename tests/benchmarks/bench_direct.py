@@ -8,7 +8,8 @@ figures of one round; medians over the rounds, with a bootstrap interval of 95%.
     python -m tests.benchmarks.bench_direct [--quick] [--stores FOLDER] [--rounds N] [--only PART] [--realtime]
 
 Stores that are not there are converted first. On a machine that others work on,
-``--realtime`` (as root) lets every replicate, ceilings included, go before them.
+``--realtime`` (as root) lets every replicate, ceilings included, go before them. It
+may put the threads of one process on one core: not for comparing numbers of threads.
 """
 
 import argparse
