@@ -79,18 +79,18 @@ def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Ben
     bench_it = ("bench", path, "--stores", bench.stores, "--out", run)
     with started(bench, *bench_it) as process:
         wait_for(lambda: lines(run) >= 2)
-        # Into the next cell: its records must not be there, and its process must not live on.
-        [cell] = wait_for(lambda: psutil.Process(process.pid).children())
+        wait_for(lambda: psutil.Process(process.pid).children())  # into the next cell
         process.kill()
         process.wait()
-    wait_for(lambda: not cell.is_running() or cell.status() == psutil.STATUS_ZOMBIE, 20)
     before = (run / RECORDS_NAME).read_bytes()
-    assert 2 <= sum(tally(run).values()) < 8
+    whole = sum(tally(run).values()) // 2
+    assert 1 <= whole < 4
     with (run / RECORDS_NAME).open("ab") as file:
         file.write(before.splitlines()[0][:200])  # as a machine that lost power might leave it
 
     done = bench.cli(*bench_it, "--resume", "--json")
     assert done.returncode == 0, done.stderr
+    assert f"[1/{4 - whole}]" in done.stderr  # what is finished is not run again
     expected = [(b, r, e) for b in ("lmdb", "memory:native") for r in (0, 1) for e in (0, 1)]
     assert tally(run) == Counter(expected)
     assert len(json.loads(done.stdout)) == 8
@@ -101,29 +101,46 @@ def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Ben
 
     again = bench.cli(*bench_it, "--resume")
     assert again.returncode == 0, again.stderr
+    assert "[1/" not in again.stderr
     assert (run / RECORDS_NAME).read_bytes() == content
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_interrupted_it_says_so_ends_its_cell_and_leaves_no_half_record(
-    workers: str, bench: Bench, tmp_path: Path
-) -> None:
-    stores, run = tmp_path / "stores", tmp_path / "run"
-    arguments = ("run", "planted:patient", *SMALL, "--workers", workers, "--stores", stores, "--out", run)
-    with started(bench, *arguments) as process:
+@contextlib.contextmanager
+def busy_run(
+    bench: Bench, folder: Path, workers: int
+) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """Start a run whose cell is in the middle of a batch for a minute; give it and all processes below it."""
+    stores, run = folder / "stores", folder / "run"
+    options = (*SMALL, "--workers", str(workers), "--stores", stores, "--out", run)
+    with started(bench, "run", "planted:patient", *options) as process:
         wait_for(lambda: any(stores.glob("*/begun-*")))
         family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) >= 1 + int(workers)
+        assert len(family) >= 1 + workers
+        yield process, family
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_interrupted_it_says_so_ends_its_cell_and_leaves_no_half_record(
+    workers: int, bench: Bench, tmp_path: Path
+) -> None:
+    with busy_run(bench, tmp_path, workers) as (process, family):
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert stdout == ""
-    assert "interrupted" in stderr.splitlines()[-1]
-    assert "Traceback" not in stderr
-    gone, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive, alive
-    assert len(gone) == len(family)
-    assert lines(run) == 0
+        assert process.returncode == 130
+        assert stdout == ""
+        assert "interrupted" in stderr.splitlines()[-1]
+        assert "Traceback" not in stderr
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert not alive
+    assert lines(tmp_path / "run") == 0
+
+
+def test_a_cell_and_its_workers_do_not_outlive_a_runner_that_is_killed(bench: Bench, tmp_path: Path) -> None:
+    with busy_run(bench, tmp_path, workers=2) as (process, family):
+        process.kill()
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert not alive
+    assert lines(tmp_path / "run") == 0
 
 
 def test_cells_that_die_or_serve_wrong_samples_are_failed_records_and_the_others_go_on(
