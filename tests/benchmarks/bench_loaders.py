@@ -4,7 +4,9 @@
 
 All loaders of a backend are open at once and take turns epoch by epoch, so that
 a machine that slows down slows every one of them; each epoch is held against
-the epoch without workers of the same round. Medians over the rounds. A balanced
+the epoch without workers of the same round. Medians over the rounds; "best to
+best" compares the fastest epoch of each, which other people's work on the
+machine disturbs least. A balanced
 emulated step sleeps for as long as a batch takes without workers: an epoch with
 perfect overlap takes as long as the longer of the two, one without as long as both.
 """
@@ -75,17 +77,22 @@ def measure(job: LoadJob, samples: int, rounds: int) -> dict[Name, tuple[list[fl
 
 def report(title: str, samples: int, found: dict[Name, tuple[list[float], list[float]]]) -> None:
     print(f"\n{title}: {samples:,} samples, batches of {BATCH}")
-    print("  loader         samples/s   of no workers   [min-max]   balanced epoch, of no workers")
+    print(
+        "  loader         samples/s   of no workers   quartiles     best to best   balanced epoch, of no workers"
+    )
     for name, (drained, balanced) in found.items():
         ratios = [base / own for base, own in zip(found[BASE][0], drained, strict=True)]
         overlap = [own / base for base, own in zip(found[BASE][1], balanced, strict=True)]
         rate = samples / statistics.median(drained)
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        best = min(found[BASE][0]) / min(drained)
         print(
-            f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {statistics.median(ratios):>12.0%}"
-            f"   [{min(ratios):.0%}-{max(ratios):.0%}]   {statistics.median(overlap):>6.0%}"
+            f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {middle:>12.0%}   {low:>5.0%}-{high:<5.0%}"
+            f"   {best:>11.0%}   {statistics.median(overlap):>13.0%}"
         )
     doubled = [a / b for a, b in zip(found["processes", 2][0], found["ring", 2][0], strict=True)]
-    print(f"  ring 2 over processes 2: {statistics.median(doubled):.2f} times")
+    low, middle, high = statistics.quantiles(doubled, n=4)
+    print(f"  ring 2 over processes 2: {middle:.1f} times (quartiles {low:.1f}-{high:.1f})", flush=True)
 
 
 def main() -> None:
