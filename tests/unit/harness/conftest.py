@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness_tools import Bench, environment
-
-SIX = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
-SAMPLES = 200
+from harness_tools import SAMPLES, SIX, Bench, environment
 
 SIX_SCENARIO = f"""
 name = "six"

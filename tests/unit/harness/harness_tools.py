@@ -17,6 +17,10 @@ from storebench.results import Cell, Record
 from storebench.runner import Silent, prepare
 from storebench.scenario import Scenario, make_scenario
 
+SIX = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
+SAMPLES = 200
+"""Samples of MNIST that the six backends are run on."""
+
 CompletedText = subprocess.CompletedProcess[str]
 
 

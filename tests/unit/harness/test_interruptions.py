@@ -14,7 +14,7 @@ import psutil
 import pytest
 from harness_tools import Bench, scenario
 
-from storebench.results import RECORDS_NAME, read_records
+from storebench.records import RECORDS_NAME, read_records
 from storebench.runner import schedule
 
 SCENARIO = """

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SAMPLES, SIX
-from harness_tools import Bench, cell_records, only_record, scenario, steps_of
+from harness_tools import SAMPLES, SIX, Bench, cell_records, only_record, scenario, steps_of
 
 from storebench.loading.checks import order_digest
 from storebench.results import Record
