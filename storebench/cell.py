@@ -40,6 +40,7 @@ from storebench.probes.device_rate import device_rates
 from storebench.probes.environment import environment
 from storebench.probes.gather import gather_rate
 from storebench.probes.page_cache import Residency, cache_facts, evict, resident, warm
+from storebench.records import record_to_dict
 from storebench.results import (
     CacheFacts,
     CacheVerdict,
@@ -51,7 +52,6 @@ from storebench.results import (
     Record,
     Status,
     StoreFacts,
-    record_to_dict,
 )
 from storebench.stores import read_digest_table
 from storebench.training.evaluate import accuracy

@@ -26,18 +26,16 @@ from storebench.datasets import DatasetSpec, Origin
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, from_os_error
 from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest
-from storebench.results import (
+from storebench.records import (
     LOGS_DIR,
     RECORDS_NAME,
     RUN_NAME,
     STEPS_DIR,
-    Cell,
-    Record,
-    Status,
     append_record,
     read_records,
     record_from_dict,
 )
+from storebench.results import Cell, Record, Status
 from storebench.scenario import Scenario, cell_backend, cell_spec
 
 CELL_TIMEOUT_S = 6 * 3600.0

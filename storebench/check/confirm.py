@@ -13,7 +13,7 @@ from storebench.check.judge import CellResult, State, judge
 from storebench.check.policy import Policy
 from storebench.check.sides import PAIRING_NAME, Side, read_side
 from storebench.errors import IntegrityError, UsageError
-from storebench.results import RECORDS_NAME
+from storebench.records import RECORDS_NAME
 
 Say = Callable[[str], None]
 

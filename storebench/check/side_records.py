@@ -7,7 +7,8 @@ from pathlib import Path
 
 from storebench.check.sides import PAIRING_NAME, CellData, Replicate, Side, Where
 from storebench.errors import DataNotFoundError
-from storebench.results import CacheVerdict, Cell, Record, Status, read_records
+from storebench.records import read_records
+from storebench.results import CacheVerdict, Cell, Record, Status
 
 
 def side_of_records(path: Path) -> Side:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, IntegrityError, NotComparableError, StorebenchError
-from storebench.results import RECORDS_NAME
+from storebench.records import RECORDS_NAME
 
 BASELINE_NAME = "baseline.json"
 PAIRING_NAME = "against.json"

@@ -95,7 +95,7 @@ def _bench(
     drop_caches: bool,
     as_json: bool,
 ) -> None:
-    from storebench.results import read_records, record_to_dict
+    from storebench.records import read_records, record_to_dict
     from storebench.runner import Run, execute
 
     run = Run.resume(folder) if resume else Run.create(scenario, folder, cells)

@@ -87,7 +87,7 @@ def run(
         given = {key: value for key, value in matrix.items() if value is not None}
         records = _run(given, replicates, out, stores, drop_caches=drop_caches)
         if as_json:
-            from storebench.results import record_to_dict
+            from storebench.records import record_to_dict
 
             print(json.dumps([record_to_dict(record) for record in records], indent=2))
         _leave(records)

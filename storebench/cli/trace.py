@@ -16,7 +16,7 @@ def trace(
 ) -> None:
     """Write the timeline of one epoch in Chrome's trace format; open it at ui.perfetto.dev."""
     with exit_codes():
-        from storebench.results import read_records
+        from storebench.records import read_records
         from storebench.timeline import choose_record, trace_events
 
         record = choose_record(read_records(run), cell)

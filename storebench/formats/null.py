@@ -52,7 +52,7 @@ class NullFormat(Format):
         """Return the only way in."""
         return {"ready": ReaderInfo(reader=NullReader, summary="hand out the same batch again and again")}
 
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:  # noqa: ARG002 - whatever it is
         """Refuse: there is nothing to write."""
         raise UsageError(
             "the backend null stores nothing", where=folder, hint="It is only for 'run' and 'bench'."

@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from storebench.errors import DataNotFoundError, UsageError
+from storebench.records import RECORDS_NAME, read_records
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, to_frame
 from storebench.report.intervals import Ratio, ratios
-from storebench.results import RECORDS_NAME, read_records
 
 Paths = str | Path | Sequence[str | Path]
 

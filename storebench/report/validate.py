@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import StorebenchError
+from storebench.records import record_from_dict
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.findings import Finding, Kind, check_record, finding, record_name
 from storebench.report.intervals import Ratio, Round, ratio
 from storebench.report.labels import with_interval
-from storebench.results import Record, Status, record_from_dict
+from storebench.results import Record, Status
 
 _COMPUTE_HEADROOM = 1.15
 """The null cell runs once a round like any other: the interval of the ratio must lie above this."""

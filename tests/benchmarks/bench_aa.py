@@ -16,7 +16,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from storebench.results import Cell, Record, Status, read_records
+from storebench.records import read_records
+from storebench.results import Cell, Record, Status
 from storebench.stats import Comparison, Verdict, compare, corrected
 from storebench.units import Better
 

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
-from storebench.results import (
+from storebench.records import (
     RECORDS_NAME,
+    append_record,
+    json_schema,
+    read_records,
+    record_from_dict,
+    record_to_dict,
+)
+from storebench.results import (
     CacheFacts,
     CacheVerdict,
     Cell,
@@ -22,11 +29,6 @@ from storebench.results import (
     Percentiles,
     Record,
     Status,
-    append_record,
-    json_schema,
-    read_records,
-    record_from_dict,
-    record_to_dict,
 )
 
 ISSUE_NAMES = {

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from storebench.check.side_benchmarks import EXTRA_VERSION, FAILED_KEY
+from storebench.records import append_record
 from storebench.results import (
     CacheFacts,
     CacheVerdict,
@@ -19,7 +20,6 @@ from storebench.results import (
     Record,
     Status,
     StoreFacts,
-    append_record,
 )
 
 HERE = {"key": "here", "match": {"cpu": "planted", "kernel": "6.8"}}

@@ -11,7 +11,7 @@ from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
 from storebench.check.sides import read_side
 from storebench.errors import OutputError, UsageError
-from storebench.results import read_records
+from storebench.records import read_records
 from storebench.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[3]

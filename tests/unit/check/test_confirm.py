@@ -13,7 +13,7 @@ from storebench.check.confirm import How, confirm
 from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
 from storebench.check.sides import read_side
-from storebench.results import read_records
+from storebench.records import read_records
 from storebench.runner import Run, execute
 from storebench.scenario import Scenario
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from storebench.records import STEPS_DIR, append_record
 from storebench.results import (
-    STEPS_DIR,
     CacheFacts,
     CacheVerdict,
     Ceilings,
@@ -21,7 +21,6 @@ from storebench.results import (
     Percentiles,
     Record,
     StoreFacts,
-    append_record,
 )
 
 FORMATS = {
