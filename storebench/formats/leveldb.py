@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import plyvel
 
 from storebench.codecs import Payload
@@ -71,18 +73,29 @@ class LevelDbGetReader(KeyValueReader):
         self._db: Any = None
         self._snapshot = Snapshot("leveldb", self.store, linked=self._is_table)
         try:
-            self._db = plyvel.DB(
-                str(self._snapshot.folder),
-                create_if_missing=False,
-                compression=None,
-                max_file_size=TABLE_BYTES,
-                max_open_files=OPEN_FILES,
-            )
+            self._db = self._connect()
         except plyvel.Error as error:
             self._snapshot.remove()
             raise damaged(f"LevelDB does not open it ({error})", self.store) from error
         get: Callable[[bytes], Value | None] = self._db.get
         return get
+
+    def _connect(self) -> Any:
+        return plyvel.DB(
+            str(self._snapshot.folder),
+            create_if_missing=False,
+            compression=None,
+            max_file_size=TABLE_BYTES,
+            max_open_files=OPEN_FILES,
+        )
+
+    def _read_labels(self) -> npt.NDArray[np.int64]:
+        """Read them, then open the database anew: pages that an open mapping has touched cannot be evicted."""
+        labels = super()._read_labels()
+        self._db.close()
+        self._db = self._connect()
+        self._get = self._db.get
+        return labels
 
     @staticmethod
     def _is_table(path: Path) -> bool:

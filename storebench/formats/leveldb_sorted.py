@@ -1,14 +1,15 @@
 """LevelDB in windows of the order: sorted by key, walked with one iterator, handed out as asked."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import plyvel
 
 from storebench.formats.base import Batch, Indices
-from storebench.formats.keyvalue import Value, make_key
+from storebench.formats.keyvalue import make_key
 from storebench.formats.leveldb import LevelDbGetReader
 from storebench.formats.read_policy import number
 from storebench.formats.support import batch_bytes, checked, damaged
@@ -60,10 +61,10 @@ class LevelDbSortedReader(LevelDbGetReader):
         """Say how many windows were loaded, too."""
         return {**super().notes(), "windows": f"{self._windows} of up to {self._window_bytes >> 20} MiB"}
 
-    def _open(self) -> Callable[[bytes], Value | None]:
-        get = super()._open()
+    def _read_labels(self) -> npt.NDArray[np.int64]:
+        labels = super()._read_labels()
         self._iterator = self._db.raw_iterator(fill_cache=False)
-        return get
+        return labels
 
     def _release(self) -> None:
         self._held.clear()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loading_tools import MakeJob, MakePlan
 
 from storebench.formats import registry
 from storebench.formats.registry import FormatEntry, get_format, parse_backend
@@ -18,9 +19,6 @@ from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.loader import get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.testing.stores import COUNT, SmallStore, build_small_store
-
-MakeJob = Callable[..., LoadJob]
-MakePlan = Callable[..., EpochPlan]
 
 
 @pytest.fixture(scope="session")

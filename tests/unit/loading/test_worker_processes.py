@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from loading_tools import MakeJob, MakePlan
 
 from storebench.errors import CellFailedError
 from storebench.loading.batch import LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
 
-from conftest import MakeJob, MakePlan  # isort: skip
 from odd_readers import BAD  # isort: skip
 
 pytestmark = pytest.mark.timeout(120)
