@@ -1,12 +1,24 @@
 """Fixtures that every test may use: where the real data is, and a command line in a subprocess."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: a busy machine is no defect. In CI the same examples every time: a red run must mean a change.
+settings.register_profile(
+    "storebench", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("storebench")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background jobs ignore interrupts, and every process that a test starts and interrupts would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CompletedText = subprocess.CompletedProcess[str]
 

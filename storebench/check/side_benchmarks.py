@@ -6,6 +6,7 @@ a benchmark without it is compared in seconds, and only with the same machine.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def side_of_sessions(source: str, sessions: Sequence[_Session]) -> Side:
     """
     try:
         return _side(source, sessions)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CorruptDataError(
             f"not pytest-benchmark's JSON ({type(error).__name__}: {error})",
             where=source,
@@ -155,9 +156,12 @@ def _rounds(
     rounds = stats.get("data") or ([stats["median"]] if "median" in stats else [])
     samples = float(extra.get("samples") or 1)
     calibration = extra.get("calibration_s") or []
-    if not all(isinstance(one, int | float) and one > 0 for one in [*rounds, *calibration]):
+    if not all(
+        isinstance(one, int | float) and 0 < one < math.inf for one in [*rounds, *calibration, samples]
+    ):
         raise CorruptDataError(
-            "a duration is no positive number", where=f"{where}: {benchmark.get('fullname')}"
+            "a duration or a number of samples is no positive number",
+            where=f"{where}: {benchmark.get('fullname')}",
         )
     seconds = [one / samples for one in rounds]
     if len(calibration) != len(rounds):
