@@ -39,7 +39,7 @@ data: setup ## Find the datasets, or download them; synthetic stand-ins serve wh
 	$(BIN)/storebench data fetch all --optional
 	$(BIN)/storebench data list
 
-bench-all: data ## Convert, run the paper's matrix cold and warm, and report (about 20 minutes on 2 cores)
+bench-all: data ## Convert, run the paper's matrix cold and warm, and report (some 25 minutes on 2 cores)
 	$(BIN)/storebench bench scenarios/paper.toml --out $(RUNS)/$(NOW)-paper
 	$(BIN)/storebench report $(RUNS)/$(NOW)-paper --out $(REPORT)
 
@@ -71,11 +71,11 @@ bench-workers: setup ## Throughput against worker processes
 	$(BIN)/storebench bench scenarios/workers.toml --out $(RUNS)/$(NOW)-workers
 	$(BIN)/storebench report $(RUNS)/$(NOW)-workers --out $(REPORT)-workers
 
-bench-loaders: setup ## Processes, threads or a ring: what does the hand-over cost? (about an hour)
+bench-loaders: setup ## Processes, threads or a ring: what does the hand-over cost?
 	$(BIN)/storebench bench scenarios/loaders.toml --out $(RUNS)/$(NOW)-loaders
 	$(BIN)/storebench report $(RUNS)/$(NOW)-loaders --out $(REPORT)-loaders
 
-bench-lmdbio: setup ## LMDBIO's ladder: what does each optimisation gain? (about an hour and a half)
+bench-lmdbio: setup ## LMDBIO's ladder: what does each optimisation gain?
 	$(BIN)/storebench bench scenarios/lmdbio.toml --out $(RUNS)/$(NOW)-lmdbio
 	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio --out $(REPORT)-lmdbio
 

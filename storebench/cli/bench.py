@@ -8,7 +8,7 @@ import typer
 
 from storebench.cli.bench_watch import Teller, describe
 from storebench.cli.common import exit_codes, say, stores_dir
-from storebench.cli.run import _leave, new_run_folder
+from storebench.cli.run import leave, new_run_folder
 from storebench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _bench(
     else:
         print(folder)
     say(f"{len(records)} records; 'storebench report {folder} --out report' draws them")
-    _leave(records)
+    leave(records)
 
 
 def _against(

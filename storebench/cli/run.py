@@ -90,7 +90,7 @@ def run(
             from storebench.records import record_to_dict
 
             print(json.dumps([record_to_dict(record) for record in records], indent=2))
-        _leave(records)
+        leave(records)
 
 
 def _run(
@@ -114,7 +114,7 @@ def new_run_folder(name: str) -> Path:
     return runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
 
 
-def _leave(records: list["Record"]) -> None:
+def leave(records: list["Record"]) -> None:
     """End with exit code 5 where a cell failed or nothing was measured."""
     failed = [record for record in records if record.status.value == "failed"]
     if not records:
