@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-codecs bench-workers bench-loaders bench-lmdbio bench-readers bench-direct bench-hand-over \
-        bench-overhead bench-aa bench-ci check gate-selftest reference figures docs report test lint clean distclean
+        bench-overhead bench-counters bench-training bench-aa bench-ci check gate-selftest reference figures docs report test lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,12 @@ bench-hand-over: setup ## Drain rates of the loaders against no workers at all
 bench-overhead: setup ## What timing every step costs: traced against untraced loops, interleaved
 	$(BIN)/python -m tests.benchmarks.bench_overhead
 
+bench-counters: setup ## Are the counters right? Cold LMDB against what is known of it and against the device's own
+	$(BIN)/python -m tests.benchmarks.bench_counters --stores $(STORES)
+
+bench-training: setup ## Does training get faster as the spans predict when the reader does?
+	$(BIN)/python -m tests.benchmarks.bench_training --stores $(STORES)
+
 bench-aa: setup ## The same scenario against itself: how many ratios are called different?
 	$(BIN)/python -m tests.benchmarks.bench_aa
 
@@ -110,8 +116,8 @@ gate-selftest: setup ## Measure the gate itself: false alarms, and planted slow-
 
 reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 40 minutes)
 	rm -rf results/reference/paper results/reference/codecs
-	$(BIN)/storebench bench scenarios/paper.toml --out results/reference/paper
-	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
+	$(BIN)/storebench bench scenarios/paper.toml --replicates 5 --out results/reference/paper
+	$(BIN)/storebench bench scenarios/codecs.toml --replicates 5 --out results/reference/codecs
 
 figures: setup ## The README's plots, from results/reference
 	$(BIN)/python -m tests.docs.figures

@@ -64,6 +64,9 @@ WARM_PASSES = 3
 WARM_ENOUGH = 0.995
 """Some machines push idle pages out by themselves (DAMON): what is gone again is read again, a few times."""
 
+DEVICE_S = 0.4
+"""How long each of the device's rates is measured, beside every cell that only loads."""
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -241,7 +244,7 @@ class CellRun:
             self.manifest.dataset.image_shape, self.cell.batch_size, count=self.manifest.count
         )
         payload = max(1, self.manifest.payload_bytes // max(1, self.manifest.count))
-        device = device_rates(self.files, payload)
+        device = device_rates(self.files, payload, limit_s=DEVICE_S)
         return Ceilings(
             gather_samples_per_s=gather.samples_per_s,
             memory_bytes_per_s=gather.memory_bytes_per_s,

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from storebench._version import __version__
 from storebench.cell import CellJob, store_facts, write_job
 from storebench.convert import How, Replace, ensure_store
 from storebench.datasets import DatasetSpec, Origin
-from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, from_os_error
+from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
 from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest
 from storebench.records import (
@@ -132,11 +132,9 @@ class Run:
         try:
             for name in (STEPS_DIR, LOGS_DIR):
                 (folder / name).mkdir(parents=True, exist_ok=True)
-            unfinished = folder / f"{RUN_NAME}.tmp"
-            unfinished.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-            unfinished.replace(folder / RUN_NAME)
         except OSError as error:
             raise from_os_error(error, folder) from error
+        _write_about(folder, about)
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=list(cells))
 
     @classmethod
@@ -164,6 +162,25 @@ class Run:
             )
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=cells)
 
+    def extended(self, replicates: int) -> "Run":
+        """Return this run with more rounds to go; what is recorded stays, and the rounds keep their orders.
+
+        Raises
+        ------
+        UsageError
+            It has more rounds already.
+        """
+        if replicates < self.scenario.replicates:
+            raise UsageError(
+                f"the run has {self.scenario.replicates} replicates, which cannot become {replicates}",
+                where=self.folder,
+                hint="Ask for more, or leave out --replicates.",
+            )
+        scenario = self.scenario.model_copy(update={"replicates": replicates})
+        about = json.loads((self.folder / RUN_NAME).read_text(encoding="utf-8"))
+        _write_about(self.folder, about | {"scenario": scenario.model_dump(mode="json")})
+        return dataclasses.replace(self, scenario=scenario)
+
     def recorded(self) -> set[tuple[str, int, int]]:
         """Return (cell id, replicate, epoch) of every whole record."""
         if not (self.folder / RECORDS_NAME).is_file():
@@ -184,6 +201,16 @@ class Run:
                 (work.cell.cell_id, work.replicate, epoch) not in done for epoch in range(work.cell.epochs)
             )
         ]
+
+
+def _write_about(folder: Path, about: Mapping[str, object]) -> None:
+    """Write what a run is about, whole or not at all."""
+    try:
+        unfinished = folder / f"{RUN_NAME}.tmp"
+        unfinished.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        unfinished.replace(folder / RUN_NAME)
+    except OSError as error:
+        raise from_os_error(error, folder) from error
 
 
 def execute(

@@ -24,7 +24,11 @@ def bench(
         bool, typer.Option("--dry-run", help="Print cells, bytes and estimated time; run nothing.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run in --out was interrupted.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on where the run in --out was interrupted; with --replicates, add rounds to it.",
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -71,6 +75,7 @@ def bench(
             folder,
             stores or stores_dir(),
             resume=resume,
+            replicates=replicates,
             drop_caches=drop_caches,
             as_json=as_json,
         )
@@ -92,6 +97,7 @@ def _bench(
     stores: Path,
     *,
     resume: bool,
+    replicates: int | None,
     drop_caches: bool,
     as_json: bool,
 ) -> None:
@@ -103,6 +109,8 @@ def _bench(
         raise UsageError(
             f"the run here is of the scenario {run.scenario.name!r}", where=folder, hint="Name another --out."
         )
+    if resume and replicates is not None:
+        run = run.extended(replicates)
     execute(run, stores, drop_caches=drop_caches, watcher=Teller())
     records = read_records(folder)
     if as_json:

@@ -147,6 +147,11 @@ class Reader(ABC):
         self.image_shape = manifest.dataset.image_shape
         self.payload_codec = manifest.codec
 
+    @classmethod
+    def traits_with(cls, options: Mapping[str, str], traits: Traits) -> Traits:  # noqa: ARG003 - for those that differ
+        """Return the traits of this reader when it is opened with `options`: `traits`, unless an option changes them."""
+        return traits
+
     @abstractmethod
     def fetch(self, indices: Indices) -> list[bytes]:
         """Return the payloads of `indices`, in that order, as bytes that the caller owns."""
@@ -242,9 +247,10 @@ class Format(ABC):
         check_options(f"{self.info.name}:{name}", info.reader, options)
         return info.reader(store, manifest, options)
 
-    def traits(self, reader: str | None = None) -> Traits:
-        """Return the traits of one reader of this format."""
-        return self.readers()[reader or self.info.default_reader].traits or self.info.traits
+    def traits(self, reader: str | None = None, options: Mapping[str, str] | None = None) -> Traits:
+        """Return the traits of one reader of this format, opened with `options`."""
+        info = self.readers()[reader or self.info.default_reader]
+        return info.reader.traits_with(options or {}, info.traits or self.info.traits)
 
     def data_files(self, store: Path) -> list[Path]:
         """Return every file of the store that holds samples: what is evicted, counted and measured."""

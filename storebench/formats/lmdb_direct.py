@@ -1,6 +1,6 @@
 """LMDB without the library: offsets from the page index, explicit reads of what is cold, one gather of what is not."""
 
-import os
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptStoreError, UsageError
-from storebench.formats.base import Batch, Indices
+from storebench.formats.base import Batch, Indices, Traits
 from storebench.formats.extent_reader import ExtentReader, locator
 from storebench.formats.keyvalue import LABEL_KEY
 from storebench.formats.lmdb_index import DATA_FILE, PageIndex, open_index
@@ -46,6 +46,11 @@ class LmdbDirectReader(ExtentReader):
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def traits_with(cls, options: Mapping[str, str], traits: Traits) -> Traits:
+        """Return `traits`; with lmm the epoch is served from memory, so a cache state is one of the opening."""
+        return dataclasses.replace(traits, holds_pixels=options.get("lmm") == "on")
 
     def fetch(self, indices: Indices) -> list[bytes]:
         """Return the payloads of `indices`."""
@@ -132,7 +137,7 @@ class LmdbDirectReader(ExtentReader):
     def _check(self) -> None:
         """Refuse to serve from pages that a writer may have reused: this reader is in no reader table."""
         file = self.reads.file
-        if transactions(file.fd, self._page_bytes) != self._seen or os.fstat(file.fd).st_size < file.size:
+        if transactions(file.fd, self._page_bytes) != self._seen or file.shrank():
             raise self._changed()
 
     def _changed(self) -> CorruptStoreError:

@@ -308,7 +308,8 @@ def living_meta(fd: int, path: Path) -> Meta:
 
 def transactions(fd: int, page_bytes: int) -> bytes:
     """Return the transaction numbers of both meta pages as they are: a commit changes them."""
-    return os.pread(fd, 8, 144) + os.pread(fd, 8, page_bytes + 144)
+    raw = os.pread(fd, page_bytes + 152, 0)
+    return raw[144:152] + raw[page_bytes + 144 :]
 
 
 def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:

@@ -39,7 +39,9 @@ MIN_UNIT_BYTES = 4 << 20
 _FEW_RESIDENT = 0.01
 _CALL_PAGES = 300  # asking about one range costs as much as so many pages of a long range
 _MOST_PAGES = 1 << 20
-_MAP_BYTES = 16 << 20
+_MAP_BYTES = (
+    256 << 20
+)  # few, long calls without the interpreter lock; in short ones they and the copying wait in turn
 _BELIEVED_S, _BELIEVED_TIMES = 0.5, 20
 
 Locate = Callable[[Indices], tuple[Offsets, Offsets]]
@@ -177,7 +179,7 @@ class PlannedReads:
         start, stop = self._to_map
         if start >= stop:
             return False
-        self.file.populate(start, min(stop, start + _MAP_BYTES))
+        self.file.touch(start, min(stop, start + _MAP_BYTES))
         self._to_map = (start + _MAP_BYTES, stop)
         return True
 
@@ -214,7 +216,8 @@ class PlannedReads:
         if not dense and not (self._was_resident and pages < _MOST_PAGES):
             return None
         began = time.monotonic()
-        frac = self.file.resident_frac(start, stop)
+        mapped = self._mapped and self.file.is_mapped(start, stop)
+        frac = 1.0 if mapped else self.file.resident_frac(start, stop)
         self._was_resident = frac == 1.0
         if self._was_resident:
             now = time.monotonic()
@@ -230,10 +233,11 @@ class PlannedReads:
         self.tally.asked_bytes += pieces.total_bytes
         small = self.mean_bytes < SMALL_BYTES
         with self._turn():
-            self.file.ask_for(pieces)
             # A large sample waits for its own bytes, in preadv.
             if small or self._turns is not None:
-                self.file.wait_for(pieces)
+                self.file.read_in(pieces)
+            else:
+                self.file.ask_for(pieces)
         return small
 
     def _turn(self) -> AbstractContextManager[object]:

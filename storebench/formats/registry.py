@@ -90,7 +90,7 @@ class Backend:
     @property
     def traits(self) -> Traits:
         """What this way in can and cannot do."""
-        return get_format(self.format).traits(self.reader)
+        return get_format(self.format).traits(self.reader, dict(self.options))
 
 
 def entry_points() -> dict[str, FormatEntry]:

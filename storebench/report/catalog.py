@@ -23,7 +23,9 @@ from storebench.report.labels import (
     percent,
     with_interval,
 )
+from storebench.report.ladder import ladders
 from storebench.report.plots.costs import codec_answer, plot_break_even, plot_container_codec
+from storebench.report.plots.ladder import QUESTION, ladder_answer, plot_ladder
 from storebench.report.plots.steps import plot_loss, plot_wait_distribution, plot_wait_over_epoch
 from storebench.report.plots.steptime import plot_step_time
 from storebench.report.plots.style import svg_bytes
@@ -73,30 +75,37 @@ def plots(cells: Sequence[CellSummary], slug: str) -> list[Plot]:
 
 
 def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[tuple[str, str, str, Axes]]:
-    main = _limited([*panel.measured, *_null(panel)])
-    states = _limited([*_alike(panel, cells, "cache"), *_null(panel)])
+    all_main = [*panel.measured, *_null(panel)]
+    all_states = [*_alike(panel, cells, "cache"), *_null(panel)]
+    main, states = _limited(all_main), _limited(all_states)
     yield (
         "throughput",
         "How many images a second reach the network?",
-        headline(panel.cells).answer,
+        _told(headline(panel.cells).answer, all_main),
         plot_throughput(main),
     )
-    yield "step-time", "Where does a step's time go?", _step_answer(panel), plot_step_time(states)
+    question = "Where does a step's time go?"
+    yield "step-time", question, _told(_step_answer(panel), all_states), plot_step_time(states)
     if _crossed(panel):
         question = "What does the container cost, and what the codec?"
         yield "container-codec", question, codec_answer(panel.measured), plot_container_codec(panel.measured)
+    if climbed := ladders(cells):
+        yield "ladder", QUESTION, ladder_answer(climbed), plot_ladder(climbed)
     workers = [cell for cell in _alike(panel, cells, "workers") if not cell.is_null]
     if len({cell.cell.workers for cell in workers}) > 1:
-        yield "workers", "Do more workers help?", _workers_answer(workers), plot_workers(_limited(workers))
+        answer = _told(_workers_answer(workers), workers)
+        yield "workers", "Do more workers help?", answer, plot_workers(_limited(workers))
     reading = reads_from_disk(_cold(panel, cells))
     if any(cell.median("device_read_bytes") for cell in reading):
         question = "How much is read to get what was asked for?"
-        yield "read-amplification", question, _read_answer(reading), plot_amplification(_limited(reading))
+        answer = _told(_read_answer(reading), reading)
+        yield "read-amplification", question, answer, plot_amplification(_limited(reading))
     if len({cell.fact("bytes_on_disk") for cell in panel.measured} - {None}) > 1:
-        yield "size", "What does speed cost in space?", _size_answer(panel.measured), plot_size(main)
+        answer = _told(_size_answer(panel.measured), all_main)
+        yield "size", "What does speed cost in space?", answer, plot_size(main)
     if paying := break_even(panel):
         question = "After how many epochs does converting PNG files pay?"
-        yield "break-even", question, _paying_answer(paying), plot_break_even(main)
+        yield "break-even", question, _told(_paying_answer(paying), all_main), plot_break_even(main)
 
 
 def _of_steps(panel: Panel) -> Iterator[tuple[str, str, str, Axes]]:
@@ -132,6 +141,13 @@ def _crossed(panel: Panel) -> bool:
 
 def _limited(cells: Sequence[CellSummary]) -> list[CellSummary]:
     return list(cells)[:MOST_CELLS]
+
+
+def _told(answer: str, cells: Sequence[CellSummary]) -> str:
+    """Return an answer that says so where only a part of the cells is drawn."""
+    if len(cells) <= MOST_CELLS:
+        return answer
+    return f"{answer} Drawn are {MOST_CELLS} of {len(cells)} cells; the table has them all."
 
 
 def _null(panel: Panel) -> list[CellSummary]:

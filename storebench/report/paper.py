@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary, Panel, panels, time_ratio
 from storebench.report.factors import Factors, factorise
+from storebench.report.intervals import Ratio
 from storebench.report.labels import backend_label, number, percent, setting_label, with_interval
+from storebench.report.ladder import RUNGS, Ladder, ladders, top_gain
 
 LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
 LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"
@@ -55,7 +57,37 @@ def then_and_now(cells: Sequence[CellSummary]) -> list[Claim]:
             now=tuple(_io_share(panels(cells))),
         )
     )
+    claims += _ladder_claims(ladders(cells))
     return [claim for claim in claims if claim.now]
+
+
+def _ladder_claims(found: Sequence[Ladder]) -> Iterable[Claim]:
+    yield Claim(
+        source=LMDBIO,
+        claim="Explicit, planned reads instead of LMDB's map",
+        then="nearly 20 times in some cases, 65 times on 9,216 cores (whole applications)",
+        now=tuple((_climbed(one), _gain(gain)) for one in found if (gain := top_gain(one)) is not None),
+    )
+    for rung in RUNGS:
+        if rung.trouble:
+            yield Claim(
+                source=LMDBIO,
+                claim=f"{rung.key.upper()} mends: {rung.trouble}",
+                then="no figure of its own in the abstracts",
+                now=tuple(
+                    (_climbed(one), f"{_gain(step.gain)} the rung below")
+                    for one in found
+                    if (step := one.of(rung.key)) is not None and step.gain is not None
+                ),
+            )
+
+
+def _climbed(ladder: Ladder) -> str:
+    return f"{ladder.first.cell.dataset}: {setting_label(ladder.first.cell, ('workers',))}"
+
+
+def _gain(gain: Ratio) -> str:
+    return f"{with_interval(gain)} times" + ("" if gain.proven else f" ({gain.verdict})")
 
 
 def _slowness(found: Iterable[Panel], store: str) -> Iterable[tuple[str, str]]:

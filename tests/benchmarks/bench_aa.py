@@ -10,7 +10,6 @@ ratios of two runs are then compared by Welch's test.
 """
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from storebench.records import read_records
 from storebench.results import Cell, Record, Status
 from storebench.stats import Comparison, Verdict, compare, corrected
 from storebench.units import Better
+from tests.benchmarks.runs import bench
 
 METRICS = {"samples_per_s": Better.HIGHER, "data_wait_s": Better.LOWER, "epoch_s": Better.LOWER}
 MOST_FRAC = 0.05
@@ -75,15 +75,6 @@ def comparisons(first: Sequence[Record], second: Sequence[Record]) -> dict[tuple
 def called_different(found: Iterable[Comparison]) -> int:
     """Return how many comparisons see a difference."""
     return sum(one.verdict in (Verdict.FASTER, Verdict.SLOWER) for one in found)
-
-
-def bench(scenario: Path, folder: Path, stores: Path, replicates: int | None) -> list[Record]:
-    """Run the scenario into a new folder."""
-    command = [sys.executable, "-m", "storebench", "bench", str(scenario), "--out", str(folder)]
-    command += ["--stores", str(stores)]
-    command += ["--replicates", str(replicates)] if replicates else []
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return read_records(folder)
 
 
 def both(arguments: argparse.Namespace, scratch: Path) -> list[list[Record]]:

@@ -104,6 +104,15 @@ def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Ben
     assert "[1/" not in again.stderr
     assert (run / RECORDS_NAME).read_bytes() == content
 
+    more = bench.cli(*bench_it, "--resume", "--replicates", "3")
+    assert more.returncode == 0, more.stderr
+    added = [(b, 2, e) for b in ("lmdb", "memory:native") for e in (0, 1)]
+    assert tally(run) == Counter(expected + added)
+    assert (run / RECORDS_NAME).read_bytes().startswith(content)
+    fewer = bench.cli(*bench_it, "--resume", "--replicates", "2")
+    assert fewer.returncode == 2
+    assert "the run has 3 replicates, which cannot become 2" in fewer.stderr
+
 
 @contextlib.contextmanager
 def busy_run(

@@ -32,6 +32,7 @@ FORMATS = {
     "memory:native": ("memory", "raw", "native"),
     "leveldb": ("leveldb", "raw", "get"),
     "lmdb": ("lmdb", "raw", "get"),
+    "lmdb:direct": ("lmdb", "raw", "direct"),
     "lmdb+png": ("lmdb", "png", "get"),
     "lmdb+jpeg": ("lmdb", "jpeg", "get"),
     "hdf5+png": ("hdf5", "png", "library"),

@@ -165,6 +165,13 @@ def test_the_markdown_twin_links_files_that_are_there(folder: Path) -> None:
     assert "**Attention:** 1 of 15 cells failed" in text
 
 
+def test_a_plot_that_draws_a_part_of_the_cells_says_so(tmp_path: Path) -> None:
+    options = [(("window_mib", str(number)),) for number in range(4, 34)]
+    records = [make_record("lmdb:direct", reader_options=one) for one in options]
+    write_report(write_run(tmp_path / "run", records), tmp_path / "report")
+    assert "Drawn are 24 of 30 cells; the table has them all." in (tmp_path / "report/report.md").read_text()
+
+
 def test_the_same_records_give_the_same_page(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [make_record("png"), make_record("lmdb")])
     pages = []

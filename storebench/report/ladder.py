@@ -1,0 +1,173 @@
+"""LMDBIO's ladder on one LMDB file: plain LMDB, then one optimisation more on each rung, and what each gained.
+
+Source of the six optimisations: Pumma, Si, Feng and Balaji (HPCC'17, ICPADS'17, TOPC'19), as `docs/readers.md`
+retells them. Their abstracts give no figure for a single one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratios
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One way to read the file.
+
+    Attributes
+    ----------
+    key
+        The optimisation's name in the papers, in small letters; "plain" and "map" have none of them.
+    label
+        How plots name it.
+    options
+        What the backend ``lmdb:direct`` is asked for; null for the library's own reader.
+    below
+        The rung that it is held against.
+    trouble
+        What it mends, in words.
+    """
+
+    key: str
+    label: str
+    options: dict[str, str] | None
+    below: str | None
+    trouble: str = ""
+
+
+_MAPPED = {"coal": "off", "dio": "off", "prov": "off"}
+RUNGS = (
+    Rung(key="plain", label="LMDB", options=None, below=None),
+    Rung(key="map", label="its map, walked by us", options=_MAPPED, below="plain"),
+    Rung(
+        key="dm",
+        label="map + DM",
+        options={**_MAPPED, "dm": "on"},
+        below="map",
+        trouble="a cursor must walk past other readers' records",
+    ),
+    Rung(
+        key="prov",
+        label="map + PROV",
+        options={"coal": "off", "dio": "off"},
+        below="map",
+        trouble="finding the offsets is serial",
+    ),
+    Rung(
+        key="dio",
+        label="PROV + DIO",
+        options={"coal": "off"},
+        below="prov",
+        trouble="data comes in by page faults",
+    ),
+    Rung(
+        key="coal", label="PROV + DIO + COAL", options={}, below="dio", trouble="requests are small and late"
+    ),
+    Rung(
+        key="stag",
+        label="… + STAG",
+        options={"stag": "1"},
+        below="coal",
+        trouble="all readers hit the storage at one moment",
+    ),
+    Rung(
+        key="lmm",
+        label="… + LMM, loading included",
+        options={"lmm": "on"},
+        below="coal",
+        trouble="every reader of a machine reads for itself",
+    ),
+)
+LEAST_RUNGS = 3
+"""Fewer are no ladder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One rung as measured.
+
+    Attributes
+    ----------
+    rate
+        Samples a second; with ``lmm`` the time of loading counts.
+    gain
+        Its rate over that of the rung below, paired by round and corrected for the steps of the ladder;
+        null for the lowest, and where the rung below was not measured.
+    """
+
+    rung: Rung
+    cell: CellSummary
+    rate: Interval
+    gain: Ratio | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """The rungs that were measured under one setting, from the lowest."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def first(self) -> CellSummary:
+        """Any of the cells, for what they have in common."""
+        return self.steps[0].cell
+
+    def of(self, key: str) -> Step | None:
+        """Return the step of a rung."""
+        return next((step for step in self.steps if step.rung.key == key), None)
+
+
+def ladders(cells: Iterable[CellSummary]) -> list[Ladder]:
+    """Return the ladder of each setting under which enough of its rungs were measured."""
+    found = (_ladder(panel) for panel in panels(cells))
+    return [ladder for ladder in found if ladder is not None]
+
+
+def top_gain(ladder: Ladder) -> Ratio | None:
+    """Return what all explicit, planned reading together gained over the library's own map."""
+    plain, coal = ladder.of("plain"), ladder.of("coal")
+    if plain is None or coal is None:
+        return None
+    return ratios([(rates(coal.cell), rates(plain.cell))])[0]
+
+
+def rates(cell: CellSummary) -> dict[Round, float]:
+    """Return samples a second of each replicate, loading included where everything is loaded at the opening."""
+    if cell.fact("cache_applies_to") != "open":
+        return cell.values("samples_per_s")
+    samples, seconds, opening = (cell.values(name) for name in ("timed_samples", "timed_s", "open_s"))
+    return {key: samples[key] / (seconds[key] + opening.get(key, 0.0)) for key in samples if seconds.get(key)}
+
+
+def _ladder(panel: Panel) -> Ladder | None:
+    found = {rung.key: cell for rung in RUNGS if (cell := _cell_of(panel.measured, rung)) is not None}
+    if len(found) < LEAST_RUNGS or "plain" not in found:
+        return None
+    climbed = [rung for rung in RUNGS if rung.key in found and rung.below in found]
+    pairs = [(rates(found[rung.key]), rates(found[rung.below or ""])) for rung in climbed]
+    gains = dict(zip((rung.key for rung in climbed), ratios(pairs), strict=True))
+    steps = (
+        Step(
+            rung=rung,
+            cell=found[rung.key],
+            rate=median_interval(list(rates(found[rung.key]).values())),
+            gain=gains.get(rung.key),
+        )
+        for rung in RUNGS
+        if rung.key in found
+    )
+    return Ladder(steps=tuple(steps))
+
+
+def _cell_of(cells: Sequence[CellSummary], rung: Rung) -> CellSummary | None:
+    return next((cell for cell in cells if _is_on(cell, rung)), None)
+
+
+def _is_on(cell: CellSummary, rung: Rung) -> bool:
+    if cell.cell.format != "lmdb":
+        return False
+    options = dict(cell.cell.reader_options)
+    if rung.options is None:
+        return cell.cell.reader == "get" and options.get("readahead", "on") == "on"
+    return cell.cell.reader == "direct" and options == rung.options

@@ -1,0 +1,95 @@
+"""LMDBIO's ladder: what each optimisation gains, with one and with several reader processes."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from storebench.report.labels import common_setting, number, with_interval
+from storebench.report.ladder import RUNGS, Ladder, top_gain
+from storebench.report.plots.style import (
+    PART_COLOURS,
+    legend_below,
+    new_axes,
+    plain_numbers,
+    styled,
+    title,
+    whiskers,
+)
+
+QUESTION = "What does each of LMDBIO's optimisations gain?"
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
+    """Draw samples a second on each rung with intervals, one series for each number of processes and cache state.
+
+    All ladders are of one dataset. Filled markers are cold, hollow ones warm.
+    """
+    shown = {step.rung.key for ladder in ladders for step in ladder.steps}
+    rungs = [rung for rung in RUNGS if rung.key in shown]
+    place = {rung.key: position for position, rung in enumerate(rungs)}
+    ordered = sorted(ladders, key=lambda ladder: (ladder.first.cell.cache, ladder.first.cell.workers))
+    styles = zip(_MARKERS, PART_COLOURS.values(), strict=True)
+    looks = dict(zip(dict.fromkeys(map(_series, ordered)), styles, strict=False))
+    with styled():
+        ax = new_axes(1.5 + 0.42 * len(rungs), ax)
+        for ladder in ordered:
+            marker, colour = looks[_series(ladder)]
+            shift = 0.14 * (ordered.index(ladder) - (len(ordered) - 1) / 2)
+            rates = [step.rate for step in ladder.steps]
+            ax.errorbar(
+                [rate.mid for rate in rates],
+                [place[step.rung.key] + shift for step in ladder.steps],
+                xerr=whiskers(rates),
+                color=colour,
+                marker=marker,
+                fillstyle="none" if ladder.first.cell.cache == "warm" else "full",
+                linestyle="none",
+                capsize=2,
+                linewidth=1,
+                markersize=5,
+                label=_series(ladder),
+            )
+        ax.set_yticks(range(len(rungs)), [rung.label for rung in rungs])
+        ax.set_ylim(len(rungs) - 0.45, -0.55)
+        ax.set_xscale("log")
+        ax.set_xlabel("samples a second")
+        plain_numbers(ax.xaxis)
+        legend_below(ax)
+        cells = [step.cell for ladder in ladders for step in ladder.steps]
+        title(ax, QUESTION, common_setting(cells), cells)
+    return ax
+
+
+def ladder_answer(ladders: Sequence[Ladder]) -> str:
+    """Return the steepest ladder's gains in one sentence."""
+    one = min(ladders, key=lambda ladder: (ladder.first.cell.cache != "cold", ladder.first.cell.workers))
+    gained = [
+        f"{step.rung.key.upper()} {number(step.gain.mid)} times"
+        for step in one.steps
+        if step.rung.trouble and step.gain is not None and step.gain.proven
+    ]
+    unproven = [
+        step.rung.key.upper()
+        for step in one.steps
+        if step.rung.trouble and step.gain is not None and not step.gain.proven
+    ]
+    where = f"{one.first.cell.cache.capitalize()}, {_processes(one)}"
+    said = [
+        f"{where}: {', '.join(gained)} the rung below" if gained else f"{where}: no single step is proven"
+    ]
+    if unproven:
+        said.append(f"of {', '.join(unproven)} no gain is proven")
+    total = top_gain(one)
+    if total is not None:
+        said.append(f"all reading together {with_interval(total)} times plain LMDB")
+    return "; ".join(said) + "."
+
+
+def _series(ladder: Ladder) -> str:
+    return f"{ladder.first.cell.cache}, {_processes(ladder)}"
+
+
+def _processes(ladder: Ladder) -> str:
+    workers = max(1, ladder.first.cell.workers)
+    return f"{workers} reader process{'es' if workers > 1 else ''}"

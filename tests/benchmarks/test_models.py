@@ -1,0 +1,79 @@
+"""The models behind docs/scaling-io.md and bench_training: each bound binds where it should."""
+
+import dataclasses
+
+import pytest
+from bench_training import held_against
+from scaling_io import Place, Way, cluster_seconds, seconds
+
+from storebench.results import Cell, Record
+
+PLACE = Place(cores=2, device_bytes_per_s=1e9, sample_bytes=1e5, store_bytes=4e8)
+WAY = Way(rate=1000.0, cpu_s=1e-4, amplification=1.0, load_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("way", "processes", "rate"),
+    [
+        (WAY, 4, 4_000),  # nothing binds yet
+        (WAY, 16, 10_000),  # the device
+        (dataclasses.replace(WAY, amplification=8.0), 4, 1_250),  # the device, reading eight times too much
+        (dataclasses.replace(WAY, cpu_s=1e-3), 4, 2_000),  # two cores
+    ],
+)
+def test_one_machine_is_bound_by_its_processes_its_device_or_its_cores(
+    way: Way, processes: int, rate: float
+) -> None:
+    assert seconds(way, PLACE, processes, 1_000) == pytest.approx(1_000 / rate)
+
+
+def test_what_is_loaded_first_is_loaded_once_and_then_free_of_the_device() -> None:
+    way = dataclasses.replace(WAY, rate=10_000.0, load_s=0.5)
+    assert seconds(way, PLACE, 2, 10_000) == pytest.approx(0.5 + 0.5)
+    # 64 machines pull 64 stores through 6.4 GB/s: 4 s, and then 64 times 20,000 samples a second.
+    assert cluster_seconds(way, PLACE, 64, 1_280_000, 6.4e9) == pytest.approx(4.0 + 1.0)
+
+
+def test_many_machines_meet_at_the_shared_filesystem() -> None:
+    assert cluster_seconds(WAY, PLACE, 64, 100_000, 1e10) == pytest.approx(1.0)
+    assert cluster_seconds(WAY, PLACE, 2, 100_000, 1e12) == pytest.approx(100_000 / 16_000)
+
+
+def record(backend: str, compute: str, cache: str, seconds: float, compute_s: float = 0.0) -> Record:
+    cell = Cell(
+        dataset="mnist",
+        backend=backend,
+        format="lmdb",
+        codec="raw",
+        reader="x",
+        batch_size=1,
+        model="tiny",
+        compute=compute,
+        cache=cache,
+    )
+    return Record(
+        storebench_version="0",
+        run_id="r",
+        cell=cell,
+        replicate=0,
+        epoch=0,
+        started_utc="2026-01-02T03:04:05Z",
+        timed_s=seconds,
+        compute_s=compute_s,
+    )
+
+
+@pytest.mark.parametrize(("warm", "cold", "predicted"), [(0.5, 1.0, 2.5), (0.5, 4.0, 4.0)])
+def test_an_epoch_is_predicted_by_its_compute_or_by_its_reading(
+    warm: float, cold: float, predicted: float
+) -> None:
+    records = [
+        record("lmdb", "real", "cold", 5.0, compute_s=2.0),
+        record("lmdb?readahead=off", "real", "cold", 10.0, compute_s=2.0),
+        record("lmdb:direct", "real", "cold", 3.0),
+        record("lmdb:direct", "none", "cold", cold),
+        record("lmdb:direct", "none", "warm", warm),
+    ]
+    found = held_against(records, "mnist")
+    assert found["measured over predicted"].ratio == pytest.approx(3.0 / predicted)
+    assert found["of the epoch from lmdb?readahead=off"].ratio == pytest.approx(0.3)

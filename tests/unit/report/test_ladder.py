@@ -1,0 +1,109 @@
+"""LMDBIO's ladder: gains that were planted come out, loading counts where it must, and what is no ladder is none."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted import make_record
+
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.frame import to_frame
+from storebench.report.ladder import ladders, rates, top_gain
+from storebench.report.paper import then_and_now
+from storebench.report.plots.ladder import ladder_answer, plot_ladder
+from storebench.results import Record
+
+OPTIONS = {
+    "map": (("coal", "off"), ("dio", "off"), ("prov", "off")),
+    "prov": (("coal", "off"), ("dio", "off")),
+    "dio": (("coal", "off"),),
+    "coal": (),
+    "stag": (("stag", "1"),),
+    "lmm": (("lmm", "on"),),
+}
+# Milliseconds a step: DIO makes it ten times as fast, COAL twice, STAG changes nothing.
+WAITS_MS = {"plain": 100.0, "map": 100.0, "prov": 100.0, "dio": 10.0, "coal": 5.0, "stag": 5.0, "lmm": 1.0}
+
+
+def rung_record(key: str, number: int, **changes: Any) -> Record:
+    wait_ms = WAITS_MS[key] * (1 + 0.001 * number * (-1 if key in ("map", "stag") else 1))
+    plain: dict[str, Any] = {
+        "replicate": number,
+        "wait_ms": wait_ms,
+        "compute_ms": 0.0,
+        "compute": "none",
+        "workers": 1,
+    }
+    if key == "plain":
+        return make_record("lmdb", **(plain | changes))
+    record = make_record("lmdb:direct", reader_options=OPTIONS[key], **(plain | changes))
+    if key != "lmm":
+        return record
+    # 100 steps of 1 ms, and 0.4 s of loading before them.
+    cache = dataclasses.replace(record.cache, applies_to="open")
+    return dataclasses.replace(record, cache=cache, open_s=0.4)
+
+
+def climb(*keys: str, **changes: Any) -> list[Record]:
+    return [rung_record(key, number, **changes) for number in range(5) for key in keys]
+
+
+def cells_of(records: list[Record]) -> list[CellSummary]:
+    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def test_each_rung_is_held_against_the_one_below() -> None:
+    (ladder,) = ladders(cells_of(climb(*WAITS_MS)))
+    assert [step.rung.key for step in ladder.steps] == ["plain", "map", "prov", "dio", "coal", "stag", "lmm"]
+    gains = {step.rung.key: step.gain for step in ladder.steps}
+    assert gains["plain"] is None
+    assert gains["dio"].mid == pytest.approx(10.0)
+    assert gains["coal"].mid == pytest.approx(2.0)
+    assert gains["dio"].proven
+    assert gains["coal"].proven
+    assert not gains["map"].proven
+    assert not gains["stag"].proven
+    assert top_gain(ladder).mid == pytest.approx(20.0)
+
+
+def test_loading_counts_where_everything_is_loaded_at_the_opening() -> None:
+    (ladder,) = ladders(cells_of(climb(*WAITS_MS)))
+    lmm = ladder.of("lmm")
+    # 3,200 samples in 0.1 s of epoch and 0.4 s of loading
+    assert rates(lmm.cell)["run-a", 0] == pytest.approx(3200 / 0.5)
+    assert lmm.gain.mid == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize("keys", [("plain", "coal"), ("map", "prov", "dio"), ("plain",)])
+def test_fewer_rungs_or_none_of_plain_lmdb_are_no_ladder(keys: tuple[str, ...]) -> None:
+    assert ladders(cells_of(climb(*keys))) == []
+
+
+def test_settings_have_ladders_of_their_own() -> None:
+    records = climb("plain", "prov", "dio") + climb("plain", "prov", "dio", workers=4)
+    assert [ladder.first.cell.workers for ladder in ladders(cells_of(records))] == [1, 4]
+
+
+def test_the_answer_names_what_is_proven_and_what_is_not() -> None:
+    answer = ladder_answer(ladders(cells_of(climb(*WAITS_MS))))
+    assert answer.startswith("Cold, 1 reader process: DIO 10.0 times, COAL 2.00 times the rung below")
+    assert "of PROV, STAG, LMM no gain is proven" in answer
+    assert "20.0 [" in answer
+
+
+def test_the_plot_has_a_row_a_rung_and_a_series_a_setting() -> None:
+    found = ladders(cells_of(climb(*WAITS_MS) + climb("plain", "dio", "coal", workers=8)))
+    ax = plot_ladder(found)
+    assert [label.get_text() for label in ax.get_yticklabels()][:2] == ["LMDB", "its map, walked by us"]
+    _, labels = ax.get_legend_handles_labels()
+    assert labels == ["cold, 1 reader process", "cold, 8 reader processes"]
+
+
+def test_the_papers_optimisations_stand_beside_the_gains() -> None:
+    claims = {one.claim: one.now for one in then_and_now(cells_of(climb(*WAITS_MS)))}
+    assert claims["DIO mends: data comes in by page faults"][0][1].startswith("10.0 [")
+    assert "(no detectable difference)" in claims["STAG mends: all readers hit the storage at one moment"][0][
+        1
+    ] or ("(inconclusive)" in claims["STAG mends: all readers hit the storage at one moment"][0][1])
+    assert claims["Explicit, planned reads instead of LMDB's map"][0][1].startswith("20.0 [")
