@@ -116,8 +116,8 @@ gate-selftest: setup ## Measure the gate itself: false alarms, and planted slow-
 
 reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 40 minutes)
 	rm -rf results/reference/paper results/reference/codecs
-	$(BIN)/storebench bench scenarios/paper.toml --replicates 5 --out results/reference/paper
-	$(BIN)/storebench bench scenarios/codecs.toml --replicates 5 --out results/reference/codecs
+	$(BIN)/storebench bench scenarios/paper.toml --replicates 4 --out results/reference/paper
+	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
 
 figures: setup ## The README's plots, from results/reference
 	$(BIN)/python -m tests.docs.figures

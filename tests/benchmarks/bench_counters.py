@@ -89,8 +89,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         stores = arguments.stores or Path(scratch) / "stores"
         records = bench_text(SCENARIO, Path(scratch) / "run", stores, arguments.replicates)
-    ahead = records[0].environment.match.get("read_ahead_kb") if records[0].environment else None
-    if ahead != READ_AHEAD_KB:
+    ahead = records[0].environment.match["block_device"]["read_ahead_kb"] if records[0].environment else None
+    if ahead != str(READ_AHEAD_KB):
         print(f"read_ahead_kb is {ahead} here, and {READ_AHEAD_KB} where the known amplification comes from")
     good: list[bool] = []
     for backend in dict.fromkeys(one.cell.backend for one in records):

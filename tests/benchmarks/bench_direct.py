@@ -1,7 +1,7 @@
 """Hold the planned readers against the machine's ceilings: ``python -m tests.benchmarks.bench_direct``.
 
-Every replicate is a fresh process. Sides are interleaved, and their order turns
-with the round. Cold means evicted and then counted: a replicate that began with
+Every replicate is a fresh process. Sides are interleaved in a random order, drawn
+anew for each round. Cold means evicted and then counted: a replicate that began with
 more than 1% of the store resident stops the run. A share is the ratio of two
 figures of one round; medians over the rounds, with a bootstrap interval of 95%.
 
@@ -214,8 +214,9 @@ def table(title: str, sides: list[Side], claims: Claims, rounds: int) -> None:
     print(f"\n## {title}")
     found: dict[str, list[Figures]] = {side.name: [] for side in sides}
     for number in range(rounds):
-        for side in sides[number % len(sides) :] + sides[: number % len(sides)]:
-            found[side.name].append(in_fresh_process(side))
+        # At random, so that no side always follows the same one: a disk that lends bursts remembers the last.
+        for turn in np.random.default_rng(number).permutation(len(sides)):
+            found[sides[turn].name].append(in_fresh_process(sides[turn]))
     for name, runs in found.items():
         median = functools.partial(_median, runs)
         print(
