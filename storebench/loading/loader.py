@@ -6,8 +6,10 @@ themselves (`open_s`) and never inside a step.
 """
 
 import importlib
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 import torch.utils.data as torch_data
 
-from storebench.errors import StorebenchError, UnknownNameError
+from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
 from storebench.loading.order import share_of
 from storebench.loading.producer import Producer
@@ -26,6 +28,9 @@ LOADERS = {
     "ring": "storebench.loading.ring:RingLoader",
 }
 """Loader name -> "module:Class"."""
+
+GRACE_S = 10.0
+"""How long a worker may take to end before it is killed."""
 
 
 class Loader(ABC):
@@ -228,7 +233,32 @@ class ProcessLoader(Loader):
 
     def _serve(self, requests: list[Any]) -> Iterator[Any]:
         self._requests.pending = requests
-        for item in self._loader:
-            if isinstance(item, Failure):
-                raise item.error
-            yield item
+        try:
+            for item in self._loader:
+                if isinstance(item, Failure):
+                    raise item.error
+                yield item
+        except RuntimeError as error:  # how torch says that a worker died
+            dead = self._dead_worker()
+            if dead is None:
+                raise
+            # The others would be waited for in vain.
+            self._open = False
+            self._stop_workers()
+            raise epitaph(dead) from error
+
+    def _dead_worker(self) -> BaseProcess | None:
+        iterator = cast("Any", self._loader._iterator)  # noqa: SLF001
+        workers = cast("list[BaseProcess]", getattr(iterator, "_workers", []))
+        return next((worker for worker in workers if not worker.is_alive()), None)
+
+
+def epitaph(process: BaseProcess) -> CellFailedError:
+    """Return the error that says how a worker process ended."""
+    process.join(GRACE_S)
+    code = process.exitcode or 0
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return CellFailedError(
+        f"the loader's worker process {process.pid} {how}",
+        hint="If the machine ran out of memory, use fewer workers or smaller batches.",
+    )

@@ -22,17 +22,14 @@ import numpy as np
 import torch
 
 from storebench.digests import DIGEST_BYTES
-from storebench.errors import CellFailedError, StorebenchError
+from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
 from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Spans
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
-from storebench.loading.loader import requests_of
+from storebench.loading.loader import GRACE_S, epitaph, requests_of
 from storebench.loading.producer import Producer
 from storebench.loading.ring_memory import RingMemory
 from storebench.manifest import Manifest
-
-GRACE_S = 10.0
-"""How long a worker may take to end before it is killed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +110,7 @@ class _LoopEnd:
             return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own child wrote it
         except (EOFError, ConnectionError):
             self.lost = True
-            return self._epitaph()
+            return epitaph(self._process)
         except KeyboardInterrupt:
             self.lost = True  # the interrupt may have cut an answer in two: nothing more can be read here
             raise
@@ -125,15 +122,6 @@ class _LoopEnd:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-    def _epitaph(self) -> CellFailedError:
-        self._process.join(GRACE_S)
-        code = self._process.exitcode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return CellFailedError(
-            f"the loader's worker process {self._process.pid} {how}",
-            hint="If the machine ran out of memory, use fewer workers or smaller batches.",
-        )
 
 
 class RingLane(Lane):

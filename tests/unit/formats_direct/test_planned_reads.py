@@ -31,6 +31,7 @@ OPTIONS: list[dict[str, str]] = [
     {"lmm": "on"},
     {"stag": "2"},
     {"window_mib": "4", "sweep_mib": "0"},
+    {"sweep_mib": "256"},
 ]
 
 

@@ -110,8 +110,8 @@ def test_for_any_nothing_is_done_nothing_is_claimed_and_it_is_counted_all_the_sa
     assert "no cache state was asked for" in record.cache.reason
 
 
-@pytest.mark.parametrize("backend", ["memory:python", "memory:native"])
-def test_the_cache_state_of_a_memory_backend_applies_to_its_opening_only(
+@pytest.mark.parametrize("backend", ["memory:python", "memory:native", "memory:shared", "lmdb:direct?lmm=on"])
+def test_the_cache_state_of_a_backend_that_holds_all_pixels_applies_to_its_opening_only(
     backend: str, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(small_cell(backend, "cold"), bench.stores, run_folder)

@@ -77,10 +77,11 @@ def wait_until_gone(pids: list[int]) -> None:
 @pytest.mark.usefixtures("odd")
 class TestAWorkerThatDies:
     @pytest.mark.usefixtures("nothing_left")
-    def test_is_told_in_one_line(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+    @pytest.mark.parametrize("name", ["processes", "ring"])
+    def test_is_told_in_one_line(self, name: str, make_job: MakeJob, make_plan: MakePlan) -> None:
         plan = make_plan()
         step = next(step for step, indices in enumerate(plan.batches) if BAD in indices)
-        with get_loader("ring")(make_job("odd+raw:dying"), workers=2) as loader:
+        with get_loader(name)(make_job("odd+raw:dying"), workers=2) as loader:
             pids = [one.pid for one in loader.open()]
             served = []
             with pytest.raises(CellFailedError) as caught:
@@ -90,7 +91,7 @@ class TestAWorkerThatDies:
             assert "was killed by SIGKILL" in line
             assert "fewer workers" in line
             assert "\n" not in line
-            assert len(served) == step
+            assert len(served) == step if name == "ring" else len(served) <= step
             start = time.monotonic()
         assert time.monotonic() - start < 4  # closing does not wait for the dead
         assert not any(map(psutil.pid_exists, pids))
