@@ -114,9 +114,9 @@ check: bench-ci ## The regression gate: this tree against the committed baseline
 gate-selftest: setup ## Measure the gate itself: false alarms, and planted slow-downs that it must catch
 	$(BIN)/python -m tests.benchmarks.gate_selftest
 
-reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 40 minutes)
+reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 50 minutes)
 	rm -rf results/reference/paper results/reference/codecs
-	$(BIN)/storebench bench scenarios/paper.toml --replicates 4 --out results/reference/paper
+	$(BIN)/storebench bench scenarios/paper.toml --replicates 5 --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
 
 figures: setup ## The README's plots, from results/reference

@@ -129,11 +129,7 @@ class Run:
             "scenario": scenario.model_dump(mode="json"),
             "cells": [dataclasses.asdict(cell) | {"cell_id": cell.cell_id} for cell in cells],
         }
-        try:
-            for name in (STEPS_DIR, LOGS_DIR):
-                (folder / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise from_os_error(error, folder) from error
+        _make_folders(folder)
         _write_about(folder, about)
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=list(cells))
 
@@ -160,6 +156,7 @@ class Run:
                 where=path,
                 hint="Another storebench wrote it: start anew.",
             )
+        _make_folders(folder)
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=cells)
 
     def extended(self, replicates: int) -> "Run":
@@ -201,6 +198,15 @@ class Run:
                 (work.cell.cell_id, work.replicate, epoch) not in done for epoch in range(work.cell.epochs)
             )
         ]
+
+
+def _make_folders(folder: Path) -> None:
+    """Make the folders of a run; a copy of one may lack those that were empty."""
+    try:
+        for name in (STEPS_DIR, LOGS_DIR):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise from_os_error(error, folder) from error
 
 
 def _write_about(folder: Path, about: Mapping[str, object]) -> None:
