@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-codecs bench-workers bench-loaders bench-lmdbio bench-readers bench-direct bench-hand-over \
+        bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
         bench-overhead bench-counters bench-training bench-aa bench-ci check gate-selftest reference figures docs report test lint clean distclean
 
 help: ## List the targets
@@ -78,6 +78,9 @@ bench-loaders: setup ## Processes, threads or a ring: what does the hand-over co
 bench-lmdbio: setup ## LMDBIO's ladder: what does each optimisation gain?
 	$(BIN)/storebench bench scenarios/lmdbio.toml --out $(RUNS)/$(NOW)-lmdbio
 	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio --out $(REPORT)-lmdbio
+
+scaling-io: setup ## What LMDBIO's ladder would do on many machines: a model, held against the newest bench-lmdbio
+	$(BIN)/python -m tests.benchmarks.scaling_io $(lastword $(sort $(wildcard $(RUNS)/*-lmdbio)))
 
 bench-readers: setup ## Each reader's shuffled warm batch rate as a share of the gather rate of the same run
 	$(BIN)/python -m tests.benchmarks.bench_readers --stores $(STORES)
