@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
-        bench-overhead bench-counters bench-training bench-aa bench-ci check gate-selftest reference figures docs report test lint clean distclean
+        bench-overhead bench-counters bench-training bench-report bench-aa bench-ci check gate-selftest reference figures docs report test lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench-counters: setup ## Are the counters right? Cold LMDB against what is known
 bench-training: setup ## Does training get faster as the spans predict when the reader does?
 	$(BIN)/python -m tests.benchmarks.bench_training --stores $(STORES)
 
+bench-report: setup ## How long the report of 10,000 cells takes, and how much memory
+	$(BIN)/python -m tests.benchmarks.bench_report
+
 bench-aa: setup ## The same scenario against itself: how many ratios are called different?
 	$(BIN)/python -m tests.benchmarks.bench_aa
 
@@ -117,9 +120,9 @@ check: bench-ci ## The regression gate: this tree against the committed baseline
 gate-selftest: setup ## Measure the gate itself: false alarms, and planted slow-downs that it must catch
 	$(BIN)/python -m tests.benchmarks.gate_selftest
 
-reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 50 minutes)
+reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 45 minutes)
 	rm -rf results/reference/paper results/reference/codecs
-	$(BIN)/storebench bench scenarios/paper.toml --replicates 5 --out results/reference/paper
+	$(BIN)/storebench bench scenarios/paper.toml --replicates 4 --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
 
 figures: setup ## The README's plots, from results/reference
