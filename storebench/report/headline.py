@@ -1,5 +1,6 @@
 """The question and the answer in one sentence: which panel speaks for the results, and what it says."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Headline:
     Attributes
     ----------
     answer
-        One sentence, with its interval.
+        One sentence with its interval, and where the loop computed a second one of the same with nothing to compute.
     panel
         The panel that it rests on; null where nothing was measured.
     slow, fast
@@ -69,24 +70,48 @@ def _rank(panel: Panel) -> tuple[float, ...]:
 
 def headline(cells: Sequence[CellSummary]) -> Headline:
     """Return the answer that these cells give."""
-    panel = main_panel(panels(cells))
+    found = panels(cells)
+    panel = main_panel(found)
     if panel is None:
         return Headline(answer="Nothing was measured: every cell failed.")
+    first = _of(panel, _where(panel))
+    bare = _bare(found, panel)
+    beside = _of(bare, "With nothing to compute") if bare is not None else None
+    if beside is None or beside.ratio is None:
+        return first
+    return dataclasses.replace(first, answer=f"{first.answer} {beside.answer}")
+
+
+def _bare(found: Sequence[Panel], main: Panel) -> Panel | None:
+    """Return the panel of the same samples and cache state in which nothing was computed, if it is another one."""
+    if main.first.cell.compute == "none":
+        return None
+    cell = main.first.cell
+    alike = [
+        panel
+        for panel in found
+        if panel.first.dataset_key == main.first.dataset_key
+        and (panel.first.cell.compute, panel.first.cell.cache) == ("none", cell.cache)
+    ]
+    return main_panel(alike)
+
+
+def _of(panel: Panel, where: str) -> Headline:
     pair = _pair(panel)
     if pair is None:
         only = panel.measured[0]
         rate = with_interval(only.interval("samples_per_s"))
-        sentence = f"{_where(panel)}: {backend_label(only.backend)} gives {rate} samples/s; there is nothing to compare it with."
+        sentence = f"{where}: {backend_label(only.backend)} gives {rate} samples/s; there is nothing to compare it with."
         return Headline(answer=sentence, panel=panel)
     slow, fast = pair
     ratio = time_ratio(slow, fast)
     if ratio is None:
         names = f"{backend_label(fast.backend)} and {backend_label(slow.backend)}"
         return Headline(
-            answer=f"{_where(panel)}: {names} never ran in the same round, so no ratio is given.", panel=panel
+            answer=f"{where}: {names} never ran in the same round, so no ratio is given.", panel=panel
         )
     return Headline(
-        answer=_sentence(panel, slow, fast, ratio), panel=panel, slow=slow, fast=fast, ratio=ratio
+        answer=_sentence(panel, slow, fast, ratio, where), panel=panel, slow=slow, fast=fast, ratio=ratio
     )
 
 
@@ -120,7 +145,7 @@ def _feeds(panel: Panel, name: str) -> str:
     return f"{verb} {MODELS.get(cell.model, cell.model) if cell.compute == 'real' else 'an emulated accelerator'}"
 
 
-def _sentence(panel: Panel, slow: CellSummary, fast: CellSummary, ratio: Ratio) -> str:
+def _sentence(panel: Panel, slow: CellSummary, fast: CellSummary, ratio: Ratio, where: str) -> str:
     winner, loser, shown = fast, slow, ratio
     if ratio.mid < 1:
         lo = 1 / ratio.hi if ratio.hi else None
@@ -133,12 +158,12 @@ def _sentence(panel: Panel, slow: CellSummary, fast: CellSummary, ratio: Ratio) 
     names = backend_label(winner.backend), backend_label(loser.backend)
     times = f"{number(shown.mid, 2)} times" + _ends(shown)
     if ratio.verdict is Verdict.NO_DIFFERENCE:
-        return f"{_where(panel)}: no difference that we can detect between {names[0]} and {names[1]} (ratio {times})."
+        return f"{where}: no difference that we can detect between {names[0]} and {names[1]} (ratio {times})."
     if ratio.n < 2:
-        return f"{_where(panel)}: {names[0]} {_feeds(panel, names[0])} {times} as fast as {names[1]}, in one round: without replicates there is no interval, so no winner is named."
+        return f"{where}: {names[0]} {_feeds(panel, names[0])} {times} as fast as {names[1]}, in one round: without replicates there is no interval, so no winner is named."
     if not ratio.proven:
-        return f"{_where(panel)}: the spread is too wide to tell {names[0]} from {names[1]} (ratio {times}); run more replicates."
-    return f"{_where(panel)}: {names[0]} {_feeds(panel, names[0])} {times} as fast as {names[1]}{_because(loser, winner)}."
+        return f"{where}: the spread is too wide to tell {names[0]} from {names[1]} (ratio {times}); run more replicates."
+    return f"{where}: {names[0]} {_feeds(panel, names[0])} {times} as fast as {names[1]}{_because(loser, winner)}."
 
 
 def _ends(ratio: Ratio) -> str:

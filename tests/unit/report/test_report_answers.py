@@ -56,6 +56,17 @@ def test_no_difference_is_said_where_the_interval_is_narrow_around_one() -> None
     assert "no difference that we can detect between" in headline(cells_of(records)).answer
 
 
+def test_beside_training_stands_what_the_loader_alone_gives() -> None:
+    training = rounds("png", [20.0, 20.1, 20.0, 20.1]) + rounds("lmdb", [20.1, 20.0, 20.1, 20.0])
+    alone = rounds("png", [60.0, 60.0], compute="none") + rounds("lmdb", [20.0, 20.0], compute="none")
+    answer = headline(cells_of(training + alone)).answer
+    assert answer.startswith(
+        "On this machine, cold, ImageNet, 4,000 images: no difference that we can detect"
+    )
+    assert " With nothing to compute: LMDB loads 3.0 times [3.0, 3.0] as fast as PNG files" in answer
+    assert "With nothing to compute" not in headline(cells_of(alone)).answer
+
+
 def test_one_round_names_no_winner() -> None:
     answer = headline(cells_of(rounds("png", [60]) + rounds("lmdb", [20]))).answer
     assert "without replicates there is no interval, so no winner is named" in answer
