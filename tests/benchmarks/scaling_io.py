@@ -3,7 +3,7 @@
 From the cells of one reader process the model takes, for each way to read: samples a second, CPU seconds a sample and
 read amplification; and from the same run the device's rate, 16 reads at a time. It then says for P processes
 
-    rate(P) = min(P * rate(1), device / (amplification * bytes a sample), cores / CPU seconds a sample)
+    rate(P) = min(P * rate(1), max(rate(1), device / (amplification * bytes a sample)), cores / CPU seconds a sample)
 
 and for the way that loads everything first (LMM) the time of loading once, and then the same without the device.
 Printed are measured over predicted for each number of processes that the run has, and then what follows for N
@@ -62,7 +62,8 @@ def seconds(way: Way, place: Place, processes: int, samples: int) -> float:
     """Return how long `processes` of one machine take for `samples`, as the model says."""
     rate = min(processes * way.rate, place.cores / way.cpu_s)
     if not way.load_s:
-        rate = min(rate, _device_rate(way, place, place.device_bytes_per_s))
+        # One process has shown that the device gives at least this much to this way of reading.
+        rate = min(rate, max(way.rate, _device_rate(way, place, place.device_bytes_per_s)))
     return way.load_s + samples / rate
 
 
@@ -101,7 +102,7 @@ def place_of(records: Sequence[Record]) -> Place:
     assert first.environment is not None, "the records name no machine"
     assert first.store is not None, "the records name no store"
     return Place(
-        cores=int(first.environment.match["cpu_count"]),
+        cores=int(first.environment.match["cores"]),
         device_bytes_per_s=statistics.median(rate for rate in rates if rate),
         sample_bytes=first.store.payload_bytes / first.store.count,
         store_bytes=first.store.file_bytes,
