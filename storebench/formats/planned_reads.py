@@ -231,15 +231,14 @@ class PlannedReads:
         self.tally.read += 1
         self.tally.requests += len(pieces)
         self.tally.asked_bytes += pieces.total_bytes
-        # Small samples, and those of one pass over the file, are gathered from the mapping when all have arrived;
-        # a large one waits for its own bytes, in preadv.
-        gathered = self.mean_bytes < SMALL_BYTES or pieces.total_bytes >= MIN_UNIT_BYTES * len(pieces)
+        small = self.mean_bytes < SMALL_BYTES
         with self._turn():
-            if gathered or self._turns is not None:
+            # A large sample waits for its own bytes, in preadv.
+            if small or self._turns is not None:
                 self.file.read_in(pieces)
             else:
                 self.file.ask_for(pieces)
-        return gathered
+        return small
 
     def _turn(self) -> AbstractContextManager[object]:
         return nullcontext() if self._turns is None else self._turns.one()
@@ -330,13 +329,13 @@ class _Lookahead:
         """Return which batches are prepared together, and how many such units at a time."""
         policy, mean = self._reads.policy, self._reads.mean_bytes
         samples = sum(map(len, self._batches))
-        most = min(self._reads.file.size, samples * (mean + 2 * PAGE_BYTES))
-        if most <= policy.sweep_limit(large=mean >= SMALL_BYTES):
-            return iter([list(self._batches)]), 1
         if mean >= SMALL_BYTES:
             # One read of such a sample is efficient by itself: small units keep the pipeline full.
             unit = max(MIN_UNIT_BYTES, policy.window_bytes // 8)
             return self._split(unit, unit), max(2, policy.window_bytes // unit)
+        most = min(self._reads.file.size, samples * (mean + 2 * PAGE_BYTES))
+        if most <= policy.sweep_bytes:
+            return iter([list(self._batches)]), 1
         # The denser a window, the fewer its requests; the first ones are short to be there soon.
         return self._split(MIN_UNIT_BYTES, policy.window_bytes // 2), 2
 

@@ -9,13 +9,10 @@ OPTIONS_HELP = {
     "dio": "on (default): cold data is read explicitly; off: it is left to page faults of the mapping",
     "coal": "on (default): several batches a window, close samples in one read; off: one read a sample",
     "window_mib": "how far to read ahead of the loop, in MiB (default 64)",
-    "sweep_mib": "samples that lie in this many MiB are read in one pass, none of them before the last is there "
-    "(default 256 for samples below 32 KiB, 0 for larger ones)",
+    "sweep_mib": "small samples that lie in this many MiB are read in one pass (default 256)",
     "gap_kib": "read through gaps of this many KiB rather than asking twice (default 8)",
     "stag": "off (default) or how many processes may read one file at a time; the others wait their turn",
 }
-
-_SWEEP_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +22,7 @@ class ReadPolicy:
     explicit: bool = True
     merged: bool = True
     window_bytes: int = 64 << 20
-    sweep_bytes: int | None = None
+    sweep_bytes: int = 256 << 20
     gap_bytes: int = 8 << 10
     at_a_time: int = 0
 
@@ -36,17 +33,10 @@ class ReadPolicy:
             explicit=switch(options, "dio", default=True),
             merged=switch(options, "coal", default=True),
             window_bytes=number(options, "window_mib", 64, least=4) << 20,
-            sweep_bytes=number(options, "sweep_mib", 0) << 20 if "sweep_mib" in options else None,
+            sweep_bytes=number(options, "sweep_mib", 256) << 20,
             gap_bytes=number(options, "gap_kib", 8) << 10,
             at_a_time=0 if options.get("stag", "off") == "off" else number(options, "stag", 1, least=1),
         )
-
-    def sweep_limit(self, *, large: bool) -> int:
-        """Return how many bytes may be read in one pass before the first sample is served."""
-        if self.sweep_bytes is not None:
-            return self.sweep_bytes
-        # Large samples come one by one at the device's rate, and the loop need not wait for all of them.
-        return 0 if large else _SWEEP_BYTES
 
 
 def switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -255,28 +255,6 @@ def cold_imagenet(stores: Path, rounds: int) -> None:
             ("of the device", "lmdb:direct", "device, 16 at a time", 0.9),
             ("times LMDB with readahead", "lmdb:direct", "lmdb, readahead on", 5 if share < 1 else 0),
         ]
-        if share == 1:
-            sides.append(
-                Side(
-                    name="lmdb:direct in one pass",
-                    store=store,
-                    backend="lmdb:direct?sweep_mib=1024",
-                    share=share,
-                )
-            )
-            sides.append(
-                Side(
-                    name="lmdb, readahead off, a tenth", store=store, backend="lmdb?readahead=off", share=0.1
-                )
-            )
-            claims += [
-                (f"{name}: times LMDB without readahead", name, "lmdb, readahead off, a tenth", least)
-                for name, least in (
-                    ("lmdb:direct in one pass", 20),
-                    ("lmdb:direct", 0),
-                    ("device, 16 at a time", 0),
-                )
-            ]
         if share < 1:
             # A whole epoch at 250 samples/s would take most of the time and say the same.
             sides.append(

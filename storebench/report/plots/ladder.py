@@ -15,6 +15,7 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
+from storebench.stats import Verdict
 
 QUESTION = "What does each of LMDBIO's optimisations gain?"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -62,24 +63,18 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
 
 
 def ladder_answer(ladders: Sequence[Ladder]) -> str:
-    """Return the steepest ladder's gains in one sentence."""
+    """Return what the coldest ladder with the fewest processes shows, in one sentence."""
     one = min(ladders, key=lambda ladder: (ladder.first.cell.cache != "cold", ladder.first.cell.workers))
-    gained = [
-        f"{step.rung.key.upper()} {number(step.gain.mid)} times"
-        for step in one.steps
-        if step.rung.trouble and step.gain is not None and step.gain.proven
+    tried = [(step.rung.key.upper(), step.gain) for step in one.steps if step.rung.trouble and step.gain]
+    gains = [
+        f"{name} gains {number(gain.mid)} times" for name, gain in tried if gain.verdict is Verdict.FASTER
     ]
-    unproven = [
-        step.rung.key.upper()
-        for step in one.steps
-        if step.rung.trouble and step.gain is not None and not step.gain.proven
-    ]
-    where = f"{one.first.cell.cache.capitalize()}, {_processes(one)}"
-    said = [
-        f"{where}: {', '.join(gained)} the rung below" if gained else f"{where}: no single step is proven"
-    ]
+    losses = [f"{name} loses ({number(gain.mid)})" for name, gain in tried if gain.verdict is Verdict.SLOWER]
+    unproven = [name for name, gain in tried if not gain.proven]
+    where = f"{one.first.cell.cache.capitalize()}, {_processes(one)}, each held against the rung below"
+    said = [f"{where}: {', '.join([*gains, *losses]) or 'no single step is proven'}"]
     if unproven:
-        said.append(f"of {', '.join(unproven)} no gain is proven")
+        said.append(f"of {', '.join(unproven)} neither gain nor loss is proven")
     total = top_gain(one)
     if total is not None:
         said.append(f"all reading together {with_interval(total)} times plain LMDB")

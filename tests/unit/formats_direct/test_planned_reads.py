@@ -31,7 +31,6 @@ OPTIONS: list[dict[str, str]] = [
     {"lmm": "on"},
     {"stag": "2"},
     {"window_mib": "4", "sweep_mib": "0"},
-    {"sweep_mib": "256"},
 ]
 
 
