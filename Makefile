@@ -20,7 +20,8 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
-        bench-overhead bench-counters bench-training bench-report bench-aa bench-ci check gate-selftest reference figures docs report test lint clean distclean
+        bench-overhead bench-counters bench-training bench-report bench-aa bench-ci check gate-selftest reference \
+        figures docs report test lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
