@@ -60,10 +60,6 @@ from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import CpuStep, Step, make_step
 from storebench.training.trace import StepTable, step_table, write_steps
 
-WARM_PASSES = 3
-WARM_ENOUGH = 0.995
-"""Some machines push idle pages out by themselves (DAMON): what is gone again is read again, a few times."""
-
 DEVICE_S = 0.4
 """How long each of the device's rates is measured, beside every cell that only loads."""
 
@@ -184,10 +180,7 @@ class CellRun:
             how = evict(self.files, drop_caches=self.job.drop_caches)
         elif requested == "warm":
             how = "read"
-            for _ in range(WARM_PASSES):
-                warm(self.files)
-                if (resident(self.files).frac or 0.0) >= WARM_ENOUGH:
-                    break
+            warm(self.files)
         return cache_facts(requested, resident(self.files), paths=self.files, how=how, applies_to=applies_to)
 
     def _epoch(self, number: int, cache: CacheFacts) -> _Epoch:

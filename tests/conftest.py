@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from storebench.probes.machine import damon
+
 # No deadline: a busy machine is no defect. In CI the same examples every time: a red run must mean a change.
 settings.register_profile(
     "storebench", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
@@ -19,6 +21,19 @@ settings.load_profile("storebench")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore interrupts, and every process that a test starts and interrupts would, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+RERUNS = 4
+"""How often a test that counts pages is run again, on a machine that takes pages away while they are counted."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests of `still_pages` again where DAMON pushes idle pages out, and only there."""
+    if damon() == "off":
+        return
+    for item in items:
+        if item.get_closest_marker("still_pages"):
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
+
 
 CompletedText = subprocess.CompletedProcess[str]
 

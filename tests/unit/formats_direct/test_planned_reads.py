@@ -133,6 +133,7 @@ def test_a_new_plan_replaces_one_that_was_not_finished(store: SmallStore) -> Non
             assert_serves(reader, store, batch)
 
 
+@pytest.mark.still_pages
 @pytest.mark.parametrize("planned", [True, False])
 def test_a_cold_tenth_reads_what_it_asked_for_without_major_faults(store: SmallStore, planned: bool) -> None:
     plan = batches_of(len(store.labels))[:5]
@@ -152,6 +153,7 @@ def test_a_cold_tenth_reads_what_it_asked_for_without_major_faults(store: SmallS
         assert "0 resident" in reader.notes()["windows"]
 
 
+@pytest.mark.still_pages
 def test_residency_decides_and_is_noted(store: SmallStore) -> None:
     plan = batches_of(len(store.labels))[:4]
     with opened(store) as reader:
@@ -234,6 +236,7 @@ def test_an_impossible_option_is_refused_in_words(store: SmallStore, name: str, 
         opened(store, **{name: value})
 
 
+@pytest.mark.still_pages
 def test_partly_resident_ranges_are_asked_for_only_where_they_are_missing(store: SmallStore) -> None:
     with opened(store) as reader:
         make_cold(store)

@@ -24,8 +24,8 @@ SMALL: dict[str, Any] = {
 SMALL_OPTIONS = ("-d", "cifar10", "--synthetic", "--limit", "8000", "--batch-size", "500", "--model", "tiny")
 STORE = "cifar10-train-limit8000-synthetic"
 
-NEXT_TO_NOTHING = 0.05
-"""Of the payload. Not 0: some machines push idle pages out, and a worker may need one of a library again."""
+NEXT_TO_NOTHING = 0.2
+"""Of the payload. Not 0: a library's page may be needed for the first time, and comes with its readahead."""
 
 HOLD = """
 import mmap, sys
@@ -37,6 +37,8 @@ for name in sys.argv[1:]:
 print("ready", flush=True)
 sys.stdin.read()
 """
+
+pytestmark = pytest.mark.still_pages
 
 
 def small_cell(backend: str, cache: str, **matrix: Any) -> Cell:

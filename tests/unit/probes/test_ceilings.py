@@ -12,6 +12,8 @@ from storebench.probes import page_cache
 from storebench.probes.device_rate import KEYS, device_rates
 from storebench.probes.gather import gather_rate
 
+pytestmark = pytest.mark.still_pages
+
 LIMIT_S = 0.15
 
 

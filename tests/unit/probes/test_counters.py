@@ -29,6 +29,8 @@ def show(counters):
 """
 ATTEMPTS = 3  # others may use the disk while we look at its counter
 
+pytestmark = pytest.mark.still_pages
+
 
 def counters_of(python: Python, script: str, path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(python(BEGIN + script, path))
