@@ -137,6 +137,10 @@ class CellRun:
 
     def records(self) -> list[Record]:
         """Run every epoch and return its records; a cell without its cache state fails and is not timed."""
+        if self.cell.cache == "cold":
+            evict(
+                self.files
+            )  # before opening, too: what an open reader maps of a warm store could not be evicted
         at_open = self._prepare_cache("open") if self.traits.holds_pixels else None
         self.opened = self.loader.open()
         try:
@@ -167,10 +171,13 @@ class CellRun:
         if number and self.cell.cache == "cold":
             self.loader.close()
             self.opened = self.loader.open()
-        return self._prepare_cache("epoch")
+        return self._prepare_cache("epoch", first=not number)
 
-    def _prepare_cache(self, applies_to: str) -> CacheFacts:
-        """Bring the store's pages into the requested state, then count them: never assume."""
+    def _prepare_cache(self, applies_to: str, *, first: bool = True) -> CacheFacts:
+        """Bring the store's pages into the requested state, then count them: never assume.
+
+        From the second epoch on a warm store stays as the one before has left it: the reader maps it now.
+        """
         requested, how = self.cell.cache, "none"
         if self.traits.ready_made:
             reason = "nothing is read"
@@ -179,8 +186,8 @@ class CellRun:
         if requested == "cold":
             how = evict(self.files, drop_caches=self.job.drop_caches)
         elif requested == "warm":
-            how = "read"
-            warm(self.files)
+            how = "fadvise+read" if first else "read"
+            warm(self.files, anew=first)
         return cache_facts(requested, resident(self.files), paths=self.files, how=how, applies_to=applies_to)
 
     def _epoch(self, number: int, cache: CacheFacts) -> _Epoch:

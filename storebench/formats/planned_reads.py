@@ -260,6 +260,7 @@ class _Lookahead:
         self._done: queue.SimpleQueue[Window | Exception | None] = queue.SimpleQueue()
         self._stopped = False
         units, at_once = self._units()
+        self._in_one_pass = at_once == 1
         self._room = threading.Semaphore(at_once)
         self._thread = threading.Thread(
             target=self._work, args=(units,), name="storebench-lookahead", daemon=True
@@ -305,7 +306,11 @@ class _Lookahead:
                 self._wait_for_room()
                 if self._stopped:
                     return
-                self._done.put(self._window(batches))
+                window = self._window(batches)
+                # Small samples are copied in so short calls that mapping beside them takes longer than mapping before.
+                while self._in_one_pass and self._reads.map_some():
+                    pass
+                self._done.put(window)
             while not self._stopped and self._reads.map_some():
                 pass
         except (OSError, StorebenchError, IndexError) as error:

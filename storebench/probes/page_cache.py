@@ -211,7 +211,8 @@ def _sync_filesystem(path: Path | str) -> None:
 def _evict_until_gone(files: Sequence[Path | str]) -> None:
     if not files or mount_of(files[0]).fstype in IN_MEMORY:
         return
-    left = files
+    few = COLD_MAX_FRAC / 2 * sum(_pages(Path(path).stat().st_size) for path in files)
+    left, pages = files, -1
     for wait_s in _EVICT_WAITS_S:
         time.sleep(wait_s)
         for path in left:
@@ -219,26 +220,38 @@ def _evict_until_gone(files: Sequence[Path | str]) -> None:
                 with contextlib.suppress(OSError):  # a read-only filesystem has nothing to write back
                     os.fsync(fd)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        left = _still_resident(left)
-        if not left:
+        before, counts = pages, _still_resident(left)
+        left, pages = list(counts), sum(counts.values())
+        # An open reader maps a few pages, and waiting does not take those away.
+        if not left or before == pages <= few:
             return
 
 
-def _still_resident(files: Sequence[Path | str]) -> list[Path | str]:
+def _still_resident(files: Sequence[Path | str]) -> dict[Path | str, int]:
     for _, count in _ways(files[0]):
         with contextlib.suppress(_CannotCountError):
-            return [path for path, pages in zip(files, _per_file(files, count), strict=True) if pages]
-    return []
+            found = zip(files, _per_file(files, count), strict=True)
+            return {path: pages for path, pages in found if pages}
+    return {}
 
 
-def warm(paths: Paths) -> int:
+def warm(paths: Paths, *, anew: bool = False) -> int:
     """Read each file from start to end; return their bytes.
 
     A machine that pushes idle pages out may take some away while others are still
     being read. So all are read again, up to `WARM_PASSES` times, while less than
     `WARM_ENOUGH_FRAC` is resident. It may still be less in the end: count afterwards.
+
+    Parameters
+    ----------
+    anew
+        Evict them first. Pages that were read one by one lie in the cache as single pages, pages that were read in
+        a row in units of up to 2 MiB, which are mapped several times as fast: how they got there must not depend
+        on what was run before.
     """
     files = list(paths)
+    if anew:
+        evict(files)
     done = _read(files)
     for _ in range(WARM_PASSES - 1):
         frac = resident(files).frac

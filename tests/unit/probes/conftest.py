@@ -62,6 +62,17 @@ def python() -> Callable[..., str]:
 
 
 @pytest.fixture
+def own_read_bytes() -> Callable[[], int]:
+    """Return a function that says how many bytes the device has delivered to this process."""
+
+    def count() -> int:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+
+    return count
+
+
+@pytest.fixture
 def root() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")

@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_it_neither_fills_nor_empties_the_page_cache(big_file: Path) -> None:
     assert (page_cache.resident([big_file]).frac or 0) >= 0.99
 
 
-def test_what_counts_is_what_the_device_delivered(big_file: Path) -> None:
+def test_what_counts_is_what_the_device_delivered(big_file: Path, own_read_bytes: Callable[[], int]) -> None:
     before = own_read_bytes()
     started = time.perf_counter()
     rates = device_rates([big_file], 100_000, limit_s=LIMIT_S)
@@ -48,11 +49,6 @@ def test_what_counts_is_what_the_device_delivered(big_file: Path) -> None:
     claimed = LIMIT_S * sum(getattr(rates, key) for key in KEYS)
     assert claimed <= 1.1 * delivered
     assert delivered / took_s <= max(getattr(rates, key) for key in KEYS)
-
-
-def own_read_bytes() -> int:
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
 
 
 def test_many_small_files_make_one_store(disk: Path) -> None:

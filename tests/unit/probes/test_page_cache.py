@@ -15,7 +15,16 @@ import pytest
 from storebench.errors import UsageError
 from storebench.probes import page_cache
 from storebench.probes.mounts import mount_of
-from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident, warm, who_maps
+from storebench.probes.page_cache import (
+    COLD_MAX_FRAC,
+    PAGE_BYTES,
+    Residency,
+    cache_facts,
+    evict,
+    resident,
+    warm,
+    who_maps,
+)
 
 HOLD = """
 import mmap, sys
@@ -132,6 +141,30 @@ def test_what_is_pushed_out_while_warming_is_read_again(
     assert warm([big_file]) == size
     assert passes[:2] == [size, size]
     assert (resident([big_file]).frac or 0) >= 0.99
+
+
+def test_warming_anew_reads_a_resident_file_again(big_file: Path, own_read_bytes: Callable[[], int]) -> None:
+    warm([big_file])
+    before = own_read_bytes()
+    warm([big_file])
+    assert own_read_bytes() - before < 0.05 * big_file.stat().st_size
+    warm([big_file], anew=True)
+    assert own_read_bytes() - before >= big_file.stat().st_size
+    assert (resident([big_file]).frac or 0) >= 0.99
+
+
+def test_pages_that_an_open_reader_maps_are_not_waited_for(big_file: Path) -> None:
+    evict([big_file])
+    with big_file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert mapped[0] is not None
+        started = time.perf_counter()
+        evict([big_file])
+        took_s = time.perf_counter() - started
+    left = resident([big_file])
+    assert left.pages_resident
+    assert left.frac is not None
+    assert left.frac <= COLD_MAX_FRAC
+    assert took_s < 1, "waiting takes away what is being written, not what is mapped"
 
 
 def test_a_mapping_held_by_another_process_fails_the_cold_cell_and_is_named(big_file: Path) -> None:
