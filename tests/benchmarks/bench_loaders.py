@@ -27,6 +27,7 @@ from storebench.formats.registry import parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
+from storebench.stats import compare
 from storebench.training.loop import run_epoch
 from storebench.training.steps import EmulatedStep, NoStep, Step
 
@@ -78,21 +79,20 @@ def measure(job: LoadJob, samples: int, rounds: int) -> dict[Name, tuple[list[fl
 def report(title: str, samples: int, found: dict[Name, tuple[list[float], list[float]]]) -> None:
     print(f"\n{title}: {samples:,} samples, batches of {BATCH}")
     print(
-        "  loader         samples/s   of no workers   quartiles     best to best   balanced epoch, of no workers"
+        "  loader         samples/s   of no workers, 95% interval   best to best   "
+        "balanced epoch, of no workers, 95% interval"
     )
     for name, (drained, balanced) in found.items():
-        ratios = [base / own for base, own in zip(found[BASE][0], drained, strict=True)]
-        overlap = [own / base for base, own in zip(found[BASE][1], balanced, strict=True)]
         rate = samples / statistics.median(drained)
-        low, middle, high = statistics.quantiles(ratios, n=4)
+        share = compare(drained, found[BASE][0])
+        overlap = compare(found[BASE][1], balanced)
         best = min(found[BASE][0]) / min(drained)
         print(
-            f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {middle:>12.0%}   {low:>5.0%}-{high:<5.0%}"
-            f"   {best:>11.0%}   {statistics.median(overlap):>13.0%}"
+            f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {share.ratio:>13.0%} [{share.low:.0%}, {share.high:.0%}]"
+            f"   {best:>11.0%}   {overlap.ratio:>13.0%} [{overlap.low:.0%}, {overlap.high:.0%}]"
         )
-    doubled = [a / b for a, b in zip(found["processes", 2][0], found["ring", 2][0], strict=True)]
-    low, middle, high = statistics.quantiles(doubled, n=4)
-    print(f"  ring 2 over processes 2: {middle:.1f} times (quartiles {low:.1f}-{high:.1f})", flush=True)
+    ring = compare(found["ring", 2][0], found["processes", 2][0])
+    print(f"  ring 2 over processes 2: {ring.ratio:.1f} times [{ring.low:.1f}, {ring.high:.1f}]", flush=True)
 
 
 def main() -> None:
