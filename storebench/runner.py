@@ -5,6 +5,7 @@ slows down slows every backend. A replicate's records are appended only when
 the whole replicate is over, by this process alone.
 """
 
+import contextlib
 import dataclasses
 import datetime as dt
 import json
@@ -14,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,14 @@ from storebench._version import __version__
 from storebench.cell import CellJob, store_facts, write_job
 from storebench.convert import How, Replace, ensure_store
 from storebench.datasets import DatasetSpec, Origin
-from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
+from storebench.errors import (
+    CorruptDataError,
+    DataNotFoundError,
+    OutputError,
+    StorebenchError,
+    UsageError,
+    from_os_error,
+)
 from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest
 from storebench.records import (
@@ -178,6 +185,13 @@ class Run:
         _write_about(self.folder, about | {"scenario": scenario.model_dump(mode="json")})
         return dataclasses.replace(self, scenario=scenario)
 
+    def discard(self) -> None:
+        """Remove the folder of a run in which nothing was measured: it would only look like a result."""
+        (self.folder / RUN_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else's files stay, and so does their folder
+            for folder in (self.folder / STEPS_DIR, self.folder / LOGS_DIR, self.folder):
+                folder.rmdir()
+
     def recorded(self) -> set[tuple[str, int, int]]:
         """Return (cell id, replicate, epoch) of every whole record."""
         if not (self.folder / RECORDS_NAME).is_file():
@@ -230,12 +244,17 @@ def execute(
     """Run what is left of `run` and return all its new records.
 
     Every store is built before the first cell runs. A cell that fails is
-    recorded as failed, and the others go on.
+    recorded as failed, and the others go on. Where a store cannot be built, a run
+    without a record goes again.
     """
     watcher = watcher or Silent()
-    work = run.left()
-    prepared = prepare(dict.fromkeys(one.cell for one in work), run.scenario, stores, data_root, watcher)
-    done = run.recorded()
+    work, done = run.left(), run.recorded()
+    try:
+        prepared = prepare(dict.fromkeys(one.cell for one in work), run.scenario, stores, data_root, watcher)
+    except StorebenchError:
+        if not done:
+            run.discard()
+        raise
     made = []
     for position, one in enumerate(work):
         watcher.started(one, position, len(work))
@@ -329,7 +348,7 @@ def _fresh_process(job: Path, log: Path) -> int | None:
                 return None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
         yield

@@ -1,6 +1,7 @@
 """A run that is killed, interrupted, or has cells that die: nothing is lost, doubled or left behind."""
 
 import contextlib
+import dataclasses
 import json
 import shutil
 import signal
@@ -144,6 +145,25 @@ def test_interrupted_it_says_so_ends_its_cell_and_leaves_no_half_record(
         _, alive = psutil.wait_procs(family, timeout=20)
         assert not alive
     assert lines(tmp_path / "run") == 0
+
+
+def test_a_run_that_finds_no_data_leaves_nothing_that_looks_like_a_result(
+    bench: Bench, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    options = ("-d", "mnist", "--stores", tmp_path / "stores", "--out", out)
+    broken = tmp_path / "data" / "mnist"
+    broken.mkdir(parents=True)
+    for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
+        (broken / name).write_bytes(b"not an archive")
+    damaged = dataclasses.replace(bench, env={**bench.env, "STOREBENCH_DATA": str(tmp_path / "data")})
+    done = damaged.cli("run", "lmdb", *options)
+    assert done.returncode == 5, done.stderr
+    assert not out.exists()
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    assert damaged.cli("run", "lmdb", *options).returncode == 5
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
 
 
 def test_a_cell_and_its_workers_do_not_outlive_a_runner_that_is_killed(bench: Bench, tmp_path: Path) -> None:
