@@ -54,6 +54,7 @@ from storebench.results import (
     StoreFacts,
 )
 from storebench.stores import read_digest_table
+from storebench.training.calibration import matrix_products_per_s
 from storebench.training.evaluate import accuracy
 from storebench.training.loop import run_epoch
 from storebench.training.models import ModelSpec, get_model
@@ -237,7 +238,9 @@ class CellRun:
         return accuracy(self.step, self.model, self.job.test_store)
 
     def _ceilings(self) -> Ceilings:
-        """Measure what physics allows, beside the cells that measure nothing but the loader."""
+        """Measure what physics allows beside the cells that only load, and a yardstick beside those that train."""
+        if self.cell.compute == "real":
+            return Ceilings(matrix_products_per_s=matrix_products_per_s(self.cell.device))
         if self.cell.compute != "none" or self.traits.ready_made:
             return Ceilings()
         gather = gather_rate(

@@ -253,6 +253,9 @@ class Ceilings:
         O_DIRECT reads of one payload's size at random offsets, 1 and 16 at a time.
     device_sequential_bytes_per_s
         O_DIRECT reads of 4 MiB in a row.
+    matrix_products_per_s
+        Products of two float32 [1024, 1024] matrices by torch, after real training in the same process:
+        no ceiling, but what relates the training of two machines (`storebench.training.calibration`).
     """
 
     gather_samples_per_s: float | None = None
@@ -260,6 +263,7 @@ class Ceilings:
     device_random_1_bytes_per_s: float | None = None
     device_random_16_bytes_per_s: float | None = None
     device_sequential_bytes_per_s: float | None = None
+    matrix_products_per_s: float | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 

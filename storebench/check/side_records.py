@@ -93,11 +93,16 @@ def _replicate(number: int, epochs: list[Record]) -> Replicate:
 
 
 def _calibration(cell: Cell) -> str:
+    if cell.compute == "real":
+        return "matrix product"
     return "plain read" if cell.cache == "cold" else "gather"
 
 
 def _relative(record: Record) -> float | None:
     """Return the cost of a sample over that of the ceiling of the same process; null where none was measured."""
+    if record.cell.compute == "real":
+        products = record.ceilings.matrix_products_per_s
+        return None if products is None else products / record.samples_per_s
     if record.cell.cache == "cold":
         rate, store = record.ceilings.device_sequential_bytes_per_s, record.store
         if rate is None or store is None or not store.count:

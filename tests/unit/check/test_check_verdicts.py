@@ -23,6 +23,7 @@ from storebench.check.outcome import outcome
 from storebench.check.policy import Policy
 from storebench.check.sides import read_side
 from storebench.cli.main import app
+from storebench.results import Ceilings
 
 
 def check(baseline: Path, contender: Path, **policy: Any) -> dict[str, CellResult]:
@@ -318,6 +319,21 @@ def test_device_bytes_count_only_where_the_cache_was_cold(tmp_path: Path) -> Non
     (cell,) = read_side(cold, baseline=True).cells.values()
     assert cell.calibration == "plain read"
     assert cell.replicates[0].counters["device_read_bytes"] == 3_072_000
+
+
+def test_training_on_another_machine_is_held_against_a_matrix_product(tmp_path: Path) -> None:
+    trains = {"cell": {"compute": "real", "model": "lenet"}}
+    first = run_of(
+        tmp_path / "a", {"lmdb": 1e-3}, seed=1, ceilings=Ceilings(matrix_products_per_s=40), **trains
+    )
+    half = {"ceilings": Ceilings(matrix_products_per_s=20), "key": "elsewhere", **trains}
+    (same,) = check(first, run_of(tmp_path / "b", {"lmdb": 2e-3}, seed=2, **half)).values()
+    assert (same.state, same.basis) == (State.WITHIN_NOISE, "ratio to matrix product")
+    (worse,) = check(first, run_of(tmp_path / "c", {"lmdb": 4e-3}, seed=3, **half)).values()
+    assert worse.state is State.WORSE
+    unknown = run_of(tmp_path / "d", {"lmdb": 2e-3}, seed=4, **half | {"ceilings": Ceilings()})
+    (without,) = check(first, unknown).values()
+    assert without.state is State.NOT_COMPARABLE
 
 
 def test_few_replicates_are_inconclusive(tmp_path: Path) -> None:
