@@ -34,9 +34,9 @@ from storebench.training.steps import EmulatedStep, NoStep, Step
 BATCH = 64
 BASE = ("processes", 0)
 LOADERS = [BASE, ("threads", 0), ("threads", 1), ("threads", 2), ("processes", 2), ("ring", 1), ("ring", 2)]
-DATASETS = {"imagenet": 1_000, "cifar10": 20_000}
+DATASETS = {"imagenet": 4_000, "cifar10": 50_000}
 BACKENDS = ["memory:native", "lmdb", "hdf5", "png"]
-SLOW = {"png": 8}
+SLOW = {"png": 20}
 """Of these only one sample in so many is read: decoding takes a hundred times longer than copying."""
 
 Name = tuple[str, int]
@@ -97,7 +97,7 @@ def report(title: str, samples: int, found: dict[Name, tuple[list[float], list[f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--backends", nargs="*", default=BACKENDS)
     parser.add_argument("--datasets", nargs="*", default=list(DATASETS))
     parser.add_argument("--stores", type=Path, help="keep the stores here")
