@@ -9,6 +9,7 @@ import importlib
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Self, cast
@@ -29,6 +30,7 @@ LOADERS = {
 }
 """Loader name -> "module:Class"."""
 
+DYING_S = 1.0
 GRACE_S = 10.0
 """How long a worker may take to end before it is killed."""
 
@@ -238,8 +240,10 @@ class ProcessLoader(Loader):
                 if isinstance(item, Failure):
                     raise item.error
                 yield item
-        except RuntimeError as error:  # how torch says that a worker died
-            dead = self._dead_worker()
+        except (RuntimeError, OSError, EOFError) as error:
+            # A RuntimeError is how torch says that a worker died. An OSError comes where what a dead worker has sent
+            # cannot be fetched from it any more: that can be a moment before it counts as dead.
+            dead = self._dead_worker(wait_s=0.0 if isinstance(error, RuntimeError) else DYING_S)
             if dead is None:
                 raise
             # The others would be waited for in vain.
@@ -247,9 +251,14 @@ class ProcessLoader(Loader):
             self._stop_workers()
             raise epitaph(dead) from error
 
-    def _dead_worker(self) -> BaseProcess | None:
+    def _dead_worker(self, wait_s: float) -> BaseProcess | None:
         iterator = cast("Any", self._loader._iterator)  # noqa: SLF001
         workers = cast("list[BaseProcess]", getattr(iterator, "_workers", []))
+        if wait_s and workers:
+            ended = wait([worker.sentinel for worker in workers], wait_s)
+            for worker in workers:
+                if worker.sentinel in ended:
+                    worker.join(wait_s)
         return next((worker for worker in workers if not worker.is_alive()), None)
 
 

@@ -76,9 +76,13 @@ def wait_until_gone(pids: list[int]) -> None:
 
 @pytest.mark.usefixtures("odd")
 class TestAWorkerThatDies:
-    @pytest.mark.usefixtures("nothing_left")
     @pytest.mark.parametrize("name", ["processes", "ring"])
-    def test_is_told_in_one_line(self, name: str, make_job: MakeJob, make_plan: MakePlan) -> None:
+    def test_is_told_in_one_line(
+        self, name: str, make_job: MakeJob, make_plan: MakePlan, request: pytest.FixtureRequest
+    ) -> None:
+        if name == "ring":
+            # torch raises out of its signal handler, also between receiving a descriptor and closing it again.
+            request.getfixturevalue("nothing_left")
         plan = make_plan()
         step = next(step for step, indices in enumerate(plan.batches) if BAD in indices)
         with get_loader(name)(make_job("odd+raw:dying"), workers=2) as loader:
