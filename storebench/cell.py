@@ -138,12 +138,8 @@ class CellRun:
 
     def records(self) -> list[Record]:
         """Run every epoch and return its records; a cell without its cache state fails and is not timed."""
-        if self.cell.cache == "cold":
-            evict(
-                self.files
-            )  # before opening, too: what an open reader maps of a warm store could not be evicted
         at_open = self._prepare_cache("open") if self.traits.holds_pixels else None
-        self.opened = self.loader.open()
+        self._open_loader()
         try:
             epochs = [
                 self._epoch(number, at_open or self._prepare_epoch(number))
@@ -167,11 +163,16 @@ class CellRun:
         torch.manual_seed(cell.seed)
         return step
 
+    def _open_loader(self) -> None:
+        if self.cell.cache == "cold" and not self.traits.ready_made:
+            evict(self.files)  # what an open reader maps of a warm store could not be evicted afterwards
+        self.opened = self.loader.open()
+
     def _prepare_epoch(self, number: int) -> CacheFacts:
         """Prepare the cache for an epoch, the store closed and opened again where an earlier one mapped its pages."""
         if number and self.cell.cache == "cold":
             self.loader.close()
-            self.opened = self.loader.open()
+            self._open_loader()
         return self._prepare_cache("epoch", first=not number)
 
     def _prepare_cache(self, applies_to: str, *, first: bool = True) -> CacheFacts:
