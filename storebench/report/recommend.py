@@ -188,7 +188,7 @@ def _warm(chosen: CellSummary, found: Sequence[Panel]) -> Iterator[Advice]:
     states = {cell.cell.cache: cell for cell in _siblings(chosen, found, "cache")}
     cold, warm = states.get("cold"), states.get("warm")
     ratio = time_ratio(cold, warm) if cold and warm else None
-    if ratio is not None and ratio.proven:
+    if ratio is not None and ratio.verdict is Verdict.FASTER:
         text = f"Memory that holds the whole store makes {backend_label(chosen.backend)} {with_interval(ratio)} times as fast as reading it cold."
         yield Advice(rule="R7 keep it warm", text=text)
 

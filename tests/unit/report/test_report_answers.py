@@ -204,6 +204,11 @@ def test_workers_memory_and_amplification_each_get_their_advice() -> None:
     assert "LMDB: the device delivered 8.0 times" in advice["R8"]
 
 
+def test_memory_is_not_advised_where_warm_is_slower() -> None:
+    cold = rounds("png", [60, 61]) + rounds("lmdb", [15, 15.1])
+    assert "R7" not in rules_of(cold + rounds("lmdb", [30, 30.1], cache="warm"))
+
+
 # The verdicts
 
 
