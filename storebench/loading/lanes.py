@@ -172,6 +172,12 @@ class Lane(ABC):
         while self.channel.receive() is not Ask.ABANDON and not self.channel.lost:
             pass
 
+    def answer(self) -> Opened | BaseException:
+        """Wait for the answer to what was asked, past batches that an interrupted epoch has left."""
+        while not isinstance(message := self.channel.receive(), Opened | BaseException):
+            pass
+        return message
+
     def _message(self, requests: list[BatchRequest]) -> Any:
         """Return what is sent for a share."""
         return requests
@@ -258,12 +264,12 @@ class LaneLoader(Loader):
     def _ask(self, what: Ask) -> list[Opened]:
         """Ask everyone who lives and collect every answer, so that none is left over; then raise the first error."""
         lanes = [lane for lane in self._lanes if not lane.channel.lost]
-        answers: list[Any] = []
+        answers: list[Opened | BaseException] = []
         for asked in [lanes] if self.asks_at_once else [[lane] for lane in lanes]:
             for lane in asked:
                 lane.channel.send(what)
-            answers.extend(lane.channel.receive() for lane in asked)
+            answers.extend(lane.answer() for lane in asked)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return answers
+        return [answer for answer in answers if isinstance(answer, Opened)]

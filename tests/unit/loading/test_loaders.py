@@ -63,8 +63,13 @@ class TestEveryLoader:
                 batches = drained(loader, plan)
                 assert_served(batches, plan, store_of("lmdb"))
                 assert len(batches[-1].indices) == COUNT % 10
-                expected = [step % workers if workers else LOOP_WORKER for step in range(len(batches))]
-                assert [batch.worker for batch in batches] == expected
+                made_by = [batch.worker for batch in batches]
+                if kind is get_loader("threads") and workers == 1:
+                    assert set(made_by) <= {0, LOOP_WORKER}  # test_only_thread.py
+                else:
+                    assert made_by == [
+                        step % workers if workers else LOOP_WORKER for step in range(len(batches))
+                    ]
             assert len(loader.close()) == max(1, workers)
 
     def test_spans_follow_one_another(
