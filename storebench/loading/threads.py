@@ -14,6 +14,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
 from storebench.loading.loader import ReusedBuffer
@@ -49,7 +51,7 @@ class ThreadLane(Lane):
         to_producer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         super().__init__(_QueueEnd(to_loop, to_producer))
         self._thread = threading.Thread(
-            target=serve,
+            target=_work,
             args=(_QueueEnd(to_producer, to_loop), producer, slots),
             name=f"storebench-loader-{producer.worker}",
             daemon=True,  # a loader that nobody closed must not keep the interpreter from ending
@@ -60,6 +62,15 @@ class ThreadLane(Lane):
         """End the thread."""
         self.channel.send(Ask.STOP)
         self._thread.join()
+
+
+def _work(channel: _QueueEnd, producer: Producer, slots: Slots) -> None:
+    """Run in the producer's thread until the loop says stop."""
+    # As in worker processes: a second team of threads beside the loop's own costs far more than it gains, for the
+    # two wait for each other at every turn. Asked first, because whoever has not asked takes what others say later.
+    torch.get_num_threads()
+    torch.set_num_threads(1)
+    serve(channel, producer, slots)
 
 
 class OnlyThreadLane(ThreadLane):
@@ -162,11 +173,16 @@ class ThreadLoader(LaneLoader):
 
     def open(self) -> list[Opened]:
         """Start the threads and open their readers, or the one that they share."""
-        if not self._shared:
-            return super().open()
-        opened = self._own.open()
-        super().open()
-        return [opened]
+        computing = torch.get_num_threads()
+        try:
+            if not self._shared:
+                return super().open()
+            opened = self._own.open()
+            super().open()
+            return [opened]
+        finally:
+            # What a thread says of itself is also what torch takes for threads that are still to come.
+            torch.set_num_threads(computing)
 
     def close(self) -> list[Opened]:
         """End the threads after closing their readers; a shared one after that."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from storebench.formats.base import Batch, FormatInfo, Indices, ReaderInfo, Traits
 from storebench.formats.memory import MemoryFormat, MemoryPythonReader
 
@@ -90,6 +92,21 @@ class SlowReader(MemoryPythonReader):
         return super().fetch_into(indices, out)
 
 
+class ComputingReader(MemoryPythonReader):
+    """Say with how many threads torch would compute where batches are made."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._threads: set[int] = set()
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        self._threads.add(torch.get_num_threads())
+        return super().fetch_into(indices, out)
+
+    def notes(self) -> dict[str, str]:
+        return {"threads": repr(self._threads)}
+
+
 class UnopenableReader(MemoryPythonReader):
     """Fail at the opening with what no reader should raise."""
 
@@ -128,7 +145,7 @@ class OddFormat(MemoryFormat):
     def readers(self) -> Mapping[str, ReaderInfo]:
         own = [
             RecordingReader, FailingReader, UnpicklableReader, DyingReader, SlowReader, UnopenableReader,
-            ExclusiveReader,
+            ExclusiveReader, ComputingReader,
         ]  # fmt: skip
         return {
             "shared": ReaderInfo(reader=RecordingReader, summary="shared", traits=Traits(holds_pixels=True)),

@@ -1,6 +1,7 @@
 """What every loader promises, whichever way its batches take: one class, run for each loader and number of workers."""
 
 import ast
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -373,6 +374,25 @@ class TestThreads:
         with get_loader("threads")(make_job("odd+raw:exclusive"), workers=3) as loader:
             assert len(loader.open()) == 3
             assert len(loader.close()) == 3
+
+    def test_producers_compute_with_one_thread_and_the_loop_with_as_many_as_before(
+        self, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        """Two teams of threads wait for each other; for a gather that cost a factor of seven."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            with get_loader("threads")(make_job("odd+raw:computing"), workers=2) as loader:
+                loader.open()
+                drained(loader, make_plan())
+                started_later: list[int] = []
+                later = threading.Thread(target=lambda: started_later.append(torch.get_num_threads()))
+                later.start()
+                later.join()
+                assert [one.notes["threads"] for one in loader.close()] == ["{1}", "{1}"]
+            assert (torch.get_num_threads(), started_later) == (2, [2])
+        finally:
+            torch.set_num_threads(before)
 
     def test_an_error_keeps_the_threads_own_traceback(self, make_job: MakeJob, make_plan: MakePlan) -> None:
         with get_loader("threads")(make_job("odd+raw:failing"), workers=2) as loader:
