@@ -23,7 +23,7 @@ from storebench.report.labels import (
     percent,
     with_interval,
 )
-from storebench.report.ladder import ladders
+from storebench.report.ladder import by_state, ladders
 from storebench.report.plots.costs import codec_answer, plot_break_even, plot_container_codec
 from storebench.report.plots.ladder import QUESTION, ladder_answer, plot_ladder
 from storebench.report.plots.steps import plot_loss, plot_wait_distribution, plot_wait_over_epoch
@@ -89,8 +89,9 @@ def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[tuple[str,
     if _crossed(panel):
         question = "What does the container cost, and what the codec?"
         yield "container-codec", question, codec_answer(panel.measured), plot_container_codec(panel.measured)
-    if climbed := ladders(cells):
-        yield "ladder", QUESTION, ladder_answer(climbed), plot_ladder(climbed)
+    for state, climbed in by_state(ladders(cells)).items():
+        name = "ladder" if state == "cold" else f"ladder-{state}"
+        yield name, f"{QUESTION}, {state}?", ladder_answer(climbed), plot_ladder(climbed)
     workers = [cell for cell in _alike(panel, cells, "workers") if not cell.is_null]
     if len({cell.cell.workers for cell in workers}) > 1:
         answer = _told(_workers_answer(workers), workers)

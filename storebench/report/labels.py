@@ -97,9 +97,12 @@ def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
     )
 
 
-def setting_label(cell: Cell, varying: Collection[str] = ()) -> str:
-    """Return what was held fixed, in words: what everybody asks for, and the fields that vary around it."""
-    shown = [name for name in SETTING_COLUMNS if name in _ALWAYS or name in varying]
+def setting_label(cell: Cell, varying: Collection[str] = (), *, without: Collection[str] = ()) -> str:
+    """Return what was held fixed, in words: what everybody asks for, and the fields that vary around it.
+
+    `without` names fields that are told apart from it.
+    """
+    shown = [name for name in SETTING_COLUMNS if (name in _ALWAYS or name in varying) and name not in without]
     return ", ".join(word for name in shown if (word := _setting_word(name, getattr(cell, name))))
 
 

@@ -18,11 +18,11 @@ class Rung:
     Attributes
     ----------
     key
-        The optimisation's name in the papers, in small letters; "plain" and "map" have none of them.
+        The optimisation's name in the papers, in small letters; "plain", "page" and "map" have none of them.
     label
         How plots name it.
-    options
-        What the backend ``lmdb:direct`` is asked for; null for the library's own reader.
+    reader, options
+        Which reader of LMDB, and what it is asked for.
     below
         The rung that it is held against.
     trouble
@@ -31,14 +31,16 @@ class Rung:
 
     key: str
     label: str
-    options: dict[str, str] | None
+    options: dict[str, str]
     below: str | None
+    reader: str = "direct"
     trouble: str = ""
 
 
 _MAPPED = {"coal": "off", "dio": "off", "prov": "off"}
 RUNGS = (
-    Rung(key="plain", label="LMDB", options=None, below=None),
+    Rung(key="plain", label="LMDB", reader="get", options={"readahead": "on"}, below=None),
+    Rung(key="page", label="LMDB, readahead=off", reader="get", options={"readahead": "off"}, below="plain"),
     Rung(key="map", label="its map, walked by us", options=_MAPPED, below="plain"),
     Rung(
         key="dm",
@@ -124,6 +126,14 @@ def ladders(cells: Iterable[CellSummary]) -> list[Ladder]:
     return [ladder for ladder in found if ladder is not None]
 
 
+def by_state(found: Iterable[Ladder]) -> dict[str, list[Ladder]]:
+    """Return the ladders of each cache state, cold first."""
+    states: dict[str, list[Ladder]] = {}
+    for ladder in sorted(found, key=lambda ladder: ladder.first.cell.cache):
+        states.setdefault(ladder.first.cell.cache, []).append(ladder)
+    return states
+
+
 def top_gain(ladder: Ladder) -> Ratio | None:
     """Return what all explicit, planned reading together gained over the library's own map."""
     plain, coal = ladder.of("plain"), ladder.of("coal")
@@ -165,9 +175,7 @@ def _cell_of(cells: Sequence[CellSummary], rung: Rung) -> CellSummary | None:
 
 
 def _is_on(cell: CellSummary, rung: Rung) -> bool:
-    if cell.cell.format != "lmdb":
-        return False
-    options = dict(cell.cell.reader_options)
-    if rung.options is None:
-        return cell.cell.reader == "get" and options.get("readahead", "on") == "on"
-    return cell.cell.reader == "direct" and options == rung.options
+    asked = dict(cell.cell.reader_options)
+    if cell.cell.reader == "get":
+        asked.setdefault("readahead", "on")
+    return (cell.cell.format, cell.cell.reader, asked) == ("lmdb", rung.reader, rung.options)

@@ -1,13 +1,14 @@
 """What the papers claim, beside what was measured here."""
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary, Panel, panels, time_ratio
 from storebench.report.factors import Factors, factorise
 from storebench.report.intervals import Ratio
 from storebench.report.labels import backend_label, number, percent, setting_label, with_interval
-from storebench.report.ladder import RUNGS, Ladder, ladders, top_gain
+from storebench.report.ladder import RUNGS, Ladder, Rung, ladders, top_gain
 
 LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
 LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"
@@ -66,7 +67,7 @@ def _ladder_claims(found: Sequence[Ladder]) -> Iterable[Claim]:
         source=LMDBIO,
         claim="Explicit, planned reads instead of LMDB's map",
         then="nearly 20 times in some cases, 65 times on 9,216 cores (whole applications)",
-        now=tuple((_climbed(one), _gain(gain)) for one in found if (gain := top_gain(one)) is not None),
+        now=tuple(_climbed(found, top_gain)),
     )
     for rung in RUNGS:
         if rung.trouble:
@@ -74,16 +75,26 @@ def _ladder_claims(found: Sequence[Ladder]) -> Iterable[Claim]:
                 source=LMDBIO,
                 claim=f"{rung.key.upper()} mends: {rung.trouble}",
                 then="no figure of its own in the abstracts",
-                now=tuple(
-                    (_climbed(one), f"{_gain(step.gain)} the rung below")
-                    for one in found
-                    if (step := one.of(rung.key)) is not None and step.gain is not None
-                ),
+                now=tuple(_climbed(found, functools.partial(_step_gain, rung=rung))),
             )
 
 
-def _climbed(ladder: Ladder) -> str:
-    return f"{ladder.first.cell.dataset}: {setting_label(ladder.first.cell, ('workers',))}"
+def _step_gain(ladder: Ladder, rung: Rung) -> Ratio | None:
+    step = ladder.of(rung.key)
+    return None if step is None else step.gain
+
+
+def _climbed(found: Iterable[Ladder], gain_of: Callable[[Ladder], Ratio | None]) -> Iterator[tuple[str, str]]:
+    """Yield where it was measured, and the gain over the rung below with each number of processes."""
+    grouped: dict[str, list[tuple[int, Ratio]]] = {}
+    for ladder in found:
+        if (gain := gain_of(ladder)) is not None:
+            cell = ladder.first.cell
+            where = f"{cell.dataset}: {setting_label(cell, without=('workers',))}"
+            grouped.setdefault(where, []).append((max(1, cell.workers), gain))
+    for where, gains in grouped.items():
+        told = "; ".join(f"{_gain(gain)} with {processes}" for processes, gain in sorted(gains))
+        yield where, f"{told} reader process{'' if gains[-1][0] == 1 else 'es'}"
 
 
 def _gain(gain: Ratio) -> str:

@@ -17,25 +17,25 @@ from storebench.report.plots.style import (
 )
 from storebench.stats import Verdict
 
-QUESTION = "What does each of LMDBIO's optimisations gain?"
+QUESTION = "What does each of LMDBIO's optimisations gain"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
-    """Draw samples a second on each rung with intervals, one series for each number of processes and cache state.
+    """Draw samples a second on each rung with intervals, one series for each number of processes.
 
-    All ladders are of one dataset. Filled markers are cold, hollow ones warm.
+    All ladders are of one dataset and one cache state. Filled markers are cold, hollow ones warm.
     """
     shown = {step.rung.key for ladder in ladders for step in ladder.steps}
     rungs = [rung for rung in RUNGS if rung.key in shown]
     place = {rung.key: position for position, rung in enumerate(rungs)}
-    ordered = sorted(ladders, key=lambda ladder: (ladder.first.cell.cache, ladder.first.cell.workers))
+    ordered = sorted(ladders, key=lambda ladder: ladder.first.cell.workers)
     styles = zip(_MARKERS, PART_COLOURS.values(), strict=True)
-    looks = dict(zip(dict.fromkeys(map(_series, ordered)), styles, strict=False))
+    looks = dict(zip(dict.fromkeys(map(_processes, ordered)), styles, strict=False))
     with styled():
         ax = new_axes(1.5 + 0.42 * len(rungs), ax)
         for ladder in ordered:
-            marker, colour = looks[_series(ladder)]
+            marker, colour = looks[_processes(ladder)]
             shift = 0.14 * (ordered.index(ladder) - (len(ordered) - 1) / 2)
             rates = [step.rate for step in ladder.steps]
             ax.errorbar(
@@ -49,7 +49,7 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
                 capsize=2,
                 linewidth=1,
                 markersize=5,
-                label=_series(ladder),
+                label=_processes(ladder),
             )
         ax.set_yticks(range(len(rungs)), [rung.label for rung in rungs])
         ax.set_ylim(len(rungs) - 0.45, -0.55)
@@ -58,13 +58,13 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
         plain_numbers(ax.xaxis)
         legend_below(ax)
         cells = [step.cell for ladder in ladders for step in ladder.steps]
-        title(ax, QUESTION, common_setting(cells), cells)
+        title(ax, f"{QUESTION}, {ordered[0].first.cell.cache}?", common_setting(cells), cells)
     return ax
 
 
 def ladder_answer(ladders: Sequence[Ladder]) -> str:
-    """Return what the coldest ladder with the fewest processes shows, in one sentence."""
-    one = min(ladders, key=lambda ladder: (ladder.first.cell.cache != "cold", ladder.first.cell.workers))
+    """Return what the ladder with the fewest processes shows, in one sentence."""
+    one = min(ladders, key=lambda ladder: ladder.first.cell.workers)
     tried = [(step.rung.key.upper(), step.gain) for step in one.steps if step.rung.trouble and step.gain]
     gains = [
         f"{name} gains {number(gain.mid)} times" for name, gain in tried if gain.verdict is Verdict.FASTER
@@ -79,10 +79,6 @@ def ladder_answer(ladders: Sequence[Ladder]) -> str:
     if total is not None:
         said.append(f"all reading together {with_interval(total)} times plain LMDB")
     return "; ".join(said) + "."
-
-
-def _series(ladder: Ladder) -> str:
-    return f"{ladder.first.cell.cache}, {_processes(ladder)}"
 
 
 def _processes(ladder: Ladder) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from planted import make_record
 
+from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
-from storebench.report.ladder import ladders, rates, top_gain
+from storebench.report.ladder import by_state, ladders, rates, top_gain
 from storebench.report.paper import then_and_now
 from storebench.report.plots.ladder import ladder_answer, plot_ladder
 from storebench.results import Record
@@ -23,7 +24,16 @@ OPTIONS = {
     "lmm": (("lmm", "on"),),
 }
 # Milliseconds a step: DIO makes it ten times as fast, COAL twice, STAG changes nothing.
-WAITS_MS = {"plain": 100.0, "map": 100.0, "prov": 100.0, "dio": 10.0, "coal": 5.0, "stag": 5.0, "lmm": 1.0}
+WAITS_MS = {
+    "plain": 100.0,
+    "page": 200.0,
+    "map": 100.0,
+    "prov": 100.0,
+    "dio": 10.0,
+    "coal": 5.0,
+    "stag": 5.0,
+    "lmm": 1.0,
+}
 
 
 def rung_record(key: str, number: int, **changes: Any) -> Record:
@@ -35,8 +45,9 @@ def rung_record(key: str, number: int, **changes: Any) -> Record:
         "compute": "none",
         "workers": 1,
     }
-    if key == "plain":
-        return make_record("lmdb", **(plain | changes))
+    if key in ("plain", "page"):
+        options = {"reader_options": (("readahead", "off"),)} if key == "page" else {}
+        return make_record("lmdb", **(plain | options | changes))
     record = make_record("lmdb:direct", reader_options=OPTIONS[key], **(plain | changes))
     if key != "lmm":
         return record
@@ -55,9 +66,10 @@ def cells_of(records: list[Record]) -> list[CellSummary]:
 
 def test_each_rung_is_held_against_the_one_below() -> None:
     (ladder,) = ladders(cells_of(climb(*WAITS_MS)))
-    assert [step.rung.key for step in ladder.steps] == ["plain", "map", "prov", "dio", "coal", "stag", "lmm"]
+    assert [step.rung.key for step in ladder.steps] == list(WAITS_MS)
     gains = {step.rung.key: step.gain for step in ladder.steps}
     assert gains["plain"] is None
+    assert gains["page"].mid == pytest.approx(0.5)
     assert gains["dio"].mid == pytest.approx(10.0)
     assert gains["coal"].mid == pytest.approx(2.0)
     assert gains["dio"].proven
@@ -97,15 +109,32 @@ def test_the_answer_names_what_is_proven_and_what_is_not() -> None:
 def test_the_plot_has_a_row_a_rung_and_a_series_a_setting() -> None:
     found = ladders(cells_of(climb(*WAITS_MS) + climb("plain", "dio", "coal", workers=8)))
     ax = plot_ladder(found)
-    assert [label.get_text() for label in ax.get_yticklabels()][:2] == ["LMDB", "its map, walked by us"]
+    assert [label.get_text() for label in ax.get_yticklabels()][:2] == ["LMDB", "LMDB, readahead=off"]
     _, labels = ax.get_legend_handles_labels()
-    assert labels == ["cold, 1 reader process", "cold, 8 reader processes"]
+    assert labels == ["1 reader process", "8 reader processes"]
+
+
+def test_cold_and_warm_are_plots_of_their_own() -> None:
+    cells = cells_of(climb(*WAITS_MS, cache="warm") + climb(*WAITS_MS, cache="cold"))
+    assert list(by_state(ladders(cells))) == ["cold", "warm"]
+    drawn = {plot.name: plot.question for plot in plots(cells, "x") if plot.name.startswith("ladder")}
+    assert list(drawn) == ["ladder-x", "ladder-warm-x"]
+    assert drawn["ladder-warm-x"].endswith("gain, warm?")
 
 
 def test_the_papers_optimisations_stand_beside_the_gains() -> None:
     claims = {one.claim: one.now for one in then_and_now(cells_of(climb(*WAITS_MS)))}
     assert claims["DIO mends: data comes in by page faults"][0][1].startswith("10.0 [")
+    assert claims["DIO mends: data comes in by page faults"][0][1].endswith("times with 1 reader process")
     stag = claims["STAG mends: all readers hit the storage at one moment"][0][1]
     assert stag.startswith("1.00 [")
     assert "(no detectable difference)" in stag
     assert claims["Explicit, planned reads instead of LMDB's map"][0][1].startswith("20.0 [")
+
+
+def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
+    records = [one for workers in (8, 1) for one in climb(*WAITS_MS, workers=workers)]
+    claims = {one.claim: one.now for one in then_and_now(cells_of(records))}
+    ((where, told),) = claims["COAL mends: requests are small and late"]
+    assert "cold" in where
+    assert told.index("with 1;") < told.index("with 8 reader processes")
