@@ -4,6 +4,8 @@ Every replicate is a fresh process. Sides are interleaved in a random order, dra
 anew for each round. Cold means evicted and then counted: a replicate that began with
 more than 1% of the store resident stops the run. A share is the ratio of two
 figures of one round; medians over the rounds, with a bootstrap interval of 95%.
+What is held against the device alone takes turns with it alone, and three times as
+often: the device's rate changes within seconds, by more than what is asked for.
 
     python -m tests.benchmarks.bench_direct [--quick] [--stores FOLDER] [--rounds N] [--only PART] [--realtime]
 
@@ -41,6 +43,8 @@ COLD_MAX_FRAC = 0.01
 SEQUENTIAL_BYTES = 4 << 20
 _PIECE_BYTES = 64 << 10
 TAKES = (("first tenth", 0.1), ("epoch", 1.0))
+PAIRED = 3
+"""So many times more rounds where a reader takes turns with a ceiling only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,9 +258,12 @@ def cold_imagenet(stores: Path, rounds: int) -> None:
     """Point 1 of what the readers must show."""
     store = str(stores / "imagenet-train-size4000" / "lmdb+raw")
     for take, share in TAKES:
+        device = Side(name="device, 16 at a time", store=store, ceiling="device", share=share)
+        direct = Side(name="lmdb:direct", store=store, backend="lmdb:direct", share=share)
+        against_ceiling(f"1. ImageNet-256, cold, {take}", direct, device, "of the device", 0.9, rounds)
         sides = [
-            Side(name="device, 16 at a time", store=store, ceiling="device", share=share),
-            Side(name="lmdb:direct", store=store, backend="lmdb:direct", share=share),
+            device,
+            direct,
             Side(
                 name="lmdb:direct, no plan",
                 store=store,
@@ -268,21 +275,29 @@ def cold_imagenet(stores: Path, rounds: int) -> None:
             Side(name="lmdb, readahead off", store=store, backend="lmdb?readahead=off", share=share),
         ]
         claims: Claims = [
-            ("of the device", "lmdb:direct", "device, 16 at a time", 0.9),
             ("times LMDB with readahead", "lmdb:direct", "lmdb, readahead on", 5 if share < 1 else 0),
             ("times LMDB without readahead", "lmdb:direct", "lmdb, readahead off", 20),
             ("the device, times LMDB without readahead", "device, 16 at a time", "lmdb, readahead off", 0),
         ]
-        table(f"1. ImageNet-256, cold, {take}", sides, claims, rounds)
+        table(f"1. ImageNet-256, cold, {take}, and LMDB itself", sides, claims, rounds)
+
+
+def against_ceiling(title: str, reader: Side, ceiling: Side, words: str, least: float, rounds: int) -> None:
+    """Hold a reader against a ceiling, the two alone in turn."""
+    table(title, [ceiling, reader], [(words, reader.name, ceiling.name, least)], PAIRED * rounds)
 
 
 def cold_cifar(stores: Path, rounds: int) -> None:
     """Point 2."""
     store = str(stores / "cifar10-train-size50000" / "lmdb+raw")
+    in_a_row = Side(name="the file in a row", store=store, ceiling="sequential")
     for take, share in TAKES:
+        direct = Side(name="lmdb:direct", store=store, backend="lmdb:direct", share=share)
+        if share == 1:
+            words = "of one pass over the file"
+            against_ceiling(f"2. CIFAR-10, cold, {take}", direct, in_a_row, words, 0.85, rounds)
         sides = [
-            Side(name="the file in a row", store=store, ceiling="sequential"),
-            Side(name="lmdb:direct", store=store, backend="lmdb:direct", share=share),
+            direct,
             Side(name="lmdb, readahead on", store=store, backend="lmdb", share=share),
             Side(name="lmdb, readahead off", store=store, backend="lmdb?readahead=off", share=share),
         ]
@@ -290,9 +305,7 @@ def cold_cifar(stores: Path, rounds: int) -> None:
         claims: Claims = [
             ("times the better setting of LMDB", "lmdb:direct", better, 3 if share < 1 else 1.6)
         ]
-        if share == 1:
-            claims.insert(0, ("of one pass over the file", "lmdb:direct", "the file in a row", 0.85))
-        table(f"2. CIFAR-10, cold, {take}", sides, claims, rounds)
+        table(f"2. CIFAR-10, cold, {take}, and LMDB itself", sides, claims, rounds)
 
 
 def warm_readers(stores: Path, rounds: int) -> None:
@@ -338,17 +351,12 @@ def two_kinds_of_warm(stores: Path, rounds: int) -> None:
 def other_readers(stores: Path, rounds: int) -> None:
     """Point 4: HDF5 cold, and the decoding of PNG by two threads."""
     store = str(stores / "imagenet-train-size4000" / "hdf5+raw")
-    sides = [
-        Side(name="device, 16 at a time", store=store, ceiling="device"),
-        Side(name="hdf5:direct", store=store, backend="hdf5:direct"),
-        Side(name="hdf5", store=store, backend="hdf5"),
-    ]
-    table(
-        "4. HDF5, ImageNet-256, cold, epoch",
-        sides,
-        [("of the device", "hdf5:direct", "device, 16 at a time", 0.85)],
-        rounds,
-    )
+    device = Side(name="device, 16 at a time", store=store, ceiling="device")
+    direct = Side(name="hdf5:direct", store=store, backend="hdf5:direct")
+    against_ceiling("4. HDF5, ImageNet-256, cold, epoch", direct, device, "of the device", 0.85, rounds)
+    claims: Claims = [("times HDF5's own reader", "hdf5:direct", "hdf5", 0)]
+    sides = [direct, Side(name="hdf5", store=store, backend="hdf5")]
+    table("4. HDF5, ImageNet-256, cold, epoch, and HDF5 itself", sides, claims, rounds)
 
 
 def threads(stores: Path, rounds: int) -> None:
@@ -361,6 +369,21 @@ def threads(stores: Path, rounds: int) -> None:
     table("4. PNG, ImageNet-256, warm", sides, [("times png", "files:threads", "files", 1.7)], rounds)
 
 
+def leveldb_and_memory(stores: Path, rounds: int) -> None:
+    """`leveldb:sorted` against `leveldb`, and one copy in shared memory against one for each process."""
+    for folder in ("imagenet-train-size4000", "cifar10-train-size50000"):
+        for state in ("cold", "warm"):
+            _one_against_another(stores / folder / "leveldb+raw", "leveldb:sorted", "leveldb", state, rounds)
+        store = stores / folder / "memory+raw"
+        _one_against_another(store, "memory:shared", "memory:python", "warm", rounds)
+
+
+def _one_against_another(store: Path, one: str, other: str, state: str, rounds: int) -> None:
+    sides = [Side(name=name, store=str(store), backend=name, state=state) for name in (one, other)]
+    title = f"7. {store.parent.name}, {one}, {state}, first epoch"
+    table(title, sides, [(f"times {other}", one, other, 0)], rounds)
+
+
 PARTS: dict[str, Callable[[Path, int], None]] = {
     "1": cold_imagenet,
     "2": cold_cifar,
@@ -368,14 +391,15 @@ PARTS: dict[str, Callable[[Path, int], None]] = {
     "4": other_readers,
     "5": threads,
     "6": two_kinds_of_warm,
+    "7": leveldb_and_memory,
 }
 
 
 def make_stores(stores: Path) -> None:
     """Convert what is missing."""
     for dataset, size, backends in (
-        ("imagenet", 4000, ["lmdb", "hdf5"]),
-        ("cifar10", 50_000, ["lmdb", "hdf5"]),
+        ("imagenet", 4000, ["lmdb", "hdf5", "leveldb", "memory"]),
+        ("cifar10", 50_000, ["lmdb", "hdf5", "leveldb", "memory"]),
         ("imagenet", 400, ["png"]),
     ):
         options = ["--dataset", dataset, "--size", str(size), "--out", str(stores)]

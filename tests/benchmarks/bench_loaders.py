@@ -9,6 +9,9 @@ best" compares the fastest epoch of each, which other people's work on the
 machine disturbs least. A balanced
 emulated step sleeps for as long as a batch takes without workers: an epoch with
 perfect overlap takes as long as the longer of the two, one without as long as both.
+What one producer beside the loop should make of such an epoch is predicted from the
+spans of the same round's epoch without workers: each batch is made as soon as there
+is memory for it, and used as soon as it is made and the loop is free.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +29,11 @@ from storebench.convert import ensure_store
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
+from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.stats import compare
-from storebench.training.loop import run_epoch
+from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import EmulatedStep, NoStep, Step
 
 BATCH = 64
@@ -52,47 +57,77 @@ def opened(job: LoadJob, names: list[Name]) -> Iterator[dict[Name, Loader]]:
         yield loaders
 
 
-def timed(loader: Loader, plan: EpochPlan, step: Step) -> float:
+def timed(loader: Loader, plan: EpochPlan, step: Step) -> tuple[float, list[StepTimes]]:
     start = time.perf_counter()
-    run_epoch(loader.epoch(plan), step)
-    return time.perf_counter() - start
+    times = run_epoch(loader.epoch(plan), step)
+    return time.perf_counter() - start, times
 
 
-def measure(job: LoadJob, samples: int, rounds: int) -> dict[Name, tuple[list[float], list[float]]]:
-    """Return, for each loader, its epochs' seconds without compute and with a balanced step."""
+def overlapped(times: list[StepTimes]) -> float:
+    """Return the seconds that an epoch without workers would take with one producer beside the loop."""
+    ready, done = [0] * (SLOTS + 1), [0] * (SLOTS + 1)
+    for one in times:
+        freed = done[-SLOTS]
+        ready.append(max(ready[-1], freed) + one.got_ns - one.asked_ns)
+        done.append(max(ready[-1], done[-1]) + one.done_ns - one.got_ns)
+    return done[-1] / 1e9
+
+
+@dataclass(kw_only=True)
+class Found:
+    """Seconds of each round's epochs of one loader: without compute, and with a balanced step."""
+
+    drained: list[float] = field(default_factory=list)
+    balanced: list[float] = field(default_factory=list)
+    overlapped: list[float] = field(default_factory=list)
+    """What the balanced epoch would take with perfect overlap, by its spans."""
+
+
+def measure(job: LoadJob, samples: int, rounds: int) -> dict[Name, Found]:
+    """Return what was found for each loader."""
     order = epoch_order(samples, seed=0, epoch=0)
     plan = EpochPlan(epoch=0, batches=split_batches(order, BATCH))
-    found: dict[Name, tuple[list[float], list[float]]] = {name: ([], []) for name in LOADERS}
+    found = {name: Found() for name in LOADERS}
     with opened(job, LOADERS) as loaders:
         for loader in loaders.values():
             timed(loader, plan, NoStep())
-        alone = statistics.median(timed(loaders[BASE], plan, NoStep()) for _ in range(3))
+        alone = statistics.median(timed(loaders[BASE], plan, NoStep())[0] for _ in range(3))
         step = EmulatedStep(1000 * alone / len(plan.batches))
         for number in range(rounds):
             for name in np.random.default_rng(number).permutation(len(LOADERS)):
-                loader = loaders[LOADERS[name]]
-                found[LOADERS[name]][0].append(timed(loader, plan, NoStep()))
-                found[LOADERS[name]][1].append(timed(loader, plan, step))
+                loader, mine = loaders[LOADERS[name]], found[LOADERS[name]]
+                mine.drained.append(timed(loader, plan, NoStep())[0])
+                seconds, times = timed(loader, plan, step)
+                mine.balanced.append(seconds)
+                mine.overlapped.append(overlapped(times))
     return found
 
 
-def report(title: str, samples: int, found: dict[Name, tuple[list[float], list[float]]]) -> None:
+def report(title: str, samples: int, found: dict[Name, Found]) -> None:
     print(f"\n{title}: {samples:,} samples, batches of {BATCH}")
     print(
         "  loader         samples/s   of no workers, 95% interval   best to best   "
         "balanced epoch, of no workers, 95% interval"
     )
-    for name, (drained, balanced) in found.items():
-        rate = samples / statistics.median(drained)
-        share = compare(drained, found[BASE][0])
-        overlap = compare(found[BASE][1], balanced)
-        best = min(found[BASE][0]) / min(drained)
+    base = found[BASE]
+    for name, mine in found.items():
+        rate = samples / statistics.median(mine.drained)
+        share = compare(mine.drained, base.drained)
+        overlap = compare(base.balanced, mine.balanced)
+        best = min(base.drained) / min(mine.drained)
         print(
             f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {share.ratio:>13.0%} [{share.low:.0%}, {share.high:.0%}]"
             f"   {best:>11.0%}   {overlap.ratio:>13.0%} [{overlap.low:.0%}, {overlap.high:.0%}]"
         )
-    ring = compare(found["ring", 2][0], found["processes", 2][0])
-    print(f"  ring 2 over processes 2: {ring.ratio:.1f} times [{ring.low:.1f}, {ring.high:.1f}]", flush=True)
+    ring = compare(found["ring", 2].drained, found["processes", 2].drained)
+    print(f"  ring 2 over processes 2: {ring.ratio:.1f} times [{ring.low:.1f}, {ring.high:.1f}]")
+    asked = compare(base.balanced, base.overlapped)
+    got = compare(base.overlapped, found["threads", 1].balanced)
+    print(
+        f"  balanced, perfect overlap by the spans without workers: {asked.ratio:.0%} of no workers; threads 1 took"
+        f" {got.ratio:.3f} times that [{got.low:.3f}, {got.high:.3f}]",
+        flush=True,
+    )
 
 
 def main() -> None:
