@@ -5,6 +5,7 @@ the epochs so that starting workers and opening stores are measured as
 themselves (`open_s`) and never inside a step.
 """
 
+import contextlib
 import importlib
 import signal
 from abc import ABC, abstractmethod
@@ -255,9 +256,12 @@ class ProcessLoader(Loader):
         iterator = cast("Any", self._loader._iterator)  # noqa: SLF001
         workers = cast("list[BaseProcess]", getattr(iterator, "_workers", []))
         if wait_s and workers:
-            ended = wait([worker.sentinel for worker in workers], wait_s)
-            for worker in workers:
-                if worker.sentinel in ended:
+            # torch's handler of SIGCHLD raises a RuntimeError of its own, wherever the loop is.
+            with contextlib.suppress(RuntimeError):
+                wait([worker.sentinel for worker in workers], wait_s)
+        for worker in workers:
+            with contextlib.suppress(RuntimeError):
+                if wait([worker.sentinel], 0):
                     worker.join(wait_s)
         return next((worker for worker in workers if not worker.is_alive()), None)
 

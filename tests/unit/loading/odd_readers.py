@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import resource_sharer
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,9 @@ BAD = 40
 """The sample at which something happens."""
 
 LOOP = os.getpid()
+
+FADING = "STOREBENCH_TEST_FADING"
+"""The environment variable that names the folder in which `FadingReader` and its test leave each other word."""
 
 
 class RecordingReader(MemoryPythonReader):
@@ -84,6 +89,27 @@ class DyingReader(MemoryPythonReader):
         return super().fetch_into(indices, out)
 
 
+class FadingReader(MemoryPythonReader):
+    """Answer no more in a worker, a moment before dying: when others ask for what it has sent, it is still there.
+
+    It stops answering when its batch has been sent, says so with a file, and dies when the loop asks for that.
+    """
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        if BAD in indices and os.getpid() != LOOP:
+            threading.Thread(target=self._fade, daemon=True).start()
+        return super().fetch_into(indices, out)
+
+    def _fade(self) -> None:
+        folder = Path(os.environ[FADING])
+        time.sleep(0.5)
+        resource_sharer.stop()
+        (folder / "fading").touch()
+        while not (folder / "die").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class SlowReader(MemoryPythonReader):
     """Take a while for each batch, without the interpreter lock."""
 
@@ -145,7 +171,7 @@ class OddFormat(MemoryFormat):
     def readers(self) -> Mapping[str, ReaderInfo]:
         own = [
             RecordingReader, FailingReader, UnpicklableReader, DyingReader, SlowReader, UnopenableReader,
-            ExclusiveReader, ComputingReader,
+            ExclusiveReader, ComputingReader, FadingReader,
         ]  # fmt: skip
         return {
             "shared": ReaderInfo(reader=RecordingReader, summary="shared", traits=Traits(holds_pixels=True)),

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,9 @@ from storebench.errors import CellFailedError
 from storebench.loading.batch import LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
+from storebench.testing.stores import COUNT
 
-from odd_readers import BAD  # isort: skip
+from odd_readers import BAD, FADING  # isort: skip
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -99,6 +101,24 @@ class TestAWorkerThatDies:
             start = time.monotonic()
         assert time.monotonic() - start < 4  # closing does not wait for the dead
         assert not any(map(psutil.pid_exists, pids))
+
+    def test_is_told_in_one_line_where_its_batch_cannot_be_fetched_any_more(
+        self, make_job: MakeJob, make_plan: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The DataLoader then raises an OSError, and counts the worker among the living."""
+        monkeypatch.setenv(FADING, str(tmp_path))
+        plan = make_plan(batch_size=COUNT // 2)
+        plan.batches.sort(key=lambda indices: BAD in indices)
+        with get_loader("processes")(make_job("odd+raw:fading"), workers=1) as loader:
+            loader.open()
+            batches = loader.epoch(plan)
+            next(batches)
+            while not (tmp_path / "fading").exists():
+                time.sleep(0.01)
+            threading.Timer(0.2, (tmp_path / "die").touch).start()
+            with pytest.raises(CellFailedError, match="was killed by SIGKILL") as caught:
+                next(batches)
+        assert isinstance(caught.value.__cause__, OSError)
 
     @pytest.mark.usefixtures("nothing_left")
     def test_between_two_epochs_does_not_keep_the_others_from_closing(
