@@ -11,6 +11,7 @@ from storebench.cli.convert import convert
 from storebench.cli.data import data
 from storebench.cli.doctor import doctor
 from storebench.cli.formats import formats
+from storebench.cli.inspect import inspect
 from storebench.cli.report import report
 from storebench.cli.run import run
 from storebench.cli.trace import trace
@@ -54,6 +55,7 @@ app.command("formats")(formats)
 app.command("doctor")(doctor)
 app.command("validate")(validate)
 app.command("verify")(verify)
+app.command("inspect")(inspect)
 
 
 def main() -> None:

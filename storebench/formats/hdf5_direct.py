@@ -222,14 +222,17 @@ def diagnose_chunking(path: Path | str) -> str | None:
     """
     with h5py.File(path, "r", locking=False) as file:
         for name, data in file.items():
-            if isinstance(data, h5py.Dataset) and data.ndim > 1 and data.chunks and data.size:
-                found = _diagnosis(Path(path), name, data)
+            if isinstance(data, h5py.Dataset) and data.ndim > 1:
+                found = diagnose_dataset(Path(path), name, data)
                 if found:
                     return found
     return None
 
 
-def _diagnosis(path: Path, name: str, data: Any) -> str | None:
+def diagnose_dataset(path: Path, name: str, data: Any) -> str | None:
+    """Return the diagnosis of one data set of an open file; null where its chunks are none or good. See above."""
+    if not data.chunks or not data.size:
+        return None
     item = data.dtype.itemsize
     sample = math.prod(data.shape[1:]) * item
     touched = math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))

@@ -1,0 +1,57 @@
+"""``storebench inspect``: what a random sample of anybody's LMDB or HDF5 file costs."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storebench.cli.common import exit_codes
+
+if TYPE_CHECKING:
+    from storebench.inspection import Inspection, Part
+
+
+def inspect(
+    path: Annotated[
+        Path, typer.Argument(help="An LMDB or HDF5 file, or the folder that holds data.mdb or data.h5.")
+    ],
+    database: Annotated[str | None, typer.Option(help="A named database of LMDB.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Say what a random sample of anybody's LMDB or HDF5 file costs, and what mends it.
+
+    Nothing is written and no sample is read; an LMDB file's tree is walked.
+    """
+    with exit_codes():
+        from storebench import inspection
+
+        found = inspection.inspect(path, database=database)
+        print(json.dumps(_facts(found), indent=2) if as_json else "\n".join(_lines(found)))
+
+
+def _facts(found: "Inspection") -> dict[str, object]:
+    parts = [{**dataclasses.asdict(part), "amplification": part.amplification} for part in found.parts]
+    return {**dataclasses.asdict(found), "path": str(found.path), "parts": parts}
+
+
+def _lines(found: "Inspection") -> list[str]:
+    frac = found.resident_frac
+    there = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
+    lines = [f"{found.path}: {found.kind}, {found.file_bytes / 1e6:,.1f} MB, {there}"]
+    if not found.parts:
+        lines.append("  nothing in it that could be samples")
+    for part in found.parts:
+        lines += [f"  {line}" for line in _part_lines(part)]
+    return lines + [f"  {name}: {text}" for name, text in found.notes.items()]
+
+
+def _part_lines(part: "Part") -> list[str]:
+    shortest, median, longest = part.sample_bytes
+    sizes = f"{median:,} bytes each" if shortest == longest else f"{shortest:,} to {longest:,} bytes"
+    lines = [
+        f"{part.name or 'the unnamed database'}: {part.samples:,} records, {sizes}; {part.layout}",
+        f"  a random one: at least {part.touched_bytes:,.0f} bytes are read, {part.amplification:,.2f} times its own",
+    ]
+    return [*lines, f"  {part.advice}"] if part.advice else lines

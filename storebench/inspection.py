@@ -1,0 +1,225 @@
+"""What a random sample of anybody's LMDB or HDF5 file costs: how many bytes lie under it, and what mends it."""
+
+import math
+import mmap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.formats.lmdb_index import data_file, open_index
+from storebench.formats.registry import get_format
+from storebench.probes.page_cache import resident
+
+HDF5_FILE = "data.h5"
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
+_LMDB_MAGIC_AT = 16
+_FIRST_USER_BLOCK, _LAST_USER_BLOCK = 512, 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One database or data set.
+
+    Attributes
+    ----------
+    name
+        Empty for LMDB's unnamed database.
+    samples
+        Records, or the length of the first axis.
+    layout
+        How it lies in the file, in words.
+    sample_bytes
+        Shortest, median and longest.
+    touched_bytes
+        What has to be read for one sample that nobody has read before, on average and at least: whole pages,
+        and whole chunks.
+    advice
+        What mends a costly layout; null where there is nothing to mend.
+    """
+
+    name: str
+    samples: int
+    layout: str
+    sample_bytes: tuple[int, int, int]
+    touched_bytes: float
+    advice: str | None = None
+
+    @property
+    def amplification(self) -> float:
+        """Touched bytes over the median sample's."""
+        return self.touched_bytes / max(1, self.sample_bytes[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What was found in one file.
+
+    Attributes
+    ----------
+    kind
+        "LMDB" or "HDF5".
+    resident_frac
+        The share of the file in the page cache; null where that cannot be counted.
+    """
+
+    path: Path
+    kind: str
+    file_bytes: int
+    resident_frac: float | None
+    parts: tuple[Part, ...]
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def inspect(path: Path, *, database: str | None = None) -> Inspection:
+    """Return what a random sample of a file costs. Nothing is written, and no sample is read.
+
+    Parameters
+    ----------
+    path
+        An HDF5 file, an LMDB data file, or a folder that holds one (``data.mdb``, ``data.h5``).
+    database
+        A named database of LMDB.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is no such file.
+    CorruptDataError
+        It is neither.
+    CorruptStoreError
+        It is one of them, and damaged.
+    UsageError
+        A database of a kind that is not read here, or `database` must be given.
+    MissingDependencyError
+        HDF5's library is not installed.
+    """
+    file = _file_of(path)
+    kind = _kind_of(file)
+    frac = resident([file]).frac
+    parts, notes = _lmdb(file, database) if kind == "LMDB" else _hdf5(file)
+    return Inspection(
+        path=file,
+        kind=kind,
+        file_bytes=file.stat().st_size,
+        resident_frac=frac,
+        parts=parts,
+        notes=notes,
+    )
+
+
+def _file_of(path: Path) -> Path:
+    file = data_file(path)
+    if path.is_dir() and not file.exists():
+        file = path / HDF5_FILE
+    if not file.is_file():
+        raise DataNotFoundError(
+            "no file to inspect", where=path, hint="Name an LMDB or HDF5 file, or the folder that holds it."
+        )
+    return file
+
+
+def _kind_of(path: Path) -> str:
+    with path.open("rb") as file:
+        head = file.read(_LMDB_MAGIC_AT + len(_LMDB_MAGIC))
+        if head[_LMDB_MAGIC_AT:] == _LMDB_MAGIC:
+            return "LMDB"
+        for at in _signature_places():
+            file.seek(at)
+            if file.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE:
+                return "HDF5"
+    raise CorruptDataError("neither an LMDB database nor an HDF5 file", where=path)
+
+
+def _signature_places() -> Iterator[int]:
+    """Yield where HDF5's signature may stand: at the start, or after a user block of a power of two from 512."""
+    yield 0
+    at = _FIRST_USER_BLOCK
+    while at <= _LAST_USER_BLOCK:
+        yield at
+        at *= 2
+
+
+def _lmdb(path: Path, database: str | None) -> tuple[tuple[Part, ...], dict[str, str]]:
+    start = time.perf_counter()
+    index = open_index(path, database=database, cache=False)
+    built_s = time.perf_counter() - start
+    lengths, page = index.lengths.astype(np.int64), index.page_bytes
+    pages = -(-(index.offsets + lengths) // page) - index.offsets // page
+    part = Part(
+        name=database or "",
+        samples=len(index),
+        layout=f"B+-tree of {page:,}-byte pages",
+        sample_bytes=_spread(lengths),
+        touched_bytes=float(pages.mean()) * page if len(index) else 0.0,
+    )
+    notes = {
+        "page index": f"built in {built_s:.2f} s, {index.nbytes / 1e6:.1f} MB",
+        "keys": f"the first {index.numbered:,} of {len(index):,} are their own positions in eight digits",
+    }
+    return (part,), notes
+
+
+def _hdf5(path: Path) -> tuple[tuple[Part, ...], dict[str, str]]:
+    get_format("hdf5")  # says how to install the library where it is missing
+    import h5py
+
+    from storebench.formats.hdf5_direct import diagnose_dataset
+
+    parts: list[Part] = []
+
+    def look(name: str, data: Any) -> None:
+        if isinstance(data, h5py.Dataset) and data.ndim and data.size:
+            sample = math.prod(data.shape[1:]) * data.dtype.itemsize
+            parts.append(
+                Part(
+                    name=name,
+                    samples=data.shape[0],
+                    layout=_layout(data),
+                    sample_bytes=(sample, sample, sample),
+                    touched_bytes=_touched(data, sample),
+                    advice=diagnose_dataset(path, name, data),
+                )
+            )
+
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            file.visititems(look)
+    except (OSError, RuntimeError) as error:
+        raise CorruptDataError(f"HDF5 does not open it ({error})", where=path) from error
+    return tuple(parts), {}
+
+
+def _layout(data: Any) -> str:
+    if not data.chunks:
+        return (
+            "contiguous" if data.id.get_offset() is not None else "in the header, in other files or virtual"
+        )
+    filters = data.compression or (
+        "filtered" if data.id.get_create_plist().get_nfilters() else "not compressed"
+    )
+    return f"chunks of {'x'.join(map(str, data.chunks))}, {filters}"
+
+
+def _touched(data: Any, sample_bytes: int) -> float:
+    if not data.chunks:
+        return _paged(sample_bytes)
+    chunks = math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))
+    return float(chunks * _paged(data.id.get_storage_size() / max(1, data.id.get_num_chunks())))
+
+
+def _paged(nbytes: float) -> float:
+    """Return the bytes of the pages that so many bytes lie on, on average over the places where they may begin."""
+    pages = (nbytes - 1) / mmap.PAGESIZE + 1
+    return pages * mmap.PAGESIZE
+
+
+def _spread(lengths: Any) -> tuple[int, int, int]:
+    if not len(lengths):
+        return 0, 0, 0
+    return int(lengths.min()), int(np.median(lengths)), int(lengths.max())

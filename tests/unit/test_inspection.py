@@ -1,0 +1,120 @@
+"""What a random sample of a foreign file costs: through the command line, on files made by the formats' own libraries."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+
+from storebench.errors import CorruptDataError, CorruptStoreError, DataNotFoundError, UsageError
+from storebench.inspection import inspect
+
+
+def storebench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "storebench", "inspect", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def caffe(tmp_path: Path) -> Path:
+    """Make a database as Caffe's tools do: long values, keys of eight digits."""
+    folder = tmp_path / "caffe"
+    with lmdb.open(str(folder), map_size=64 << 20) as env, env.begin(write=True) as transaction:
+        for number in range(100):
+            transaction.put(b"%08d" % number, bytes(12_300))
+    return folder
+
+
+def test_a_value_of_lmdb_is_read_in_whole_pages(caffe: Path) -> None:
+    found = inspect(caffe)
+    (part,) = found.parts
+    assert (found.kind, part.samples, part.sample_bytes) == ("LMDB", 100, (12_300, 12_300, 12_300))
+    assert (
+        part.touched_bytes == 4 * 4096
+    )  # 16 bytes of header, 12,300 of value: the first bytes of a fourth page
+    assert part.amplification == pytest.approx(16_384 / 12_300)
+    assert found.notes["keys"].startswith("the first 100 of 100 ")
+    assert sorted(path.name for path in caffe.iterdir()) == ["data.mdb", "lock.mdb"], "nothing is written"
+
+
+def test_a_named_database_must_be_named(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path), max_dbs=2, map_size=8 << 20) as env:
+        one, two = env.open_db(b"one"), env.open_db(b"two")
+        with env.begin(write=True) as transaction:
+            transaction.put(b"a", bytes(10), db=one)
+            transaction.put(b"a", bytes(10), db=two)
+            transaction.put(b"b", bytes(30), db=two)
+    with pytest.raises(UsageError):
+        inspect(tmp_path)
+    (part,) = inspect(tmp_path, database="two").parts
+    assert (part.name, part.samples, part.sample_bytes) == ("two", 2, (10, 20, 30))
+
+
+def test_an_empty_database_has_no_samples(tmp_path: Path) -> None:
+    lmdb.open(str(tmp_path), map_size=1 << 20).close()
+    (part,) = inspect(tmp_path / "data.mdb").parts
+    assert (part.samples, part.touched_bytes) == (0, 0)
+
+
+def test_chunks_are_read_whole_and_costly_ones_come_with_their_mending(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.h5"
+    images = np.random.default_rng(0).integers(0, 256, (500, 64, 64, 3), dtype=np.uint8)
+    with h5py.File(path, "w", userblock_size=1024) as file:
+        file.create_dataset("train/images", data=images, chunks=(250, 64, 64, 3))
+        file.create_dataset("train/packed", data=images, chunks=(1, 64, 64, 3), compression="gzip")
+        file["flat"] = images
+        file["note"] = "a word"
+    found = {part.name: part for part in inspect(path).parts}
+    assert set(found) == {"train/images", "train/packed", "flat"}
+    costly = found["train/images"]
+    assert costly.layout == "chunks of 250x64x64x3, not compressed"
+    assert costly.touched_bytes == pytest.approx(250 * 12_288, abs=4096)
+    assert costly.advice is not None
+    assert "h5repack -l train/images:CONTI" in costly.advice
+    assert (found["train/packed"].advice, found["flat"].advice) == (None, None)
+    assert found["train/packed"].layout.endswith("gzip")
+    assert found["flat"].touched_bytes == pytest.approx(12_288, abs=4096)
+    text = storebench(path)
+    assert text.returncode == 0, text.stderr
+    assert "h5repack -l train/images:CONTI" in text.stdout
+    facts = json.loads(storebench(path, "--json").stdout)
+    assert [one["name"] for one in facts["parts"]] == list(found)
+
+
+def test_the_command_line_says_what_a_random_value_costs(caffe: Path) -> None:
+    found = storebench(caffe)
+    assert found.returncode == 0, found.stderr
+    assert "the unnamed database: 100 records, 12,300 bytes each" in found.stdout
+    assert "at least 16,384 bytes are read, 1.33 times its own" in found.stdout
+
+
+def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+    found = storebench(tmp_path)
+    assert found.returncode == DataNotFoundError.exit_code
+    assert found.stderr.count("\n") == 1
+    assert "no file to inspect" in found.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89HDF", b"PK\x03\x04" + bytes(8192), bytes(3 << 20)])
+def test_what_is_neither_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "some.bin"
+    path.write_bytes(content)
+    with pytest.raises(CorruptDataError, match="neither"):
+        inspect(path)
+
+
+@pytest.mark.parametrize("kind", ["LMDB", "HDF5"])
+def test_what_is_cut_short_is_refused(kind: str, caffe: Path, tmp_path: Path) -> None:
+    path = caffe / "data.mdb"
+    if kind == "HDF5":
+        path = tmp_path / "cut.h5"
+        with h5py.File(path, "w") as file:
+            file["data"] = np.zeros((100, 1000), np.uint8)
+    path.write_bytes(path.read_bytes()[:20_000])
+    with pytest.raises((CorruptDataError, CorruptStoreError)) as caught:
+        inspect(path)
+    assert "\n" not in str(caught.value)
