@@ -108,6 +108,8 @@ class Writer(ABC):
 class Reader(ABC):
     """Give samples back by index. Opened in the process that uses it and never carried across a fork.
 
+    Used by one thread at a time, which need not be the one that opened it.
+
     When a fetch returns, every byte is in memory that is private to the caller:
     a reader that hands out views of a mapped file would move its page faults
     into somebody else's clock.

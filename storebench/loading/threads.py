@@ -1,10 +1,10 @@
 """The loader of threads: batches are made ahead of the loop in its own process, so handing one over moves nothing.
 
-What is left of a hand-over is two threads waking each other and the second
-buffer in the processor's cache. A loop that asks for the next batch sooner than
-those cost has nothing to hide the making behind. Where
-there is only one thread (several may be wanted for their cores), the loop then
-makes batches itself, and the thread goes on when a step takes longer.
+What is left of a hand-over is two threads waking each other, and a second buffer
+in the processor's cache. A loop that asks for the next batch sooner than those
+cost has nothing to hide the making behind. Where there is only one thread
+(several may be wanted for their cores), the loop then makes batches itself, and
+the thread goes on when a step takes longer.
 """
 
 import collections

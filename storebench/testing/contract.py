@@ -15,6 +15,7 @@ import multiprocessing
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -200,6 +201,18 @@ class FormatContract:
             np.testing.assert_array_equal(read_pixels(opened, indices.tolist()), small.pixels[indices])
         opened.plan([])
         np.testing.assert_array_equal(read_pixels(opened, [8]), small.pixels[[8]])
+
+    def test_threads_may_take_turns_with_a_reader(self, small: SmallStore, opened: Reader) -> None:
+        """Never two at once, but not always the one that opened it, and in the middle of a plan."""
+        batches = [np.arange(at, min(at + 16, COUNT)) for at in range(0, COUNT, 16)]
+        opened.plan(batches)
+        for number, batch in enumerate(batches):
+            if number % 2:
+                with ThreadPoolExecutor(1) as other:
+                    pixels = other.submit(read_pixels, opened, batch.tolist()).result()
+            else:
+                pixels = read_pixels(opened, batch.tolist())
+            np.testing.assert_array_equal(pixels, small.pixels[batch])
 
     def test_an_unknown_option_is_refused(self, small: SmallStore, reader: str) -> None:
         """A misspelt option must not measure the default."""
