@@ -9,6 +9,8 @@ import contextlib
 import fcntl
 import mmap
 import os
+import random
+import time
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -22,6 +24,7 @@ FOLDER = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this fo
 PREFIX = "storebench-pixels"
 _HEADER_BYTES = 4096
 _COMPLETE = b"storebench pixels, complete"
+_AGAIN_S = 0.005
 
 Pixels = npt.NDArray[np.uint8]
 Fill = Callable[[Pixels], None]
@@ -85,19 +88,19 @@ class SharedPixels:
         while True:
             handle = _open(self.path)
             try:
+                # Nobody ever waits for the exclusive lock: those who share it do so for as long as they read.
+                if _is_alone(handle) and _is_at(handle, self.path) and not _is_complete(handle):
+                    self._fill(handle, shape, size, fill)
+                # Waits only for somebody who fills it. Changing one lock into the other is not atomic: look again.
                 fcntl.flock(handle, fcntl.LOCK_SH)
-                if _is_at(handle, self.path):
-                    if os.pread(handle, len(_COMPLETE), 0) == _COMPLETE:
-                        return handle
-                    # Its filler died, or there was none yet.
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-                    if _is_at(handle, self.path) and not os.pread(handle, 1, 0).strip(b"\0"):
-                        self._fill(handle, shape, size, fill)
+                if _is_at(handle, self.path) and _is_complete(handle):
+                    return handle
             except BaseException:
                 os.close(handle)
                 raise
-            # Around once more: changing an exclusive lock into a shared one is not atomic.
+            # Its filler died, or several came at once and each was in the others' way.
             os.close(handle)
+            time.sleep(random.uniform(0, _AGAIN_S))
 
     def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: Fill) -> None:
         found = os.statvfs(FOLDER)
@@ -137,6 +140,19 @@ def _open(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise OutputError(f"no shared memory ({error.strerror})", where=path) from error
+
+
+def _is_alone(handle: int) -> bool:
+    """Take the exclusive lock if nobody has any."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_complete(handle: int) -> bool:
+    return os.pread(handle, len(_COMPLETE), 0) == _COMPLETE
 
 
 def _is_at(handle: int, path: Path) -> bool:

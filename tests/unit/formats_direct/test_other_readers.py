@@ -1,5 +1,6 @@
 """files:threads, leveldb:sorted and memory:shared beyond what the contract asks of every reader."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -100,30 +101,41 @@ def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> No
     assert not segment.exists()
 
 
-def _fill_slowly(identity: str, path: Path, everyone: Barrier) -> None:
+OPENERS, TIMES = 8, 10
+
+
+def _open_together(identity: str, path: Path, everyone: Barrier) -> None:
     def fill(pixels: np.ndarray) -> None:
         with path.open("a") as log:
             log.write("filled\n")
-        time.sleep(0.05)
+        time.sleep(0.02)
         pixels[...] = np.arange(len(pixels))[:, None, None, None]
 
-    shared = SharedPixels(identity, (200, 4, 4, 1), fill)
-    assert (shared.array == np.arange(200)[:, None, None, None]).all()
-    everyone.wait()
-    shared.close()
+    for _ in range(TIMES):
+        everyone.wait()
+        shared = SharedPixels(identity, (200, 4, 4, 1), fill)
+        assert (shared.array == np.arange(200)[:, None, None, None]).all()
+        everyone.wait()
+        shared.close()
 
 
-def test_processes_that_open_at_one_moment_fill_it_once(tmp_path: Path) -> None:
+def test_processes_that_open_at_one_moment_fill_it_once_and_wait_for_nobody_else(tmp_path: Path) -> None:
+    """Whoever waited for the others to let go of it would wait until they close."""
     context = multiprocessing.get_context("fork")
     identity, log = f"test{os.getpid()}", tmp_path / "log"
-    everyone = context.Barrier(5)
-    workers = [context.Process(target=_fill_slowly, args=(identity, log, everyone)) for _ in range(5)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 5
-    assert log.read_text() == "filled\n"
+    everyone = context.Barrier(OPENERS, timeout=10)
+    openers = [context.Process(target=_open_together, args=(identity, log, everyone)) for _ in range(OPENERS)]
+    with (FOLDER / f"{USER}-{identity}").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)  # until all of them have found it empty and in use
+        for opener in openers:
+            opener.start()
+        time.sleep(0.5)
+        fcntl.flock(held, fcntl.LOCK_UN)  # closing would not do: they have inherited it
+    for opener in openers:
+        opener.join(20)
+        opener.kill()
+    assert [opener.exitcode for opener in openers] == [0] * OPENERS
+    assert log.read_text() == TIMES * "filled\n"
     assert not (FOLDER / f"{USER}-{identity}").exists()
 
 
