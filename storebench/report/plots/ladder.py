@@ -1,5 +1,6 @@
 """LMDBIO's ladder: what each optimisation gains, with one and with several reader processes."""
 
+import itertools
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
@@ -7,7 +8,6 @@ from matplotlib.axes import Axes
 from storebench.report.labels import common_setting, number, with_interval
 from storebench.report.ladder import RUNGS, Ladder, top_gain
 from storebench.report.plots.style import (
-    PART_COLOURS,
     legend_below,
     new_axes,
     plain_numbers,
@@ -18,7 +18,10 @@ from storebench.report.plots.style import (
 from storebench.stats import Verdict
 
 QUESTION = "What does each of LMDBIO's optimisations gain"
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LOOKS = {
+    "#332288": "o", "#44AA99": "s", "#CC6677": "^", "#882255": "D", "#117733": "v", "#999933": "P", "#88CCEE": "X",
+}  # fmt: skip
+"""Colour -> marker of a series; Tol's muted scheme, which colour-blind people can tell apart."""
 
 
 def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
@@ -30,12 +33,11 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
     rungs = [rung for rung in RUNGS if rung.key in shown]
     place = {rung.key: position for position, rung in enumerate(rungs)}
     ordered = sorted(ladders, key=lambda ladder: ladder.first.cell.workers)
-    styles = zip(_MARKERS, PART_COLOURS.values(), strict=True)
-    looks = dict(zip(dict.fromkeys(map(_processes, ordered)), styles, strict=False))
+    looks = dict(zip(dict.fromkeys(map(_processes, ordered)), itertools.cycle(_LOOKS.items()), strict=False))
     with styled():
         ax = new_axes(1.5 + 0.42 * len(rungs), ax)
         for ladder in ordered:
-            marker, colour = looks[_processes(ladder)]
+            colour, marker = looks[_processes(ladder)]
             shift = 0.14 * (ordered.index(ladder) - (len(ordered) - 1) / 2)
             rates = [step.rate for step in ladder.steps]
             ax.errorbar(

@@ -71,6 +71,8 @@ _STYLE = {
 WIDTH_IN = 5.4
 WRAP = 80
 _DECADES = 50.0
+_MOST_DECADES = 6
+"""More of their long numbers side by side would overlap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +204,8 @@ def plain_numbers(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if axis.get_scale() == "log":
         low, high = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1.0,) if high / low > _DECADES else (1.0, 2.0, 5.0)))
+        subs = (1.0,) if high / low > _DECADES else (1.0, 2.0, 5.0)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=None if len(subs) > 1 else _MOST_DECADES))
         axis.set_minor_formatter(NullFormatter())
 
 
