@@ -132,7 +132,13 @@ class CellRun:
             torch.set_num_threads(cell.threads)
         self.step = self._make_step()
         pin = cell.device.startswith("cuda")
-        load = LoadJob(store=job.store, backend=self.backend, augment=self.augment, seed=cell.seed)
+        load = LoadJob(
+            store=job.store,
+            backend=self.backend,
+            augment=self.augment,
+            seed=cell.seed,
+            batch_size=cell.batch_size,
+        )
         self.loader: Loader = get_loader(cell.loader)(load, workers=cell.workers, pin=pin)
         self.opened: list[Opened] = []
 

@@ -18,12 +18,19 @@ LOOP_WORKER = -1
 
 @dataclass(frozen=True, kw_only=True)
 class LoadJob:
-    """What a producer needs to know, once: which store, how to read it, what to do to the images."""
+    """What a producer needs to know, once: which store, how to read it, what to do to the images.
+
+    Attributes
+    ----------
+    batch_size
+        Samples of the largest batch, so that its memory is there when the epoch begins; 0 where nobody knows it yet.
+    """
 
     store: Path
     backend: Backend
     augment: Augment = field(default_factory=Augment)
     seed: int = 0
+    batch_size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

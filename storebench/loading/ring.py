@@ -134,13 +134,15 @@ class RingLane(Lane):
         self._shape = shape
         self._memory = RingMemory(pin=pin)
         self._indices: list[Indices] = []
+        batch_bytes = job.batch_size * math.prod(shape)
         here, there = multiprocessing.Pipe()
         # Forked like the DataLoader's workers: memory and connection are inherited, no reader is open yet,
         # and the worker touches neither CUDA nor the parent's pool of threads.
         self._process = multiprocessing.get_context("fork").Process(
-            target=_work, args=(job, worker, self._memory.file, there, here), daemon=True
+            target=_work, args=(job, worker, self._memory.file, batch_bytes, there, here), daemon=True
         )
         self._process.start()
+        self._memory.fit(batch_bytes)
         there.close()  # the worker's copy is the only one left, so its death ends the connection
         super().__init__(_LoopEnd(here, self._process))
 
@@ -191,13 +193,16 @@ class RingLoader(LaneLoader):
         return RingLane(self.job, worker, shape, pin=self.pin)
 
 
-def _work(job: LoadJob, worker: int, file: int, connection: Connection, parents: Connection) -> None:
+def _work(
+    job: LoadJob, worker: int, file: int, batch_bytes: int, connection: Connection, parents: Connection
+) -> None:
     """Run in the worker process until the loop says stop, or has gone."""
     parents.close()  # or this process would keep its own connection open when the loop's process dies
     # Ctrl-C goes to the whole group of processes; the loop decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # as in the DataLoader's workers; a pool of threads does not survive a fork
     memory = RingMemory(file)
+    memory.fit(batch_bytes)
     slots = Slots([functools.partial(memory.slot, number) for number in range(SLOTS)])
     producer = Producer(job, slots.allocate, worker)
     try:

@@ -48,6 +48,7 @@ class RingMemory:
             os.ftruncate(self.file, size)
         # The map lives for as long as any tensor on it, so a batch that is kept for too long is stale, never a crash.
         mapped = mmap.mmap(self.file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        mapped.madvise(mmap.MADV_DONTFORK)  # the workers that are forked after this one have no use for it
         self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
         self._lock()
 

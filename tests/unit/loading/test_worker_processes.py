@@ -1,6 +1,7 @@
 """Worker processes that die, whose parent dies, and the memory that they share with the loop."""
 
 import contextlib
+import dataclasses
 import gc
 import json
 import os
@@ -43,9 +44,13 @@ with loader:
 """
 
 
-def mapped_rings() -> list[str]:
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+def mapped_rings(pid: int | str = "self") -> list[str]:
+    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
     return [line.split()[0] for line in maps if "memfd:storebench-ring" in line]
+
+
+def rings_of(*pids: int) -> list[list[str]]:
+    return [mapped_rings(pid) for pid in pids]
 
 
 @contextlib.contextmanager
@@ -74,6 +79,21 @@ def running(store: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[str
 def wait_until_gone(pids: list[int]) -> None:
     _gone, alive = psutil.wait_procs([psutil.Process(p) for p in pids if psutil.pid_exists(p)], timeout=20)
     assert not alive, f"still running: {alive}"
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_memory_of_batches_whose_size_is_known_is_there_before_the_epoch(
+    make_job: MakeJob, make_plan: MakePlan
+) -> None:
+    """Mapping it takes longer than many a batch, and belongs to the opening."""
+    job = dataclasses.replace(make_job(), batch_size=10)
+    with get_loader("ring")(job, workers=2) as loader:
+        pids = [one.pid for one in loader.open()]
+        opened = rings_of(os.getpid(), *pids)
+        assert [len(rings) for rings in opened] == [2, 1, 1]
+        for batch_size in (10, 7):
+            list(loader.epoch(make_plan(batch_size=batch_size)))
+            assert rings_of(os.getpid(), *pids) == opened
 
 
 @pytest.mark.usefixtures("odd")
