@@ -61,7 +61,10 @@ class SharedPixels:
         size = int(np.prod(shape, dtype=np.int64))
         handle = self._locked(shape, size, fill)
         try:
-            self._map = mmap.mmap(handle, _HEADER_BYTES + size, prot=mmap.PROT_READ)
+            # With its pages in place: the first epoch must not pay for a fault a page.
+            self._map = mmap.mmap(
+                handle, _HEADER_BYTES + size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ
+            )
         except BaseException:
             os.close(handle)
             raise
