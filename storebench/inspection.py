@@ -3,7 +3,6 @@
 import math
 import mmap
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,9 @@ import numpy as np
 
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.formats.lmdb_index import data_file, open_index
+from storebench.formats.lmdb_pages import is_lmdb
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
-
-HDF5_FILE = "data.h5"
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
-_LMDB_MAGIC_AT = 16
-_FIRST_USER_BLOCK, _LAST_USER_BLOCK = 512, 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +110,7 @@ def inspect(path: Path, *, database: str | None = None) -> Inspection:
 def _file_of(path: Path) -> Path:
     file = data_file(path)
     if path.is_dir() and not file.exists():
-        file = path / HDF5_FILE
+        file = path / "data.h5"
     if not file.is_file():
         raise DataNotFoundError(
             "no file to inspect", where=path, hint="Name an LMDB or HDF5 file, or the folder that holds it."
@@ -125,24 +119,14 @@ def _file_of(path: Path) -> Path:
 
 
 def _kind_of(path: Path) -> str:
-    with path.open("rb") as file:
-        head = file.read(_LMDB_MAGIC_AT + len(_LMDB_MAGIC))
-        if head[_LMDB_MAGIC_AT:] == _LMDB_MAGIC:
-            return "LMDB"
-        for at in _signature_places():
-            file.seek(at)
-            if file.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE:
-                return "HDF5"
+    if is_lmdb(path):
+        return "LMDB"
+    get_format("hdf5")  # says how to install the library where it is missing
+    import h5py
+
+    if h5py.is_hdf5(path):
+        return "HDF5"
     raise CorruptDataError("neither an LMDB database nor an HDF5 file", where=path)
-
-
-def _signature_places() -> Iterator[int]:
-    """Yield where HDF5's signature may stand: at the start, or after a user block of a power of two from 512."""
-    yield 0
-    at = _FIRST_USER_BLOCK
-    while at <= _LAST_USER_BLOCK:
-        yield at
-        at *= 2
 
 
 def _lmdb(path: Path, database: str | None) -> tuple[tuple[Part, ...], dict[str, str]]:
@@ -166,10 +150,9 @@ def _lmdb(path: Path, database: str | None) -> tuple[tuple[Part, ...], dict[str,
 
 
 def _hdf5(path: Path) -> tuple[tuple[Part, ...], dict[str, str]]:
-    get_format("hdf5")  # says how to install the library where it is missing
     import h5py
 
-    from storebench.formats.hdf5_direct import diagnose_dataset
+    from storebench.formats.hdf5_direct import chunks_of_sample, diagnose_dataset
 
     parts: list[Part] = []
 
@@ -182,7 +165,9 @@ def _hdf5(path: Path) -> tuple[tuple[Part, ...], dict[str, str]]:
                     samples=data.shape[0],
                     layout=_layout(data),
                     sample_bytes=(sample, sample, sample),
-                    touched_bytes=_touched(data, sample),
+                    touched_bytes=chunks_of_sample(data) * _paged(_chunk_bytes(data))
+                    if data.chunks
+                    else _paged(sample),
                     advice=diagnose_dataset(path, name, data),
                 )
             )
@@ -206,11 +191,9 @@ def _layout(data: Any) -> str:
     return f"chunks of {'x'.join(map(str, data.chunks))}, {filters}"
 
 
-def _touched(data: Any, sample_bytes: int) -> float:
-    if not data.chunks:
-        return _paged(sample_bytes)
-    chunks = math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))
-    return float(chunks * _paged(data.id.get_storage_size() / max(1, data.id.get_num_chunks())))
+def _chunk_bytes(data: Any) -> float:
+    """Return how long a chunk is in the file, on average."""
+    return float(data.id.get_storage_size() / max(1, data.id.get_num_chunks()))
 
 
 def _paged(nbytes: float) -> float:

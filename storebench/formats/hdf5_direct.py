@@ -229,13 +229,18 @@ def diagnose_chunking(path: Path | str) -> str | None:
     return None
 
 
+def chunks_of_sample(data: Any) -> int:
+    """Return on how many chunks one sample of a chunked data set lies."""
+    return math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))
+
+
 def diagnose_dataset(path: Path, name: str, data: Any) -> str | None:
     """Return the diagnosis of one data set of an open file; null where its chunks are none or good. See above."""
     if not data.chunks or not data.size:
         return None
     item = data.dtype.itemsize
     sample = math.prod(data.shape[1:]) * item
-    touched = math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))
+    touched = chunks_of_sample(data)
     cost = touched * math.prod(data.chunks) * item
     if cost < COSTLY_BYTES or cost < COSTLY_TIMES * sample:
         return None

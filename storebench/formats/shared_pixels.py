@@ -92,7 +92,7 @@ class SharedPixels:
             handle = _open(self.path)
             try:
                 # Nobody ever waits for the exclusive lock: those who share it do so for as long as they read.
-                if _is_alone(handle) and _is_at(handle, self.path) and not _is_complete(handle):
+                if _lock_alone(handle) and _is_at(handle, self.path) and not _is_complete(handle):
                     self._fill(handle, shape, size, fill)
                 # Waits only for somebody who fills it. Changing one lock into the other is not atomic: look again.
                 fcntl.flock(handle, fcntl.LOCK_SH)
@@ -145,8 +145,8 @@ def _open(path: Path) -> int:
         raise OutputError(f"no shared memory ({error.strerror})", where=path) from error
 
 
-def _is_alone(handle: int) -> bool:
-    """Take the exclusive lock if nobody has any."""
+def _lock_alone(handle: int) -> bool:
+    """Take the exclusive lock if nobody has any, and return whether that was so."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -171,10 +171,7 @@ def _is_at(handle: int, path: Path) -> bool:
 def _release(path: Path, handle: int) -> None:
     """Remove the segment if nobody else holds a lock on it, and let go of it."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(handle, path):
+        if _lock_alone(handle) and _is_at(handle, path):
             path.unlink(missing_ok=True)
-    except BlockingIOError:
-        pass  # somebody uses it
     finally:
         os.close(handle)

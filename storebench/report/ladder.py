@@ -129,9 +129,9 @@ def ladders(cells: Iterable[CellSummary]) -> list[Ladder]:
 def by_state(found: Iterable[Ladder]) -> dict[str, list[Ladder]]:
     """Return the ladders of each cache state, cold first."""
     states: dict[str, list[Ladder]] = {}
-    for ladder in sorted(found, key=lambda ladder: ladder.first.cell.cache):
+    for ladder in found:
         states.setdefault(ladder.first.cell.cache, []).append(ladder)
-    return states
+    return dict(sorted(states.items(), key=lambda pair: (pair[0] != "cold", pair[0])))
 
 
 def top_gain(ladder: Ladder) -> Ratio | None:

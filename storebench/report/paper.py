@@ -1,6 +1,7 @@
 """What the papers claim, beside what was measured here."""
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -92,8 +93,9 @@ def _climbed(found: Iterable[Ladder], gain_of: Callable[[Ladder], Ratio | None])
             cell = ladder.first.cell
             where = f"{cell.dataset}: {setting_label(cell, without=('workers',))}"
             grouped.setdefault(where, []).append((max(1, cell.workers), gain))
-    for where, gains in grouped.items():
-        told = "; ".join(f"{_gain(gain)} with {processes}" for processes, gain in sorted(gains))
+    for where, unordered in grouped.items():
+        gains = sorted(unordered, key=operator.itemgetter(0))
+        told = "; ".join(f"{_gain(gain)} with {processes}" for processes, gain in gains)
         yield where, f"{told} reader process{'' if gains[-1][0] == 1 else 'es'}"
 
 

@@ -66,11 +66,13 @@ def test_chunks_are_read_whole_and_costly_ones_come_with_their_mending(tmp_path:
     with h5py.File(path, "w", userblock_size=1024) as file:
         file.create_dataset("train/images", data=images, chunks=(250, 64, 64, 3))
         file.create_dataset("train/packed", data=images, chunks=(1, 64, 64, 3), compression="gzip")
+        file.create_dataset("split", data=images, chunks=(100, 32, 32, 3))
         file["flat"] = images
         file["note"] = "a word"
     found = {part.name: part for part in inspect(path).parts}
-    assert set(found) == {"train/images", "train/packed", "flat"}
+    assert set(found) == {"train/images", "train/packed", "split", "flat"}
     costly = found["train/images"]
+    assert found["split"].touched_bytes == pytest.approx(4 * 100 * 3_072, rel=0.02)
     assert costly.layout == "chunks of 250x64x64x3, not compressed"
     assert costly.touched_bytes == pytest.approx(250 * 12_288, abs=4096)
     assert costly.advice is not None

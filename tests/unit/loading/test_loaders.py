@@ -1,6 +1,7 @@
 """What every loader promises, whichever way its batches take: one class, run for each loader and number of workers."""
 
 import ast
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from storebench.digests import sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.loading.augment import Augment
-from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan
+from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, Opened
 from storebench.loading.loader import LOADERS, Loader, get_loader
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
 
@@ -393,6 +394,22 @@ class TestThreads:
             assert (torch.get_num_threads(), started_later) == (2, [2])
         finally:
             torch.set_num_threads(before)
+
+    def test_an_interrupt_while_an_epoch_is_left_spoils_no_later_answer(
+        self, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        """What the interrupted side was waiting for arrives after all, and is no answer to closing."""
+        loader = get_loader("threads")(make_job("odd+raw:slow"), workers=1)
+        loader.open()
+        next(loader.epoch(make_plan(batch_size=4)))
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.005)  # a batch takes 20 ms
+            with pytest.raises(KeyboardInterrupt):
+                next(loader.epoch(make_plan(1)))
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert [type(one) for one in loader.close()] == [Opened]
 
     def test_an_error_keeps_the_threads_own_traceback(self, make_job: MakeJob, make_plan: MakePlan) -> None:
         with get_loader("threads")(make_job("odd+raw:failing"), workers=2) as loader:

@@ -138,3 +138,16 @@ def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
     ((where, told),) = claims["COAL mends: requests are small and late"]
     assert "cold" in where
     assert told.index("with 1;") < told.index("with 8 reader processes")
+
+
+def test_ladders_that_differ_in_what_the_line_does_not_say_stand_side_by_side() -> None:
+    whole, part = climb(*WAITS_MS), climb(*WAITS_MS, max_steps=16)
+    records = [*whole, *(one for one in part if one.replicate < 4)]
+    claims = {one.claim: one.now for one in then_and_now(cells_of(records))}
+    ((_, told),) = claims["COAL mends: requests are small and late"]
+    assert told.count("with 1") == 2
+
+
+def test_cold_comes_before_every_other_state() -> None:
+    records = [one for state in ("warm", "any", "cold") for one in climb(*WAITS_MS, cache=state)]
+    assert list(by_state(ladders(cells_of(records)))) == ["cold", "any", "warm"]
