@@ -79,14 +79,21 @@ def _dtype(hint: Any) -> str:
 
 
 def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
-    """Return one row for each (record, file that it stood in)."""
-    kinds = column_types()
-    rows = [_row(record, file.parent) for record, file in records]
+    """Return one row for each (record, file that it stood in).
+
+    A cell whose process was killed could not say where it ran: it ran where the rest of its run did.
+    """
+    kinds, given = column_types(), list(records)
+    machines: dict[str, str] = {}
+    for record, _ in given:
+        if record.environment is not None:
+            machines.setdefault(record.run_id, record.environment.key)
+    rows = [_row(record, file.parent, machines) for record, file in given]
     table = pd.DataFrame(rows, columns=list(kinds), dtype=object)
     return table.astype({column: _dtype(hint) for column, hint in kinds.items()})
 
 
-def _row(record: Record, run: Path) -> dict[str, Any]:
+def _row(record: Record, run: Path, machines: dict[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = {column: getattr(record, name) for name, column, _ in _PLAIN_COLUMNS}
     for part, columns in _PART_COLUMNS.items():
         value = getattr(record, part)
@@ -96,6 +103,7 @@ def _row(record: Record, run: Path) -> dict[str, Any]:
     row["cache_verdict"] = None if record.cache is None else str(record.cache.verdict)
     row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
     row["cell_id"] = record.cell.cell_id
-    row["environment_key"] = record.environment.key if record.environment else ""
+    environment = record.environment
+    row["environment_key"] = environment.key if environment else machines.get(record.run_id, "")
     row["steps_path"] = str(run / record.steps_file) if record.steps_file else None
     return row

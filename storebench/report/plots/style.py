@@ -16,6 +16,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from storebench.report.cells import CellSummary
@@ -185,6 +186,19 @@ def beside(ax: Axes, end: float, position: float, text: str) -> None:
         fontsize=8,
         bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
     )
+
+
+def make_room(ax: Axes) -> None:
+    """Widen a linear axis that begins at 0 until what was written `beside` its bars ends within the figure."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    box, edge, high = ax.get_window_extent(), figure.bbox.x1, ax.get_xlim()[1]
+    for text in ax.texts:
+        start = ax.transData.transform((text.xy[0], 0))[0] if isinstance(text, Annotation) else box.x0
+        room = edge - box.x0 - (text.get_window_extent().x1 - start)
+        high = max(high, (start - box.x0) * ax.get_xlim()[1] / max(room, 1.0))
+    ax.set_xlim(0, high)
 
 
 def name_rows(ax: Axes, cells: Sequence[CellSummary]) -> None:

@@ -13,6 +13,7 @@ from storebench.report.plots.style import (
     beside,
     legend_below,
     look,
+    make_room,
     name_rows,
     new_axes,
     plain_numbers,
@@ -46,6 +47,7 @@ def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         ax.set_xlim(0, max([highest * 1.55, *(1.05 * line for line in lines)]))
         plain_numbers(ax.xaxis)
         title(ax, "How many images a second reach the network?", common_setting(cells), cells)
+        make_room(ax)
     return ax
 
 

@@ -8,12 +8,13 @@ import pytest
 from planted import make_record
 
 from storebench.report.catalog import plots
-from storebench.report.cells import CellSummary, summarise
+from storebench.report.cells import CellSummary, by_dataset, summarise
 from storebench.report.frame import to_frame
 from storebench.report.ladder import by_state, ladders, rates, top_gain
 from storebench.report.paper import then_and_now
 from storebench.report.plots.ladder import ladder_answer, plot_ladder
-from storebench.results import Record
+from storebench.report.plots.throughput import plot_throughput
+from storebench.results import Record, Status
 
 OPTIONS = {
     "map": (("coal", "off"), ("dio", "off"), ("prov", "off")),
@@ -151,3 +152,26 @@ def test_ladders_that_differ_in_what_the_line_does_not_say_stand_side_by_side() 
 def test_cold_comes_before_every_other_state() -> None:
     records = [one for state in ("warm", "any", "cold") for one in climb(*WAITS_MS, cache=state)]
     assert list(by_state(ladders(cells_of(records)))) == ["cold", "any", "warm"]
+
+
+def test_a_cell_whose_process_was_killed_stands_with_its_other_replicates() -> None:
+    records = climb(*WAITS_MS)
+    nothing = {
+        "environment": None,
+        "store": None,
+        "cache": None,
+        "status": Status.FAILED,
+        "failure": "killed",
+    }
+    records[-1] = dataclasses.replace(records[-1], **nothing)
+    cells = cells_of(records)
+    assert len(cells) == len(WAITS_MS)
+    assert len(by_dataset(cells)) == 1
+
+
+def test_figures_beside_bars_end_within_the_plot() -> None:
+    ax = plot_throughput(cells_of(climb(*WAITS_MS, wait_ms=0.0123)))  # large numbers, long names
+    figure = ax.get_figure(root=True)
+    figure.draw_without_rendering()
+    assert ax.texts
+    assert max(text.get_window_extent().x1 for text in ax.texts) <= figure.bbox.x1
