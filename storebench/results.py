@@ -4,7 +4,7 @@ How records are written and read stands in `storebench.records`.
 
 Schema versions
 ---------------
-1. The first.
+1. The first. Fields are added within a version, never taken away; what an older record lacks has its default.
 """
 
 import dataclasses
@@ -59,7 +59,13 @@ class Cell:
     compute
         "real", "none", or "emulated:MILLISECONDS" (a sleep that stands for an accelerator).
     cache
-        Requested page-cache state at the start of each epoch: "cold", "warm" or "any".
+        Requested page-cache state: "cold" or "warm" at the start of each epoch, "limited" (the page cache may hold
+        at most `memory_bytes`, so a store larger than memory is emulated), or "any".
+    memory_bytes
+        Limit of the page cache in a "limited" cell; None in every other.
+    readahead_kib
+        Read-ahead of the block device that the store is put on for this cell, in KiB; None leaves the store where
+        it is, with the machine's own setting.
     max_steps
         Stop an epoch after so many steps; null runs it whole.
     warmup_steps
@@ -94,12 +100,20 @@ class Cell:
     warmup_steps: int = 0
     cache: str = "any"
     threads: int | None = None
+    memory_bytes: int | None = None
+    readahead_kib: int | None = None
 
     @functools.cached_property
     def cell_id(self) -> str:
         """Twelve hexadecimal digits that identify this cell."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        fields = dataclasses.asdict(self)
+        # Settings that were added later count only where they are set, so that older cells keep their ids.
+        fields = {name: value for name, value in fields.items() if name not in _ADDED or value is not None}
+        text = json.dumps(fields, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+_ADDED = ("memory_bytes", "readahead_kib")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +148,17 @@ class Digests:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What the epoch served, counted from the indices that the batches carried."""
+    """What the epoch served, counted from the indices that the batches carried.
+
+    Attributes
+    ----------
+    pixels_checked, pixels_wrong
+        Samples compared in the replay after the epoch, and those that differed.
+    timed_checked, timed_wrong
+        Samples kept from the timed batches themselves and compared after the epoch, and those that differed.
+    proof_s
+        Seconds that keeping them took, outside every span and left out of `timed_s`.
+    """
 
     expected: int
     served: int
@@ -143,11 +167,15 @@ class Coverage:
     missing: int
     pixels_checked: int
     pixels_wrong: int
+    timed_checked: int = 0
+    timed_wrong: int = 0
+    proof_s: float = 0.0
 
     @property
     def complete(self) -> bool:
         """Whether each expected sample came exactly once and no checked pixel was wrong."""
-        return self.duplicates == 0 and self.missing == 0 and self.pixels_wrong == 0
+        wrong = self.pixels_wrong + self.timed_wrong
+        return self.duplicates == 0 and self.missing == 0 and wrong == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +204,84 @@ class StoreFacts:
     provenance_note: str = ""
 
 
+class BelowCache(enum.StrEnum):
+    """Whether a cache below this kernel (a hypervisor's, a controller's) answers reads that are cold here."""
+
+    SEEN = "seen"
+    NOT_SEEN = "not seen"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidencyPoint:
+    """How much of the store the page cache held at one moment of an epoch.
+
+    Attributes
+    ----------
+    elapsed_s
+        Since the epoch's first request.
+    asked_frac
+        Samples that had been asked for by then, over all samples of the store.
+    resident_frac
+        Resident pages over all pages of the store's data files.
+    """
+
+    elapsed_s: float
+    asked_frac: float
+    resident_frac: float
+
+
+class PortionKind(enum.StrEnum):
+    """Which part of an epoch a `Portion` is."""
+
+    COLD = "cold"
+    """The first steps, while no more is resident than was asked for."""
+    STEADY = "steady"
+    """The steps after a limited page cache had filled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Portion:
+    """The consecutive timed steps of an epoch during which the requested cache state held.
+
+    Its sums have the meaning that they have in `Record`, over these steps only.
+
+    Attributes
+    ----------
+    upper_bound
+        True where more was resident than was asked for even at the end of the first step: the portion is that
+        step, and `samples_per_s` is at most too high.
+    asked_frac
+        Share of the store's samples that had been asked for at the portion's end.
+    excess_frac
+        Share of the store's pages that were resident at its end without having been asked for.
+    drift
+        Rate of the second half of the portion over the rate of the first half; None for fewer than 4 steps.
+    reason
+        Why the portion ended where it did.
+    """
+
+    kind: PortionKind
+    first_step: int
+    steps: int
+    samples: int
+    seconds: float
+    samples_per_s: float
+    payload_bytes: int
+    data_wait_s: float
+    h2d_s: float
+    compute_s: float
+    fetch_s: float
+    decode_s: float
+    prep_s: float
+    handover_s: float
+    upper_bound: bool = False
+    asked_frac: float = 0.0
+    excess_frac: float = 0.0
+    drift: float | None = None
+    reason: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheFacts:
     """State of the page cache for the store's files, requested and measured.
@@ -191,6 +297,16 @@ class CacheFacts:
         "epoch", or "open" for a reader that holds everything in memory from its opening on.
     reason
         Why the verdict is not "verified", or "".
+    curve
+        Residency as a function of what was asked for, sampled during the epoch; empty where it was not sampled.
+    sampling_cpu_s
+        CPU seconds that sampling the curve cost, all of them outside the loop's process; None without a curve.
+    resident_max_frac
+        The largest residency that was sampled; None without a curve.
+    metadata
+        Directory entries and inodes of the store at the first timed access: "hot", "cold" or "unknown".
+    below
+        Whether a cache below this kernel answers what is cold here (`storebench.probes.below`).
     """
 
     requested: str
@@ -200,6 +316,11 @@ class CacheFacts:
     verdict: CacheVerdict
     applies_to: str = "epoch"
     reason: str = ""
+    curve: tuple[ResidencyPoint, ...] = ()
+    sampling_cpu_s: float | None = None
+    resident_max_frac: float | None = None
+    metadata: str = "unknown"
+    below: BelowCache = BelowCache.UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +389,25 @@ class Ceilings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodeFacts:
+    """Which code a cell ran.
+
+    Attributes
+    ----------
+    digest
+        Digest of the installed package's Python files.
+    commit
+        Git commit of the checkout that it was imported from, with "+changes" where the tree differs; "" outside one.
+    plugin
+        The same two of the package that registered the backend, "NAME COMMIT DIGEST"; "" for a built-in one.
+    """
+
+    digest: str
+    commit: str = ""
+    plugin: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Environment:
     """Where it was measured.
 
@@ -317,6 +457,10 @@ class Record:
         The first wait of the epoch (readers are open by then).
     open_s
         Opening the reader, the longest of the producers.
+    portion
+        The steps during which the requested state of the cache held, of a cold or limited cell; None elsewhere.
+    code
+        Which code ran; None in records of earlier releases.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -363,3 +507,5 @@ class Record:
     reader_notes: dict[str, str] = field(default_factory=dict)
     steps_file: str | None = None
     environment: Environment | None = None
+    portion: Portion | None = None
+    code: CodeFacts | None = None
