@@ -307,6 +307,11 @@ class CacheFacts:
         Directory entries and inodes of the store at the first timed access: "hot", "cold" or "unknown".
     below
         Whether a cache below this kernel answers what is cold here (`storebench.probes.below`).
+    below_ratio, below_low, below_high
+        Duration of the first read of bytes that had not been read since boot over that of their second read, past
+        this kernel's page cache, and its 95% interval; None where it was not measured.
+    below_reason
+        What was measured, or why the verdict is "unknown", in words; "" where it was not looked for.
     """
 
     requested: str
@@ -321,6 +326,10 @@ class CacheFacts:
     resident_max_frac: float | None = None
     metadata: str = "unknown"
     below: BelowCache = BelowCache.UNKNOWN
+    below_ratio: float | None = None
+    below_low: float | None = None
+    below_high: float | None = None
+    below_reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,29 +370,46 @@ class Counters:
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """Rates that physics sets, measured in the same run; null where not measured.
+    """Ceilings and yardsticks, measured in the same run; None where not measured.
+
+    A correct reader cannot exceed a ceiling. It can exceed a yardstick, which is one plain way to do the same work.
 
     Attributes
     ----------
     gather_samples_per_s
-        numpy.take(..., out=) of the same samples from one array in memory, same process:
-        the yardstick of a warm reader (`storebench.probes.gather`).
+        A yardstick: numpy.take(..., out=) in its default mode, which copies each sample twice, from one array
+        in memory, in the same process (`storebench.probes.gather`).
+    copy_ceiling_samples_per_s
+        The ceiling of one copying thread: the fastest way found to gather the same samples.
+    copy_method
+        Which way that was; "" in records of earlier releases.
     memory_bytes_per_s
-        The same without numpy's second copy: the ceiling of one thread.
-    device_random_1_bytes_per_s, device_random_16_bytes_per_s
-        O_DIRECT reads of one payload's size at random offsets, 1 and 16 at a time.
+        `copy_ceiling_samples_per_s` in bytes per second.
+    device_random_1_bytes_per_s, device_random_4_bytes_per_s, device_random_16_bytes_per_s, device_random_32_bytes_per_s
+        Yardsticks: O_DIRECT reads of one payload's size at random offsets, with so many requests in flight
+        (`storebench.probes.device_rate`). A reader that merges requests can exceed them.
     device_sequential_bytes_per_s
-        O_DIRECT reads of 4 MiB in a row.
+        A yardstick: O_DIRECT reads of 4 MiB in a row.
+    device_best_bytes_per_s
+        The device's ceiling: the highest of these rates.
+    device_method
+        How requests were kept in flight, and which file was read; "" in records of earlier releases.
     matrix_products_per_s
         Products of two float32 [1024, 1024] matrices by torch, after real training in the same process:
         no ceiling, but what relates the training of two machines (`storebench.training.calibration`).
     """
 
     gather_samples_per_s: float | None = None
+    copy_ceiling_samples_per_s: float | None = None
+    copy_method: str = ""
     memory_bytes_per_s: float | None = None
     device_random_1_bytes_per_s: float | None = None
+    device_random_4_bytes_per_s: float | None = None
     device_random_16_bytes_per_s: float | None = None
+    device_random_32_bytes_per_s: float | None = None
     device_sequential_bytes_per_s: float | None = None
+    device_best_bytes_per_s: float | None = None
+    device_method: str = ""
     matrix_products_per_s: float | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
