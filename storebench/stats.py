@@ -5,6 +5,7 @@ replicates, not steps, are the samples; a ratio is compared round by round, on
 logarithms, by Student's t; a table is corrected by Holm.
 """
 
+import bisect
 import dataclasses
 import enum
 import functools
@@ -21,6 +22,15 @@ from storebench.units import Better
 ALPHA = 0.05
 PRACTICAL_FRAC = 0.10
 """A difference below this is not worth a change of format, unless a policy says otherwise."""
+
+MIN_ROUNDS = 3
+"""With fewer rounds nothing is decided: `storebench report`, `storebench.compare` and `storebench check` share this."""
+
+POWER = 0.8
+"""Probability with which `rounds_needed` wants a true difference to be told."""
+
+MOST_ROUNDS = 200
+"""`rounds_needed` looks no further."""
 
 _FEWEST_FOR_ORDER = 6
 """Below, no distribution-free interval of the median reaches 95%: [min, max] of 5 covers 93.75%."""
@@ -137,6 +147,40 @@ def noise_floor_frac(values: Values, alpha: float = ALPHA) -> float | None:
         return None
     spread = float(np.log(array).std(ddof=1)) * math.sqrt(2 / len(array))
     return math.expm1(t_quantile(1 - alpha / 2, 2 * len(array) - 2) * spread)
+
+
+def spread(values: Values) -> float | None:
+    """Return the standard deviation of the logarithms of some values; None below two, or where one is not positive."""
+    array = np.asarray(values, np.float64)
+    return float(np.log(array).std(ddof=1)) if len(array) >= 2 and _positive(array) else None
+
+
+def rounds_needed(
+    spread: float, frac: float, *, alpha: float = ALPHA, power: float = POWER, paired: bool = True
+) -> int | None:
+    """Return the number of rounds after which a true difference of `frac` is told from none with probability `power`.
+
+    Parameters
+    ----------
+    spread
+        Standard deviation of the logarithm: of the rounds' ratios where `paired`, else of the replicates of one side.
+    frac
+        The difference as a share: 0.25 stands for a ratio of 1.25.
+
+    Returns
+    -------
+    int or None
+        At least `MIN_ROUNDS`, per side; None where `MOST_ROUNDS` are too few.
+    """
+
+    def tells(rounds: int) -> bool:
+        freedom = rounds - 1 if paired else 2 * rounds - 2
+        error = spread * math.sqrt((1 if paired else 2) / rounds)
+        return (t_quantile(1 - alpha / 2, freedom) + t_quantile(power, freedom)) * error <= math.log1p(frac)
+
+    candidates = range(MIN_ROUNDS, MOST_ROUNDS + 1)
+    position = bisect.bisect_left(candidates, True, key=tells)
+    return candidates[position] if position < len(candidates) else None
 
 
 def compare(

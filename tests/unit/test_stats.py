@@ -256,3 +256,33 @@ def test_a_median_of_values_around_zero_has_an_interval_too() -> None:
     interval = median_interval([-1.0, 0.0, 2.0])
     assert interval is not None
     assert interval.low < 0 < interval.high
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("deviation", [0.05, 0.15])
+def test_the_rounds_that_are_needed_tell_the_difference_four_times_of_five(
+    deviation: float, paired: bool
+) -> None:
+    frac = 0.25
+    rounds = stats.rounds_needed(deviation, frac, paired=paired)
+    assert rounds is not None
+    rng = np.random.default_rng(7)
+    shape = (TRIALS, rounds)
+    first = np.ones(shape) if paired else np.exp(rng.normal(0, deviation, shape))
+    second = (1 + frac) * np.exp(rng.normal(0, deviation, shape))
+    told = sum(
+        compare(a, b, paired=paired).verdict is Verdict.FASTER for a, b in zip(first, second, strict=True)
+    )
+    assert told / TRIALS > 0.78
+    assert rounds == stats.MIN_ROUNDS or told / TRIALS < 0.93  # and no more rounds than that take
+
+
+def test_a_spread_that_no_number_of_rounds_tells_apart_has_no_answer() -> None:
+    assert stats.rounds_needed(3.0, 0.01) is None
+    assert stats.rounds_needed(0.0, 0.01) == stats.MIN_ROUNDS
+
+
+def test_the_spread_is_that_of_the_logarithms() -> None:
+    assert stats.spread([1.0, math.e]) == pytest.approx(math.sqrt(0.5))
+    assert stats.spread([1.0]) is None
+    assert stats.spread([1.0, 0.0]) is None
