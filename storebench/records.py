@@ -125,6 +125,15 @@ def read_records(path: Path | str) -> list[Record]:
     return records
 
 
+def run_looks(run: Path) -> int:
+    """Return how many times the rounds of a run may have been looked at: 1, and 1 for each time rounds were added."""
+    try:
+        about = json.loads((run / RUN_NAME).read_text(encoding="utf-8"))
+        return 1 + len(about.get("extended_utc", ()))
+    except (OSError, ValueError, AttributeError, TypeError):
+        return 1  # records that were moved out of their run's folder, or given as an array
+
+
 def _parse_line(line: str) -> Any:
     try:
         return json.loads(line)

@@ -10,10 +10,24 @@ import pandas as pd
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratio
-from storebench.results import Cell
+from storebench.results import Cell, PortionKind
 
 NULL_FORMAT = "null"
 """The backend that hands out one batch from memory: its rate is the compute ceiling."""
+
+WHOLE_COLD = "cold start, whole epoch"
+"""What a cold cell is called whose records do not say for how long it was cold."""
+
+WHOLE_LIMITED = "limited memory, not shown to be steady"
+
+_PORTIONS = {"cold": PortionKind.COLD, "limited": PortionKind.STEADY}
+"""Requested cache state -> the part of an epoch during which it holds."""
+
+_PORTION_NAMES = {"timed_s": "seconds", "timed_steps": "steps", "timed_samples": "samples"}
+_PORTION_RATES = {
+    "samples_per_s": ("samples", "seconds"),
+    "payload_bytes_per_s": ("payload_bytes", "seconds"),
+}
 
 Row = Mapping[str, Any]
 DATASET_COLUMNS = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
@@ -63,13 +77,63 @@ class CellSummary:
         failed = (row for row in self.rows if row["status"] != "ok")
         return next((str(row["failure"] or "failed") for row in failed), "")
 
-    def values(self, metric: str) -> dict[Round, float]:
-        """Return the median over its epochs of a metric for each replicate in which it was measured."""
-        found: dict[Round, list[float]] = {}
+    @functools.cached_property
+    def portion_kind(self) -> PortionKind | None:
+        """The part of an epoch that this cell's figures rest on; None where it is the whole epoch."""
+        if self.fact("cache_applies_to") == "open" or self.is_null:
+            return None
+        kind = _PORTIONS.get(self.cell.cache)
+        return kind if any(row["portion_kind"] == kind for row in self.usable) else None
+
+    @property
+    def state(self) -> str:
+        """The cache state that its figures stand for, in words."""
+        if self.cell.cache not in _PORTIONS or self.portion_kind or self.fact("cache_applies_to") == "open":
+            return self.cell.cache
+        return WHOLE_COLD if self.cell.cache == "cold" else WHOLE_LIMITED
+
+    @property
+    def upper_bound(self) -> bool:
+        """Whether its rate is an upper bound: more was resident than had been asked for from the first step on."""
+        return any(bool(row["portion_upper_bound"]) for row in self._counted)
+
+    @functools.cached_property
+    def _counted(self) -> tuple[Row, ...]:
+        """The records that its figures rest on: a limited cell's last epochs, else all usable ones."""
+        kind = self.portion_kind
+        if kind is None:
+            return self.usable
+        rows = [row for row in self.usable if row["portion_kind"] == kind]
+        if kind is PortionKind.COLD:
+            return tuple(rows)
+        last: dict[Round, int] = {}
         for row in self.usable:
-            if row[metric] is not None:
-                found.setdefault((row["run_id"], row["replicate"]), []).append(float(row[metric]))
+            last[_round(row)] = max(last.get(_round(row), 0), row["epoch"])
+        return tuple(row for row in rows if row["epoch"] == last[_round(row)])
+
+    def values(self, metric: str) -> dict[Round, float]:
+        """Return a metric for each replicate in which it was measured, the median over its epochs.
+
+        The rate of a cold cell is that of its cold steps, the rate of a limited cell that of its steady
+        steps; "whole_samples_per_s" is the rate of the whole epoch.
+        """
+        found: dict[Round, list[float]] = {}
+        for row in self.usable if metric.startswith("whole_") else self._counted:
+            value = self._value(row, metric)
+            if value is not None:
+                found.setdefault(_round(row), []).append(value)
         return {key: _middle(epochs) for key, epochs in found.items()}
+
+    def _value(self, row: Row, metric: str) -> float | None:
+        if self.portion_kind is not None and not metric.startswith("whole_"):
+            if metric == "data_wait_frac":
+                parts = [float(row[f"portion_{name}_s"]) for name in ("data_wait", "h2d", "compute")]
+                return parts[0] / sum(parts) if sum(parts) else None
+            if metric in _PORTION_RATES:
+                top, bottom = (float(row[f"portion_{name}"]) for name in _PORTION_RATES[metric])
+                return top / bottom if bottom else None
+        value = row[metric.removeprefix("whole_")]
+        return None if value is None else float(value)
 
     def interval(self, metric: str) -> Interval | None:
         """Return the median over replicates with its interval, or None where nothing was measured."""
@@ -89,13 +153,24 @@ class CellSummary:
         """Return a sum of time as seconds a timed sample, the median over replicates; 0 where it is null."""
         return self._per(metric, "timed_samples")
 
+    def rounds_per_sample(self, metric: str) -> dict[Round, float]:
+        """Return a sum of time as seconds per timed sample for each replicate, the median over its epochs."""
+        return self._rounds_per(metric, "timed_samples")
+
     def _per(self, metric: str, counter: str) -> float:
-        values = [
-            float(row[metric]) / row[counter]
-            for row in self.usable
-            if row[metric] is not None and row[counter]
-        ]
+        values = list(self._rounds_per(metric, counter).values())
         return _middle(values) if values else 0.0
+
+    def _rounds_per(self, metric: str, counter: str) -> dict[Round, float]:
+        top, bottom = self._column(metric), self._column(counter)
+        found: dict[Round, list[float]] = {}
+        for row in self._counted:
+            if row[top] is not None and row[bottom]:
+                found.setdefault(_round(row), []).append(float(row[top]) / row[bottom])
+        return {key: _middle(epochs) for key, epochs in found.items()}
+
+    def _column(self, metric: str) -> str:
+        return metric if self.portion_kind is None else f"portion_{_PORTION_NAMES.get(metric, metric)}"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -116,6 +191,10 @@ class CellSummary:
     def is_null(self) -> bool:
         """Whether this is the compute ceiling and no storage format."""
         return self.cell.format == NULL_FORMAT
+
+
+def _round(row: Row) -> Round:
+    return row["run_id"], row["replicate"]
 
 
 def _middle(values: Sequence[float]) -> float:

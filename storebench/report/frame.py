@@ -9,15 +9,18 @@ from typing import Any
 
 import pandas as pd
 
+from storebench.records import run_looks
 from storebench.results import (
     CacheFacts,
     Ceilings,
     Cell,
+    CodeFacts,
     Counters,
     Coverage,
     Digests,
     Loss,
     Percentiles,
+    Portion,
     Record,
     StoreFacts,
 )
@@ -32,6 +35,8 @@ PARTS: dict[str, tuple[type, str]] = {
     "cache": (CacheFacts, "cache_{}"),
     "counters": (Counters, "{}"),
     "ceilings": (Ceilings, "{}"),
+    "portion": (Portion, "portion_{}"),
+    "code": (CodeFacts, "code_{}"),
 }
 """Part of a record -> its class, and the pattern that its fields become columns by."""
 
@@ -61,6 +66,7 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("cell_id", str),
     ("environment_key", str),
     ("steps_path", str | None),
+    ("looks", int),
 ]
 
 
@@ -88,7 +94,8 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
     for record, _ in given:
         if record.environment is not None:
             machines.setdefault(record.run_id, record.environment.key)
-    rows = [_row(record, file.parent, machines) for record, file in given]
+    looks = {folder: run_looks(folder) for folder in {file.parent for _, file in given}}
+    rows = [_row(record, file.parent, machines) | {"looks": looks[file.parent]} for record, file in given]
     table = pd.DataFrame(rows, columns=list(kinds), dtype=object)
     return table.astype({column: _dtype(hint) for column, hint in kinds.items()})
 
@@ -100,6 +107,7 @@ def _row(record: Record, run: Path, machines: dict[str, str]) -> dict[str, Any]:
         for name, column, _ in columns:
             row[column] = None if value is None else getattr(value, name)
     row["status"] = str(record.status)
+    row["portion_kind"] = None if record.portion is None else str(record.portion.kind)
     row["cache_verdict"] = None if record.cache is None else str(record.cache.verdict)
     row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
     row["cell_id"] = record.cell.cell_id

@@ -19,6 +19,8 @@ from storebench.results import (
     Environment,
     Loss,
     Percentiles,
+    Portion,
+    PortionKind,
     Record,
     StoreFacts,
 )
@@ -166,7 +168,32 @@ def make_record(
         "ceilings": Ceilings(gather_samples_per_s=48_000.0, memory_bytes_per_s=48_000.0 * 196_608),
         "environment": ENVIRONMENT,
     }
-    return Record(**(fields | changes))
+    record = Record(**(fields | changes))
+    wanted = cell.cache in ("cold", "limited") and not in_memory and "portion" not in changes
+    return dataclasses.replace(record, portion=portion_of(record)) if wanted else record
+
+
+def portion_of(record: Record, *, share: float = 0.25, slower: float = 1.0, **changes: Any) -> Portion:
+    """Return the first steps of a record as its portion; `slower` stretches its wait and its fetch."""
+    part = max(1, round(record.steps * share)) / record.steps
+    extra = part * record.data_wait_s * (slower - 1)
+    seconds = part * record.timed_s + extra
+    samples = round(record.timed_samples * part)
+    fields: dict[str, Any] = {
+        "kind": PortionKind.COLD if record.cell.cache == "cold" else PortionKind.STEADY,
+        "first_step": 0,
+        "steps": round(record.steps * part),
+        "samples": samples,
+        "seconds": seconds,
+        "samples_per_s": samples / seconds,
+        "payload_bytes": round(record.payload_bytes * part),
+        "data_wait_s": part * record.data_wait_s + extra,
+        "fetch_s": part * record.fetch_s + extra,
+        "asked_frac": part,
+        "reason": "planted",
+    }
+    fields |= {name: part * getattr(record, name) for name in ("h2d_s", "compute_s", "decode_s", "prep_s")}
+    return Portion(**(fields | {"handover_s": part * record.handover_s} | changes))
 
 
 def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Record]:

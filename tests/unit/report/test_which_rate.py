@@ -1,0 +1,66 @@
+"""Which rate a cell stands for: the steps during which its cache state held, and under which name."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from planted import make_record, portion_of
+
+from storebench.report.cells import WHOLE_COLD, WHOLE_LIMITED, CellSummary, summarise
+from storebench.report.frame import to_frame
+from storebench.results import PortionKind, Record
+
+
+def summary(*records: Record, run: Path = Path("run")) -> CellSummary:
+    (cell,) = summarise(to_frame((record, run / "records.jsonl") for record in records))
+    return cell
+
+
+def test_a_cold_cells_figures_are_those_of_its_cold_steps() -> None:
+    record = make_record("lmdb", wait_ms=10, compute_ms=10, fetch_ms=8)
+    record = dataclasses.replace(record, portion=portion_of(record, share=0.02, slower=5))
+    cell = summary(record)
+    assert cell.state == "cold"
+    assert cell.median("samples_per_s") == pytest.approx(32 / 0.060)
+    assert cell.median("whole_samples_per_s") == pytest.approx(32 / 0.020)
+    assert cell.median("data_wait_frac") == pytest.approx(50 / 60)
+    assert cell.median("payload_bytes_per_s") == pytest.approx(32 * 196_608 / 0.060)
+    assert cell.per_sample("fetch_s") * 32 == pytest.approx(0.048)
+    assert cell.per_step("timed_s") == pytest.approx(0.060)
+
+
+def test_a_cold_cell_of_an_older_release_is_a_cold_start_and_nothing_else() -> None:
+    cell = summary(make_record("lmdb", portion=None))
+    assert cell.state == WHOLE_COLD
+    assert cell.values("samples_per_s") == cell.values("whole_samples_per_s") != {}
+
+
+def test_a_cell_that_holds_its_data_in_memory_has_no_cold_steps_to_leave_out() -> None:
+    assert summary(make_record("memory:native")).state == "cold"
+
+
+def test_a_limited_cell_is_its_last_epoch_in_the_steady_state() -> None:
+    epochs = [
+        make_record("lmdb", cache="limited", memory_bytes=1 << 28, epoch=n, wait_ms=w, portion=None)
+        for n, w in enumerate((5.0, 20.0, 30.0))
+    ]
+    assert summary(*epochs).state == WHOLE_LIMITED
+    epochs[1:] = [dataclasses.replace(one, portion=portion_of(one)) for one in epochs[1:]]
+    cell = summary(*epochs)
+    assert cell.portion_kind is PortionKind.STEADY
+    assert list(cell.values("samples_per_s").values()) == [pytest.approx(32 / 0.040)]
+
+
+def test_a_rate_that_is_too_high_in_any_replicate_is_an_upper_bound() -> None:
+    first, second = (make_record("lmdb", replicate=n) for n in range(2))
+    assert not summary(first, second).upper_bound
+    bound = dataclasses.replace(second, portion=portion_of(second, upper_bound=True))
+    assert summary(first, bound).upper_bound
+
+
+def test_how_often_a_run_may_have_been_looked_at_stands_beside_its_records(tmp_path: Path) -> None:
+    record = make_record("lmdb")
+    assert summary(record, run=tmp_path).fact("looks") == 1
+    (tmp_path / "run.json").write_text(json.dumps({"extended_utc": ["2026-01-01", "2026-01-02"]}))
+    assert summary(record, run=tmp_path).fact("looks") == 3
