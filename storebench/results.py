@@ -367,6 +367,13 @@ class Counters:
     read_amplification: float | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def cpu_s(self) -> float | None:
+        """Processor seconds in the processes' own code and in the kernel for them; None where either is missing."""
+        if self.cpu_user_s is None or self.cpu_system_s is None:
+            return None
+        return self.cpu_user_s + self.cpu_system_s
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
@@ -535,3 +542,15 @@ class Record:
     environment: Environment | None = None
     portion: Portion | None = None
     code: CodeFacts | None = None
+
+    @property
+    def cpu_s_per_sample(self) -> float | None:
+        """Processor seconds of all processes and threads of the cell per sample; None where they were not counted."""
+        cpu_s = self.counters.cpu_s
+        return None if cpu_s is None or not self.samples else cpu_s / self.samples
+
+    @property
+    def cores_used(self) -> float | None:
+        """Mean number of cores that the cell kept busy during the epoch; None where that was not counted."""
+        cpu_s = self.counters.cpu_s
+        return None if cpu_s is None or not self.epoch_s else cpu_s / self.epoch_s

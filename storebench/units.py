@@ -80,6 +80,20 @@ METRICS: dict[str, Metric] = {
         _metric("major_faults", "major faults", "", _LOW, "page faults that waited for I/O"),
         _metric("minor_faults", "minor faults", "", _NONE, "page faults that did not wait"),
         _metric("read_calls", "read calls", "", _NONE, "read-like system calls"),
+        _metric(
+            "cpu_s_per_sample",
+            "processor time per sample",
+            "s",
+            _LOW,
+            "processor seconds of the loop, its workers and all their threads over the epoch's samples",
+        ),
+        _metric(
+            "cores_used",
+            "cores used",
+            "",
+            _NONE,
+            "processor seconds of the loop, its workers and all their threads over the epoch's wall time",
+        ),
         _metric("peak_rss_bytes", "peak memory", "bytes", _LOW, "largest resident sets, added up"),
     )
 }

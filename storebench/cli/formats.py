@@ -57,12 +57,16 @@ def _facts(found: "Format") -> dict[str, Any]:
     info = found.info
     return {
         "summary": info.summary,
+        "usage": info.usage,
+        "expert_would": info.expert_would,
         "codecs": list(CODECS),
         "default_codec": info.default_codec,
         "default_reader": info.default_reader,
         "readers": {
             name: {
                 "summary": reader.summary,
+                "usage": reader.usage,
+                "expert_would": reader.expert_would,
                 "options": dict(reader.reader.options_help),
                 "traits": dataclasses.asdict(found.traits(name)),
             }
@@ -106,11 +110,18 @@ def _details(found: list[dict[str, Any]]) -> list[str]:
         lines.append(f"{one['name']}: {one['summary'] if one['available'] else one['missing']}")
         if not one["available"]:
             continue
+        lines += _usage_line("  written", one)
         for name, reader in one["readers"].items():
             lines.append(f"  {one['name']}:{name}  {reader['summary']}; {_trait_words(reader['traits'])}")
             lines += [f"    ?{option}=  {meaning}" for option, meaning in reader["options"].items()]
             lines += [f"    {reader['traits']['note']}"] if reader["traits"]["note"] else []
+            lines += _usage_line("    read", reader)
     return lines
+
+
+def _usage_line(verb: str, one: dict[str, Any]) -> list[str]:
+    """Return one line on how a store is written or read; none where the format's author does not say."""
+    return [f"{verb} {one['usage']}. {one['expert_would']}".rstrip()] if one["usage"] else []
 
 
 def _trait_words(traits: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ every format trains the same network on the same batches.
 third party's format inherits it.
 """
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,13 +196,31 @@ class Reader(ABC):
         self.close()
 
 
+class Usage(enum.StrEnum):
+    """How well a library or a layout is used: a format's figures are those of this use of it."""
+
+    EXPERT = "as its expert would"
+    CAFFE = "as Caffe did"
+    NEWCOMER = "as a newcomer would"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReaderInfo:
-    """One way into a format: its class, and what it says of itself where it differs from the format."""
+    """One way into a format: its class, and what it says of itself where it differs from the format.
+
+    Attributes
+    ----------
+    usage
+        How the store is read; None where the format's author does not say.
+    expert_would
+        One sentence: what an expert of the format would change about the reading.
+    """
 
     reader: type[Reader]
     summary: str
     traits: Traits | None = None
+    usage: Usage | None = None
+    expert_would: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +232,10 @@ class FormatInfo:
     borrows
         The store ("memory+raw") that it reads for geometry and labels, having
         none of its own; None for every format that stores something.
+    usage
+        How the store is written; None where the format's author does not say.
+    expert_would
+        One sentence: what an expert of the format would change about the writing.
     """
 
     name: str
@@ -221,6 +244,8 @@ class FormatInfo:
     default_reader: str
     traits: Traits = field(default_factory=Traits)
     borrows: str | None = None
+    usage: Usage | None = None
+    expert_would: str = ""
 
 
 class Format(ABC):

@@ -9,7 +9,17 @@ import numpy as np
 
 from storebench.codecs import Payload, get_codec
 from storebench.errors import CorruptStoreError
-from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, ReaderInfo, Traits, Writer
+from storebench.formats.base import (
+    Batch,
+    Format,
+    FormatInfo,
+    Indices,
+    Reader,
+    ReaderInfo,
+    Traits,
+    Usage,
+    Writer,
+)
 from storebench.formats.support import batch_bytes, checked, damaged, load_labels, sync_folder
 from storebench.manifest import Manifest, StoreSpec
 
@@ -139,6 +149,8 @@ class FilesFormat(Format):
         default_codec="png",
         default_reader="get",
         traits=Traits(fork_safe=True, releases_gil=True, note="most of PNG's time is decoding, not reading"),
+        usage=Usage.NEWCOMER,
+        expert_would="An expert would pack the images into a few large files, so that no file is opened per sample.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -147,9 +159,19 @@ class FilesFormat(Format):
 
         threads = Traits(releases_gil=True, note="decoding is done by the reader's own threads")
         return {
-            "get": ReaderInfo(reader=FilesReader, summary="open, read, close; one sample at a time"),
+            "get": ReaderInfo(
+                reader=FilesReader,
+                summary="open, read, close; one sample at a time",
+                usage=Usage.NEWCOMER,
+                expert_would="An expert would decode in several threads, with a faster decoder than Pillow "
+                "and without Pillow's intermediate copies.",
+            ),
             "threads": ReaderInfo(
-                reader=FilesThreadsReader, summary="open, read and decode in threads", traits=threads
+                reader=FilesThreadsReader,
+                summary="open, read and decode in threads",
+                traits=threads,
+                usage=Usage.EXPERT,
+                expert_would="An expert would replace Pillow by a decoder that writes straight into the batch.",
             ),
         }
 

@@ -12,7 +12,17 @@ import numpy.typing as npt
 
 from storebench.codecs import Payload
 from storebench.errors import CorruptStoreError
-from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, ReaderInfo, Traits, Writer
+from storebench.formats.base import (
+    Batch,
+    Format,
+    FormatInfo,
+    Indices,
+    Reader,
+    ReaderInfo,
+    Traits,
+    Usage,
+    Writer,
+)
 from storebench.formats.support import (
     batch_bytes,
     checked,
@@ -243,6 +253,8 @@ class Hdf5Format(Format):
         default_codec="raw",
         default_reader="get",
         traits=Traits(note="h5py lets one thread of a process in at a time"),
+        usage=Usage.EXPERT,
+        expert_would="An expert would change nothing: raw pixels are contiguous, without chunks and filters.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -251,9 +263,19 @@ class Hdf5Format(Format):
 
         direct = Traits(releases_gil=True, note="compressed data still goes through the library")
         return {
-            "get": ReaderInfo(reader=Hdf5GetReader, summary="one hyperslab a sample (h5py, low level)"),
+            "get": ReaderInfo(
+                reader=Hdf5GetReader,
+                summary="one hyperslab a sample (h5py, low level)",
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing; a newcomer would index an h5py Dataset, with new "
+                "dataspaces for each read, the default sieve buffer and the default chunk cache.",
+            ),
             "direct": ReaderInfo(
-                reader=Hdf5DirectReader, summary="explicit planned reads at the data's offset", traits=direct
+                reader=Hdf5DirectReader,
+                summary="explicit planned reads at the data's offset",
+                traits=direct,
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing: the library is left out of the reading of raw pixels.",
             ),
         }
 

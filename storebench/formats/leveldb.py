@@ -9,7 +9,7 @@ import numpy.typing as npt
 import plyvel
 
 from storebench.codecs import Payload
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, Value, make_key, pack_labels
 from storebench.formats.snapshot import Snapshot
 from storebench.formats.support import damaged, sync_folder, write_errors
@@ -123,6 +123,8 @@ class LevelDbFormat(Format):
             processes=1,
             note="each reader opens a private snapshot: hard links to the tables, copies of the rest",
         ),
+        usage=Usage.CAFFE,
+        expert_would="An expert would write blocks of the size of one sample, not of Caffe's 64 KiB.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -130,9 +132,18 @@ class LevelDbFormat(Format):
         from storebench.formats.leveldb_sorted import LevelDbSortedReader
 
         return {
-            "get": ReaderInfo(reader=LevelDbGetReader, summary="plyvel's get, one call a sample"),
+            "get": ReaderInfo(
+                reader=LevelDbGetReader,
+                summary="plyvel's get, one call a sample",
+                usage=Usage.NEWCOMER,
+                expert_would="An expert would look up sorted keys with one iterator, as leveldb:sorted does, "
+                "and would copy each value once, not twice before it reaches the batch.",
+            ),
             "sorted": ReaderInfo(
-                reader=LevelDbSortedReader, summary="windows of the order, by key, one iterator"
+                reader=LevelDbSortedReader,
+                summary="windows of the order, by key, one iterator",
+                usage=Usage.EXPERT,
+                expert_would="An expert would call LevelDB from C++, so that a value is copied once.",
             ),
         }
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from storebench.codecs import Payload
 from storebench.errors import OutputError, UsageError
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, Value, make_key, pack_labels
 from storebench.formats.support import damaged, sync_folder, write_errors
 from storebench.manifest import StoreSpec
@@ -212,6 +212,8 @@ class LmdbFormat(Format):
         default_codec="raw",
         default_reader="get",
         traits=Traits(note="opened read-only and without locks, so any number of processes read at once"),
+        usage=Usage.CAFFE,
+        expert_would="An expert would commit less often than every 1,000 records; readers would hardly notice.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -220,9 +222,19 @@ class LmdbFormat(Format):
 
         direct = Traits(releases_gil=True, note="reads the file without the library, and writes no lock")
         return {
-            "get": ReaderInfo(reader=LmdbGetReader, summary="py-lmdb's get, one call a sample"),
+            "get": ReaderInfo(
+                reader=LmdbGetReader,
+                summary="py-lmdb's get, one call a sample",
+                usage=Usage.EXPERT,
+                expert_would="An expert would switch read-ahead off for a store larger than memory "
+                "(lmdb?readahead=off); values are copied once, from the map into the batch, as it should be.",
+            ),
             "direct": ReaderInfo(
-                reader=LmdbDirectReader, summary="page index, explicit planned reads", traits=direct
+                reader=LmdbDirectReader,
+                summary="page index, explicit planned reads",
+                traits=direct,
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing: the library is left out of the reading.",
             ),
         }
 

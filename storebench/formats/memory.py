@@ -13,7 +13,17 @@ import numpy.typing as npt
 
 from storebench.codecs import Payload, get_codec
 from storebench.errors import CorruptDataError, UsageError
-from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, ReaderInfo, Traits, Writer
+from storebench.formats.base import (
+    Batch,
+    Format,
+    FormatInfo,
+    Indices,
+    Reader,
+    ReaderInfo,
+    Traits,
+    Usage,
+    Writer,
+)
 from storebench.formats.support import batch_bytes, checked, damaged, load_array, load_labels, sync_folder
 from storebench.manifest import Manifest, StoreSpec
 
@@ -237,6 +247,8 @@ class MemoryFormat(Format):
         traits=Traits(
             fork_safe=True, holds_pixels=True, note="each process that opens it holds all pixels once more"
         ),
+        usage=Usage.EXPERT,
+        expert_would="An expert would change nothing: the pixels are one C-contiguous array.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -252,15 +264,24 @@ class MemoryFormat(Format):
         )
         return {
             "python": ReaderInfo(
-                reader=MemoryPythonReader, summary="one index a sample in Python, then collate"
+                reader=MemoryPythonReader,
+                summary="one index a sample in Python, then collate",
+                usage=Usage.NEWCOMER,
+                expert_would="An expert would gather the whole batch in one call, as memory:native does.",
             ),
             "native": ReaderInfo(
-                reader=MemoryNativeReader, summary="one index_select a batch in C++ (ATen)", traits=native
+                reader=MemoryNativeReader,
+                summary="one index_select a batch in C++ (ATen)",
+                traits=native,
+                usage=Usage.EXPERT,
+                expert_would="An expert would give it more threads where cores are idle.",
             ),
             "shared": ReaderInfo(
                 reader=MemorySharedReader,
                 summary="one copy in shared memory for all processes",
                 traits=shared,
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing: all processes gather from one copy.",
             ),
         }
 

@@ -196,3 +196,20 @@ def test_coverage_is_complete_only_without_any_fault(counts: tuple[int, int, int
         pixels_wrong=wrong,
     )
     assert found.complete is complete
+
+
+def test_processor_time_is_given_per_sample_and_as_cores() -> None:
+    counted = dataclasses.replace(
+        make(), samples=400, epoch_s=2.0, counters=Counters(cpu_user_s=2.5, cpu_system_s=0.5)
+    )
+    assert counted.cpu_s_per_sample == pytest.approx(3.0 / 400)
+    assert counted.cores_used == pytest.approx(1.5)
+
+
+def test_processor_time_that_was_not_counted_is_not_zero() -> None:
+    halved = dataclasses.replace(make(), samples=400, epoch_s=2.0, counters=Counters(cpu_user_s=2.5))
+    assert (halved.cpu_s_per_sample, halved.cores_used) == (None, None)
+    failed = dataclasses.replace(
+        make(), samples=0, epoch_s=0.0, counters=Counters(cpu_user_s=1, cpu_system_s=1)
+    )
+    assert (failed.cpu_s_per_sample, failed.cores_used) == (None, None)
