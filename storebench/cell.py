@@ -1,6 +1,6 @@
 """Run one replicate of one cell in this process: open, bring the cache into its state, train, count, prove.
 
-``python -m storebench.cell JOB.json`` is what the runner starts, a fresh
+``python -P -m storebench.cell JOB.json`` is what the runner starts, a fresh
 process for every replicate. It writes its records to the job's `out` file and
 nothing else that anybody reads.
 """
@@ -26,6 +26,7 @@ from storebench._version import __version__
 from storebench.digests import array_digest
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
+from storebench.formats.origin import code_facts
 from storebench.formats.registry import Backend, get_format
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadJob, Opened, Spans
@@ -35,6 +36,7 @@ from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
 from storebench.measure import epoch_record
+from storebench.probes.code import package_folder
 from storebench.probes.counters import CounterProbe
 from storebench.probes.device_rate import device_rates
 from storebench.probes.environment import environment
@@ -117,6 +119,7 @@ class CellRun:
     def __init__(self, job: CellJob) -> None:
         cell = job.cell
         self.job, self.cell = job, cell
+        self.code = code_facts(cell.format)
         self.manifest = Manifest.read(job.store)
         self.backend = Backend(
             format=cell.format,
@@ -288,6 +291,7 @@ class CellRun:
             reader_notes=notes,
             steps_file=name if epoch.table is not None else None,
             environment=environment(self.job.store, self.cell.device),
+            code=self.code,
         )
         return record if epoch.table is None else epoch_record(record, epoch.table)
 
@@ -384,7 +388,8 @@ def main(arguments: Sequence[str]) -> int:
     except StorebenchError as error:
         _write_out(job.out, {"failure": str(error), "exit_code": error.exit_code})
         return error.exit_code
-    _write_out(job.out, {"records": [record_to_dict(record) for record in records]})
+    answer = [record_to_dict(record) for record in records]
+    _write_out(job.out, {"records": answer, "package": str(package_folder())})
     return 0
 
 

@@ -432,7 +432,8 @@ class CodeFacts:
     commit
         Git commit of the checkout that it was imported from, with "+changes" where the tree differs; "" outside one.
     plugin
-        The same two of the package that registered the backend, "NAME COMMIT DIGEST"; "" for a built-in one.
+        The same two of the package that registered the backend, "NAME COMMIT DIGEST" with "-" where there is
+        no commit; "" for a built-in one.
     """
 
     digest: str

@@ -9,10 +9,12 @@ import contextlib
 import dataclasses
 import datetime as dt
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ from storebench.errors import (
 )
 from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest
+from storebench.probes.code import code_digest, package_folder
 from storebench.records import (
     LOGS_DIR,
     RECORDS_NAME,
@@ -248,6 +251,7 @@ def execute(
     without a record goes again.
     """
     watcher = watcher or Silent()
+    code_digest(package_folder())  # before the first cell: a change of the code during the run must show
     work, done = run.left(), run.recorded()
     try:
         prepared = prepare(dict.fromkeys(one.cell for one in work), run.scenario, stores, data_root, watcher)
@@ -325,7 +329,8 @@ def _replicate(run: Run, work: Work, prepared: Prepared, *, drop_caches: bool) -
     if "records" in answer:
         if not log.stat().st_size:
             log.unlink()
-        return [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
+        records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
+        return [_proven(record, answer.get("package", "")) for record in records]
     failure = (
         answer.get("failure") or f"the cell's process ended with {_ending(code)}; see {LOGS_DIR}/{log.name}"
     )
@@ -336,7 +341,8 @@ def _fresh_process(job: Path, log: Path) -> int | None:
     """Run one job in a fresh interpreter and return its exit code, None if it never ended; it never outlives us."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "storebench.cell", str(job)],
+            [sys.executable, "-P", "-m", "storebench.cell", str(job)],
+            env=_cell_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -346,6 +352,28 @@ def _fresh_process(job: Path, log: Path) -> int | None:
                 return process.wait(CELL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 return None
+
+
+def _cell_environment() -> dict[str, str]:
+    """Return the environment of a cell's process, in which storebench is the package that this process imported."""
+    parent = str(package_folder().parent)
+    if parent in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        # Named first on PYTHONPATH, what is installed would come before the standard library.
+        return dict(os.environ)
+    path = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def _proven(record: Record, package: str) -> Record:
+    """Return the record, failed where the cell ran other code than this process imported."""
+    ours, its = code_digest(package_folder()), record.code.digest if record.code else "no digest"
+    if its == ours and package == str(package_folder()):
+        return record
+    failure = (
+        f"the cell ran other code than its runner: {its[:12]} in {package or 'an unknown folder'}, "
+        f"not {ours[:12]} in {package_folder()}; was storebench changed during the run?"
+    )
+    return dataclasses.replace(record, status=Status.FAILED, failure=failure)
 
 
 @contextlib.contextmanager

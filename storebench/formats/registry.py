@@ -95,8 +95,12 @@ class Backend:
 
 def entry_points() -> dict[str, FormatEntry]:
     """Return the formats that other installed packages add."""
-    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-    return {point.name: FormatEntry(target=point.value) for point in found}
+    return {point.name: FormatEntry(target=point.value) for point in plugin_points()}
+
+
+def plugin_points() -> list[importlib.metadata.EntryPoint]:
+    """Return the entry points by which other installed packages add formats; `dist` of each is its package."""
+    return list(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
 
 
 def format_names() -> list[str]:

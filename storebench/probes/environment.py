@@ -7,19 +7,18 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from storebench.probes import machine
+from storebench.probes.code import checkout_of, package_folder
 from storebench.probes.mounts import mount_of
 from storebench.results import Environment
 
 _LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GIB = 1 << 30
-_GIT_TIMEOUT_S = 10
 
 
 def environment(store: Path | str, device: str = "cpu") -> Environment:
@@ -136,24 +135,7 @@ def _notes(store: Path | str) -> dict[str, Any]:
     }
 
 
-@functools.cache
 def _checkout() -> dict[str, Any]:
-    """Return commit and dirtiness of the storebench that runs; nulls where it is no git checkout."""
-    package = Path(__file__).resolve().parents[1]
-    # An installed copy may lie inside somebody else's repository: only a tracked one counts.
-    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return {"git_commit": None, "git_dirty": None}
-    changes = _git(package, "status", "--porcelain", "--untracked-files=no")
-    return {
-        "git_commit": _git(package, "rev-parse", "HEAD"),
-        "git_dirty": None if changes is None else bool(changes),
-    }
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    """Return commit and dirtiness of the storebench that runs; None where it is no git checkout."""
+    found = checkout_of(package_folder())
+    return {"git_commit": found.commit, "git_dirty": found.changed}

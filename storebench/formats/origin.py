@@ -1,0 +1,61 @@
+"""Which code a cell runs: storebench's own, and that of the package that registered its format."""
+
+import importlib.util
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+from storebench.formats.registry import BUILTIN, REFERENCES, plugin_points
+from storebench.probes.code import checkout_of, code_digest, package_folder
+from storebench.results import CodeFacts
+
+NO_COMMIT = "-"
+
+
+def code_facts(format_name: str) -> CodeFacts:
+    """Return which code this process runs for a format.
+
+    Some 30 ms in a checkout, most of it git's; later calls in a process cost nothing.
+    """
+    package = package_folder()
+    return CodeFacts(
+        digest=code_digest(package), commit=str(checkout_of(package)), plugin=plugin_facts(format_name)
+    )
+
+
+def plugin_facts(format_name: str) -> str:
+    """Return "NAME COMMIT DIGEST" of the package that registered a format; "" for a built-in one."""
+    if format_name in BUILTIN or format_name in REFERENCES:
+        return ""
+    # Where two packages add one name, the registry takes the last.
+    points = [point for point in plugin_points() if point.name == format_name]
+    if not points:
+        return ""
+    sources = plugin_sources(points[-1])
+    commit = str(checkout_of(*sources)) if sources else ""
+    digest = code_digest(*sources) if sources else NO_COMMIT
+    return f"{distribution_of(points[-1])} {commit or NO_COMMIT} {digest}"
+
+
+def distribution_of(point: EntryPoint) -> str:
+    """Return the name of the package that an entry point belongs to; its module's where it has none."""
+    return point.dist.name if point.dist is not None else point.module
+
+
+def plugin_sources(point: EntryPoint) -> tuple[Path, ...]:
+    """Return the top-level packages (folders) and modules (files) of the package that an entry point belongs to."""
+    listed = (point.dist.read_text("top_level.txt") or "").split() if point.dist is not None else []
+    names = dict.fromkeys([point.module.partition(".")[0], *sorted(listed)])
+    return tuple(path for name in names if (path := module_source(name)) is not None)
+
+
+def module_source(name: str) -> Path | None:
+    """Return the folder of a top-level package, or the file of a top-level module; None where it cannot be found."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).resolve()
+    return Path(spec.origin).resolve() if spec.origin and Path(spec.origin).is_file() else None

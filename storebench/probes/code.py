@@ -1,0 +1,99 @@
+"""Which code a process runs: a digest of a package's files, and the git commit that they were imported from."""
+
+import functools
+import hashlib
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CODE_SUFFIXES = (".py", ".so", ".pyd")
+CHANGED = "+changes"
+
+_DIGEST_BYTES = 16
+_GIT_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """What git says of some files.
+
+    Attributes
+    ----------
+    commit
+        Commit of the checkout; None outside one, or where the files are not tracked.
+    changed
+        Whether the files differ from that commit, files that are not tracked included; None with `commit`.
+    """
+
+    commit: str | None = None
+    changed: bool | None = None
+
+    def __str__(self) -> str:
+        """Return the commit, with "+changes" where the files differ from it; "" outside a checkout."""
+        return f"{self.commit or ''}{CHANGED if self.changed else ''}"
+
+
+def package_folder() -> Path:
+    """Return the folder of the storebench that this process imported."""
+    return Path(__file__).resolve().parents[1]
+
+
+@functools.cache
+def code_digest(*sources: Path) -> str:
+    """Return a digest of names and contents of the code files of some packages (folders) and modules (files).
+
+    Each process reads them once: some 10 ms for storebench itself. `bench --against` computes it for
+    other revisions, so how it is computed must not change.
+    """
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for source in sources:
+        base = source.parent
+        files = [source] if source.is_file() else sorted(_code_files(source))
+        for file in files:
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(base).as_posix()}\n{len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _code_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in CODE_SUFFIXES and path.is_file()]
+
+
+@functools.cache
+def checkout_of(*sources: Path) -> Checkout:
+    """Return commit and changes of some packages and modules of one checkout."""
+    folder = sources[0].parent
+    tracked = [str(path / "__init__.py" if path.is_dir() else path) for path in sources]
+    # An installed copy may be inside somebody else's repository: only tracked files count.
+    if _git(folder, "ls-files", "--error-unmatch", "--", *tracked) is None:
+        return Checkout()
+    commit = _git(folder, "rev-parse", "HEAD")
+    status = _git(folder, "status", "--porcelain", "--", *map(str, sources))
+    return Checkout(commit=commit, changed=None if status is None else _code_changed(status.splitlines()))
+
+
+def _code_changed(status: Sequence[str]) -> bool:
+    """Tell whether `git status --porcelain` names more than files that are no code."""
+    untracked = [line[3:].strip('"') for line in status if line.startswith("?? ")]
+    return len(untracked) < len(status) or any(path.endswith((*CODE_SUFFIXES, "/")) for path in untracked)
+
+
+def git_environment() -> dict[str, str]:
+    """Return this process's environment without the variables that point git at another repository (as hooks do)."""
+    redirecting = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+    return {name: value for name, value in os.environ.items() if name not in redirecting}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    env = git_environment()
+    try:
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.rstrip() if done.returncode == 0 else None

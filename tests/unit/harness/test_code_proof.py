@@ -1,0 +1,139 @@
+"""Each record proves which code its cell ran, and a record of other code than the runner's fails."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_tools import Bench
+
+import storebench
+from storebench.formats.origin import code_facts
+from storebench.probes.code import checkout_of, code_digest, package_folder
+
+PACKAGE = Path(storebench.__file__).resolve().parent
+RUN = ("run", "--dataset", "mnist", "--synthetic", "--limit", "64", "--compute", "none", "--model", "none")
+
+EDITED_MEANWHILE = """
+import sys
+from pathlib import Path
+
+import storebench
+from storebench.runner import Run, Silent, execute
+from storebench.scenario import make_scenario
+
+root = Path(sys.argv[1])
+backends = ["memory:python"]
+matrix = {"dataset": "mnist", "synthetic": True, "limit": 64, "compute": "none", "model": "none", "backends": backends}
+scenario = make_scenario({"name": "edited", "replicates": 2, "test_limit": 0, "matrix": [matrix]})
+
+
+class Editor(Silent):
+    def started(self, work, position, total):
+        if position:
+            with Path(storebench.__file__).with_name("units.py").open("a") as file:
+                file.write("# edited\\n")
+
+
+run = Run.create(scenario, root / "run", scenario.cells())
+for record in execute(run, root / "stores", watcher=Editor()):
+    print(record.status, record.failure)
+"""
+
+
+def one_record(folder: Path, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """Run the command line in `folder` with a safe path; return its only record."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "storebench", *words, "--out", str(folder / "out"), "--json"],
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [record] = json.loads(done.stdout)
+    return dict(record)
+
+
+def test_a_package_in_the_working_directory_is_not_what_a_cell_runs(tmp_path: Path) -> None:
+    other = tmp_path / "storebench"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise SystemExit('the package of the working directory')\n")
+    code = one_record(tmp_path, *RUN, "memory:python")["code"]
+    assert code["digest"] == code_digest(package_folder())
+    assert code["commit"] == str(checkout_of(package_folder()))
+    assert code["plugin"] == ""
+
+
+def test_a_record_names_the_plugin_that_it_ran(tmp_path: Path, bench: Bench, plugin: Path) -> None:
+    words = (*RUN, "planted", "--stores", str(tmp_path / "stores"))
+    first = one_record(tmp_path, *words, env=dict(bench.env))["code"]["plugin"].split()
+    assert first[:2] == ["storebench-planted", "-"]
+    assert first[2] == code_digest(plugin / "planted_plugin.py")
+
+
+def test_a_plugin_in_a_checkout_has_a_commit_and_its_changes_show(tmp_path: Path, plugin: Path) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(plugin, site, ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-C", str(site), "-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    script = "from storebench.formats.origin import plugin_facts; print(plugin_facts('planted'))"
+
+    def facts() -> list[str]:
+        command = [sys.executable, "-P", "-c", script]
+        env = {**os.environ, "PYTHONPATH": str(site)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    before = facts()
+    assert len(before[1]) == 40
+    (site / "notes.txt").write_text("no code\n")
+    assert facts() == before
+    with (site / "planted_plugin.py").open("a") as file:
+        file.write("# changed\n")
+    name, commit, digest = facts()
+    assert (name, commit) == (before[0], f"{before[1]}+changes")
+    assert digest != before[2]
+
+
+def test_a_cell_that_runs_code_changed_during_the_run_fails(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(PACKAGE, site / "storebench", ignore=shutil.ignore_patterns("__pycache__"))
+    script = tmp_path / "edited.py"
+    script.write_text(EDITED_MEANWHILE)
+    done = subprocess.run(
+        [sys.executable, "-P", str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "ok None"
+    assert second.startswith("failed the cell ran other code than its runner")
+
+
+def test_the_digest_depends_on_names_and_contents_of_code_and_nothing_else(tmp_path: Path) -> None:
+    digests = []
+    for number, files in enumerate(
+        [{"a.py": "x"}, {"a.py": "y"}, {"b.py": "x"}, {"a.py": "x", "k.so": "x"}, {"a.py": "x", "r.md": "x"}]
+    ):
+        package = tmp_path / str(number) / "package"
+        package.mkdir(parents=True)
+        for name, text in files.items():
+            (package / name).write_text(text)
+        digests.append(code_digest(package))
+    assert len(set(digests)) == 4
+    assert digests[4] == digests[0]
+
+
+@pytest.mark.parametrize("name", ["files", "lmdb", "null", "no-such-format"])
+def test_a_built_in_format_has_no_plugin(name: str) -> None:
+    assert code_facts(name).plugin == ""
