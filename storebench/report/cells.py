@@ -8,9 +8,14 @@ from typing import Any
 import pandas as pd
 
 from storebench.formats.registry import PAPER_BACKENDS
+from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratio
+from storebench.report.states import Row
 from storebench.results import Cell, PortionKind
+
+AUGMENTING = frozenset({"caffenet", "resnet50"})
+"""Networks whose images are cropped and mirrored, which costs the loader time of its own."""
 
 NULL_FORMAT = "null"
 """The backend that hands out one batch from memory: its rate is the compute ceiling."""
@@ -20,16 +25,6 @@ WHOLE_COLD = "cold start, whole epoch"
 
 WHOLE_LIMITED = "limited memory, not shown to be steady"
 
-_PORTIONS = {"cold": PortionKind.COLD, "limited": PortionKind.STEADY}
-"""Requested cache state -> the part of an epoch during which it holds."""
-
-_PORTION_NAMES = {"timed_s": "seconds", "timed_steps": "steps", "timed_samples": "samples"}
-_PORTION_RATES = {
-    "samples_per_s": ("samples", "seconds"),
-    "payload_bytes_per_s": ("payload_bytes", "seconds"),
-}
-
-Row = Mapping[str, Any]
 DATASET_COLUMNS = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
 SETTING_COLUMNS = tuple(
     name for name in CELL_COLUMNS if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS
@@ -39,6 +34,11 @@ SETTING_COLUMNS = tuple(
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CellSummary:
     """All records of one cell on one machine.
+
+    Rates and sums of time hold for the requested cache state: those of a cold cell are of the steps during which
+    no more was resident than was asked for, those of a limited cell of the steady state of the last epoch. A cold
+    cell whose records do not say which steps those were has no such figures. The figures of the whole epoch have
+    the prefix ``whole_``, as in ``whole_samples_per_s``.
 
     Attributes
     ----------
@@ -77,39 +77,41 @@ class CellSummary:
         failed = (row for row in self.rows if row["status"] != "ok")
         return next((str(row["failure"] or "failed") for row in failed), "")
 
-    @functools.cached_property
+    @property
     def portion_kind(self) -> PortionKind | None:
-        """The part of an epoch that this cell's figures rest on; None where it is the whole epoch."""
-        if self.fact("cache_applies_to") == "open" or self.is_null:
-            return None
-        kind = _PORTIONS.get(self.cell.cache)
-        return kind if any(row["portion_kind"] == kind for row in self.usable) else None
+        """The part of an epoch that this cell's figures hold for; None where it is the whole epoch."""
+        kind = next((row["portion_kind"] for row in self.counted if self._bounded(row)), None)
+        return None if kind is None else PortionKind(kind)
 
     @property
     def state(self) -> str:
         """The cache state that its figures stand for, in words."""
-        if self.cell.cache not in _PORTIONS or self.portion_kind or self.fact("cache_applies_to") == "open":
+        if not self.whole_only:
             return self.cell.cache
         return WHOLE_COLD if self.cell.cache == "cold" else WHOLE_LIMITED
 
     @property
+    def whole_only(self) -> bool:
+        """Whether no record says in which steps the requested cache state held, so that there is no rate of it."""
+        return bool(self.usable) and not self.counted
+
+    @property
     def upper_bound(self) -> bool:
         """Whether its rate is an upper bound: more was resident than had been asked for from the first step on."""
-        return any(bool(row["portion_upper_bound"]) for row in self._counted)
+        return any(self._bounded(row) and bool(row["portion_upper_bound"]) for row in self.counted)
 
     @functools.cached_property
-    def _counted(self) -> tuple[Row, ...]:
-        """The records that its figures rest on: a limited cell's last epochs, else all usable ones."""
-        kind = self.portion_kind
-        if kind is None:
-            return self.usable
-        rows = [row for row in self.usable if row["portion_kind"] == kind]
-        if kind is PortionKind.COLD:
-            return tuple(rows)
-        last: dict[Round, int] = {}
-        for row in self.usable:
-            last[_round(row)] = max(last.get(_round(row), 0), row["epoch"])
-        return tuple(row for row in rows if row["epoch"] == last[_round(row)])
+    def counted(self) -> tuple[Row, ...]:
+        """The records whose figures hold for the requested cache state."""
+        return states.counted(self.usable, self.cell)
+
+    def _bounded(self, row: Row) -> bool:
+        return states.bounded(row, self.cell)
+
+    def _figures(self, metric: str) -> list[tuple[Row, float]]:
+        rows = self.usable if metric.startswith(states.WHOLE) else self.counted
+        found = [(row, states.figure(row, metric, portion=self._bounded(row))) for row in rows]
+        return [(row, value) for row, value in found if value is not None]
 
     def values(self, metric: str) -> dict[Round, float]:
         """Return a metric for each replicate in which it was measured, the median over its epochs.
@@ -117,23 +119,7 @@ class CellSummary:
         The rate of a cold cell is that of its cold steps, the rate of a limited cell that of its steady
         steps; "whole_samples_per_s" is the rate of the whole epoch.
         """
-        found: dict[Round, list[float]] = {}
-        for row in self.usable if metric.startswith("whole_") else self._counted:
-            value = self._value(row, metric)
-            if value is not None:
-                found.setdefault(_round(row), []).append(value)
-        return {key: _middle(epochs) for key, epochs in found.items()}
-
-    def _value(self, row: Row, metric: str) -> float | None:
-        if self.portion_kind is not None and not metric.startswith("whole_"):
-            if metric == "data_wait_frac":
-                parts = [float(row[f"portion_{name}_s"]) for name in ("data_wait", "h2d", "compute")]
-                return parts[0] / sum(parts) if sum(parts) else None
-            if metric in _PORTION_RATES:
-                top, bottom = (float(row[f"portion_{name}"]) for name in _PORTION_RATES[metric])
-                return top / bottom if bottom else None
-        value = row[metric.removeprefix("whole_")]
-        return None if value is None else float(value)
+        return _by_round(self._figures(metric))
 
     def interval(self, metric: str) -> Interval | None:
         """Return the median over replicates with its interval, or None where nothing was measured."""
@@ -146,11 +132,11 @@ class CellSummary:
         return _middle(values) if values else None
 
     def per_step(self, metric: str) -> float:
-        """Return a sum of time as seconds a timed step, the median over replicates; 0 where it is null."""
+        """Return a sum of time as seconds per timed step, the median over replicates; 0 where it is None."""
         return self._per(metric, "timed_steps")
 
     def per_sample(self, metric: str) -> float:
-        """Return a sum of time as seconds a timed sample, the median over replicates; 0 where it is null."""
+        """Return a sum of time as seconds per timed sample, the median over replicates; 0 where it is None."""
         return self._per(metric, "timed_samples")
 
     def rounds_per_sample(self, metric: str) -> dict[Round, float]:
@@ -162,15 +148,12 @@ class CellSummary:
         return _middle(values) if values else 0.0
 
     def _rounds_per(self, metric: str, counter: str) -> dict[Round, float]:
-        top, bottom = self._column(metric), self._column(counter)
-        found: dict[Round, list[float]] = {}
-        for row in self._counted:
-            if row[top] is not None and row[bottom]:
-                found.setdefault(_round(row), []).append(float(row[top]) / row[bottom])
-        return {key: _middle(epochs) for key, epochs in found.items()}
-
-    def _column(self, metric: str) -> str:
-        return metric if self.portion_kind is None else f"portion_{_PORTION_NAMES.get(metric, metric)}"
+        prefix = states.WHOLE if metric.startswith(states.WHOLE) else ""
+        return _by_round(
+            (row, value / count)
+            for row, value in self._figures(metric)
+            if (count := states.figure(row, prefix + counter, portion=self._bounded(row)))
+        )
 
     @property
     def key(self) -> tuple[str, str]:
@@ -193,8 +176,12 @@ class CellSummary:
         return self.cell.format == NULL_FORMAT
 
 
-def _round(row: Row) -> Round:
-    return row["run_id"], row["replicate"]
+def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
+    """Return the median over its epochs for each replicate."""
+    found: dict[Round, list[float]] = {}
+    for row, value in figures:
+        found.setdefault((row["run_id"], row["replicate"]), []).append(value)
+    return {key: _middle(epochs) for key, epochs in found.items()}
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -255,9 +242,26 @@ class Panel:
         """Any of the cells, for what they have in common."""
         return self.cells[0]
 
+    @property
+    def alone(self) -> bool:
+        """Whether only readers and decoders ran: no network, and no augmentation that all backends share."""
+        return self.first.cell.compute == "none" and self.first.cell.model not in AUGMENTING
+
+    @property
+    def speaker(self) -> CellSummary:
+        """The cell whose cache state names the panel's: one that reads its store, with a proven state if any has."""
+        reading = [cell for cell in self.cells if cell.usable and cell.fact("cache_applies_to") != "open"]
+        proven = (cell for cell in reading if not cell.whole_only)
+        return next(proven, (reading or [self.first])[0])
+
     @functools.cached_property
     def measured(self) -> tuple[CellSummary, ...]:
-        """The cells that have a throughput."""
+        """The cells that have a rate in the state that was asked for.
+
+        Where no store has one, arrays in memory, which read nothing, have nothing to be compared with.
+        """
+        if self.speaker.whole_only:
+            return ()
         return tuple(cell for cell in self.cells if cell.median("samples_per_s"))
 
     def of(self, backend: str) -> CellSummary | None:
@@ -282,9 +286,13 @@ def panels(cells: Iterable[CellSummary]) -> list[Panel]:
     return [Panel(cells=tuple(group), null=nulls.get(ceiling_key(group[0]))) for group in grouped.values()]
 
 
+STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
+"""Fields that say in which state the store is read."""
+
+
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return what a cell and its null cell have in common: all but the backend and the cache state."""
-    fields = (getattr(cell.cell, name) for name in SETTING_COLUMNS if name != "cache")
+    """Return what a cell and its null cell have in common: all but the backend and the state of the store."""
+    fields = (getattr(cell.cell, name) for name in SETTING_COLUMNS if name not in STATE_COLUMNS)
     return (cell.dataset_key, *fields)
 
 

@@ -18,6 +18,7 @@ from storebench.results import (
     Counters,
     Coverage,
     Digests,
+    Environment,
     Loss,
     Percentiles,
     Portion,
@@ -46,10 +47,15 @@ RENAMED = {
     "cache_resident_frac_before": "resident_frac_before",
     "cache_resident_frac_after": "resident_frac_after",
 }
+_WORDS = ("status", "cache_verdict", "cache_below", "portion_kind")
+"""Columns of enumerations, kept as the words that they stand for."""
+
 _DROPPED = {"reasons", "reader_notes", "environment", "steps_file"}
 
 CELL_COLUMNS = tuple(field.name for field in dataclasses.fields(Cell))
 BACKEND_COLUMNS = ("backend", "format", "codec", "reader", "reader_options")
+PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
+"""Where a cell was measured: the file system and block device of its store, and everything of the machine."""
 
 
 def _columns_of(kind: type, pattern: str) -> list[tuple[str, str, Any]]:
@@ -67,6 +73,11 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("environment_key", str),
     ("steps_path", str | None),
     ("looks", int),
+    ("filesystem", str | None),
+    ("storage_device", str | None),
+    ("machine_readahead_kib", int | None),
+    ("cpu_s_per_sample", float | None),
+    ("cores_used", float | None),
 ]
 
 
@@ -90,28 +101,50 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
     A cell whose process was killed could not say where it ran: it ran where the rest of its run did.
     """
     kinds, given = column_types(), list(records)
-    machines: dict[str, str] = {}
+    machines: dict[str, Environment] = {}
     for record, _ in given:
         if record.environment is not None:
-            machines.setdefault(record.run_id, record.environment.key)
+            machines.setdefault(record.run_id, record.environment)
     looks = {folder: run_looks(folder) for folder in {file.parent for _, file in given}}
     rows = [_row(record, file.parent, machines) | {"looks": looks[file.parent]} for record, file in given]
     table = pd.DataFrame(rows, columns=list(kinds), dtype=object)
     return table.astype({column: _dtype(hint) for column, hint in kinds.items()})
 
 
-def _row(record: Record, run: Path, machines: dict[str, str]) -> dict[str, Any]:
+def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[str, Any]:
     row: dict[str, Any] = {column: getattr(record, name) for name, column, _ in _PLAIN_COLUMNS}
     for part, columns in _PART_COLUMNS.items():
         value = getattr(record, part)
         for name, column, _ in columns:
             row[column] = None if value is None else getattr(value, name)
-    row["status"] = str(record.status)
-    row["portion_kind"] = None if record.portion is None else str(record.portion.kind)
-    row["cache_verdict"] = None if record.cache is None else str(record.cache.verdict)
+    for name in _WORDS:
+        row[name] = None if row[name] is None else str(row[name])
     row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
     row["cell_id"] = record.cell.cell_id
-    environment = record.environment
-    row["environment_key"] = environment.key if environment else machines.get(record.run_id, "")
     row["steps_path"] = str(run / record.steps_file) if record.steps_file else None
-    return row
+    return row | _place(record.environment or machines.get(record.run_id)) | _cpu(record)
+
+
+def _place(environment: Environment | None) -> dict[str, Any]:
+    """Return the columns that say where a record was measured."""
+    if environment is None:
+        return {"environment_key": ""}
+    disk = environment.match.get("block_device") or {}
+    readahead = disk.get("read_ahead_kb")
+    return {
+        "environment_key": environment.key,
+        "filesystem": environment.match.get("filesystem"),
+        "storage_device": disk.get("model"),
+        "machine_readahead_kib": None if readahead is None else int(readahead),
+    }
+
+
+def _cpu(record: Record) -> dict[str, Any]:
+    """Return CPU seconds per sample, and CPU seconds per second, of the training process and its workers."""
+    user, system = record.counters.cpu_user_s, record.counters.cpu_system_s
+    if user is None or system is None or not record.samples or not record.epoch_s:
+        return {}
+    return {
+        "cpu_s_per_sample": (user + system) / record.samples,
+        "cores_used": (user + system) / record.epoch_s,
+    }

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from storebench.report.cells import SETTING_COLUMNS, CellSummary
+from storebench.report.cells import AUGMENTING, SETTING_COLUMNS, WHOLE_COLD, CellSummary, Panel
 from storebench.report.intervals import Interval
 from storebench.results import Cell
 
@@ -46,18 +46,17 @@ _SETTING_WORDS = {
     "warmup_steps": "{} warm-up steps",
     "threads": "{} threads",
     "loader": "loader {}",
+    "readahead_kib": "read-ahead {} KiB",
 }
 _SPECIAL_WORDS: dict[tuple[str, object], str] = {
-    ("cache", "any"): "cache as found",
     ("model", "none"): "",
     ("compute", "real"): "",
-    ("compute", "none"): "loader only",
     ("device", "cpu"): "on the CPU",
     ("workers", 1): "1 worker",
     ("shuffle", True): "shuffled",
     ("shuffle", False): "in order",
 }
-_ALWAYS = frozenset({"cache", "workers", "batch_size", "model", "compute", "device"})
+_ALWAYS = frozenset({"cache", "readahead_kib", "workers", "batch_size", "model", "compute", "device"})
 
 
 def backend_label(backend: str) -> str:
@@ -97,31 +96,66 @@ def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
     )
 
 
-def setting_label(cell: Cell, varying: Collection[str] = (), *, without: Collection[str] = ()) -> str:
-    """Return what was held fixed, in words: what everybody asks for, and the fields that vary around it.
+def setting_label(
+    cell: Cell | CellSummary, varying: Collection[str] = (), *, without: Collection[str] = ()
+) -> str:
+    """Return the conditions of a measurement in words: the usual ones, and the fields that vary around it.
 
-    `without` names fields that are told apart from it.
+    `without` names fields that are told apart from it. Of a summary the cache state is called by what its
+    records prove (`state_label`).
     """
+    fields = cell.cell if isinstance(cell, CellSummary) else cell
     shown = [name for name in SETTING_COLUMNS if (name in _ALWAYS or name in varying) and name not in without]
-    return ", ".join(word for name in shown if (word := _setting_word(name, getattr(cell, name))))
+    words = [
+        (state_label(cell) if name == "cache" else _setting_word(name, getattr(fields, name), fields))
+        for name in shown
+    ]
+    return ", ".join(word for word in words if word)
+
+
+def state_label(cell: Cell | CellSummary) -> str:
+    """Return the state of the page cache in words: "cold", "warm", "limited to 400 MiB", "cache as found".
+
+    Of a summary whose records do not prove in which steps the state held it is the state at the epoch's start.
+    """
+    fields = cell.cell if isinstance(cell, CellSummary) else cell
+    whole = isinstance(cell, CellSummary) and cell.whole_only
+    if fields.cache == "cold":
+        return WHOLE_COLD if whole else "cold"
+    if fields.cache == "limited":
+        return f"limited to {size(fields.memory_bytes)}" + (", not shown to be steady" if whole else "")
+    return {"any": "cache as found"}.get(fields.cache, fields.cache)
+
+
+def panel_label(panel: Panel, varying: Collection[str] = ()) -> str:
+    """Return the conditions that the cells of a panel share; its cache state is proven if one cell's is."""
+    return setting_label(panel.speaker, varying)
 
 
 def common_setting(cells: Sequence[CellSummary]) -> str:
     """Return the dataset, and the part of the setting that all these cells share."""
-    words = [setting_label(cell.cell).split(", ") for cell in cells if not cell.is_null]
+    words = [setting_label(cell).split(", ") for cell in cells if not cell.is_null]
     shared = [word for word in words[0] if all(word in other for other in words)] if words else []
     return f"{dataset_label(cells[0].cell)}: {', '.join(shared)}" if cells else ""
 
 
-def _setting_word(name: str, value: object) -> str:
+def _setting_word(name: str, value: object, cell: Cell) -> str:
     known = _SPECIAL_WORDS.get((name, value))
     if known is not None:
         return known
     if name == "model":
         return MODELS.get(str(value), str(value))
     if name == "compute":
-        return compute_label(str(value))
+        return compute_label(str(value)) or _alone_label(cell)
     return "" if value is None else _SETTING_WORDS.get(name, "{}").format(value)
+
+
+def _alone_label(cell: Cell) -> str:
+    """Return the work of the loader where nothing was computed."""
+    if cell.compute != "none":
+        return ""
+    augmented = cell.model in AUGMENTING
+    return "loader only, with the network's augmentation" if augmented else "reader and decoder alone"
 
 
 def compute_label(compute: str) -> str:

@@ -22,6 +22,7 @@ from storebench.results import (
     Portion,
     PortionKind,
     Record,
+    ResidencyPoint,
     StoreFacts,
 )
 
@@ -194,6 +195,25 @@ def portion_of(record: Record, *, share: float = 0.25, slower: float = 1.0, **ch
     }
     fields |= {name: part * getattr(record, name) for name in ("h2d_s", "compute_s", "decode_s", "prep_s")}
     return Portion(**(fields | {"handover_s": part * record.handover_s} | changes))
+
+
+def cold_start(record: Record, *, steps: int, step_ms: float, **changes: Any) -> Record:
+    """Return a record whose first steps were cold and took `step_ms` each, with the curve of its residency."""
+    usual_ms = 1000 * record.timed_s / record.timed_steps
+    wait_ms = 1000 * record.data_wait_s / record.timed_steps
+    slower = 1 + (step_ms - usual_ms) / wait_ms
+    cold = portion_of(record, share=steps / record.steps, slower=slower, **changes)
+    points = [
+        ResidencyPoint(
+            elapsed_s=cold.seconds * part,
+            asked_frac=cold.asked_frac * part,
+            resident_frac=min(1.0, cold.asked_frac * part * (1 if part <= 1 else 2)),
+        )
+        for part in (0.0, 0.5, 1.0, 2.0, 4.0)
+    ]
+    assert record.cache is not None
+    cache = dataclasses.replace(record.cache, curve=tuple(points), sampling_cpu_s=0.01, resident_max_frac=1.0)
+    return dataclasses.replace(record, portion=cold, cache=cache)
 
 
 def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Record]:

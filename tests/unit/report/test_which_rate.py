@@ -33,7 +33,8 @@ def test_a_cold_cells_figures_are_those_of_its_cold_steps() -> None:
 def test_a_cold_cell_of_an_older_release_is_a_cold_start_and_nothing_else() -> None:
     cell = summary(make_record("lmdb", portion=None))
     assert cell.state == WHOLE_COLD
-    assert cell.values("samples_per_s") == cell.values("whole_samples_per_s") != {}
+    assert cell.values("samples_per_s") == {}
+    assert cell.values("whole_samples_per_s") != {}
 
 
 def test_a_cell_that_holds_its_data_in_memory_has_no_cold_steps_to_leave_out() -> None:

@@ -1,0 +1,89 @@
+"""The part of an epoch that a cell's figures hold for: all of it, or the steps during which its cache state held."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from storebench.results import Cell
+
+Row = Mapping[str, Any]
+
+WHOLE = "whole_"
+"""A metric with this prefix is of the whole epoch, whatever cache state was asked for."""
+
+BOUNDED = ("cold", "limited")
+"""Cache states that hold for a portion of an epoch only."""
+
+_PARTS = ("data_wait_s", "h2d_s", "compute_s")
+_COLUMNS = {
+    "samples_per_s": "portion_samples_per_s",
+    "timed_s": "portion_seconds",
+    "timed_samples": "portion_samples",
+    "timed_steps": "portion_steps",
+} | {
+    name: f"portion_{name}"
+    for name in (*_PARTS, "payload_bytes", "fetch_s", "decode_s", "prep_s", "handover_s")
+}
+"""Metric -> the column that holds it for the portion."""
+
+
+def _busy(row: Row) -> float:
+    return sum(float(row[f"portion_{name}"]) for name in _PARTS)
+
+
+_DERIVED: dict[str, Callable[[Row], float]] = {
+    "overhead_s": lambda row: row["portion_seconds"] - _busy(row),
+    "data_wait_frac": lambda row: row["portion_data_wait_s"] / (_busy(row) or 1.0),
+    "accelerator_util_frac": lambda row: row["portion_compute_s"] / row["portion_seconds"],
+    "payload_bytes_per_s": lambda row: row["portion_payload_bytes"] / row["portion_seconds"],
+}
+"""Metric -> how it follows from a portion's sums."""
+
+
+def figure(row: Row, metric: str, *, portion: bool) -> float | None:
+    """Return a metric of one record, or None where it was not measured.
+
+    Parameters
+    ----------
+    row
+        The record, in the columns of `storebench.load_results`.
+    metric
+        Name of a column. Rates and sums of time are those of the portion where `portion` is set; percentiles,
+        counters and whatever begins with ``whole_`` are those of the whole epoch.
+    portion
+        Whether the record's figures hold for its portion only.
+    """
+    if metric.startswith(WHOLE):
+        value = row[metric.removeprefix(WHOLE)]
+    elif portion and metric in _DERIVED:
+        value = _DERIVED[metric](row) if has_portion(row) else None
+    else:
+        value = row[_COLUMNS[metric] if portion and metric in _COLUMNS else metric]
+    return None if value is None else float(value)
+
+
+def has_portion(row: Row) -> bool:
+    """Whether the record says during which steps the requested cache state held."""
+    return bool(row["portion_seconds"])
+
+
+def bounded(row: Row, cell: Cell) -> bool:
+    """Whether the requested cache state can hold for a part of this epoch only.
+
+    It holds throughout where nothing is read from the store during the epoch.
+    """
+    return cell.cache in BOUNDED and cell.format != "null" and row["cache_applies_to"] != "open"
+
+
+def counted(rows: Sequence[Row], cell: Cell) -> tuple[Row, ...]:
+    """Return the records whose figures stand for the requested cache state.
+
+    Of a limited cell it is the last epoch of each replicate: earlier ones fill the page cache.
+    """
+    if cell.cache == "limited":
+        last: dict[Any, Row] = {}
+        for row in rows:
+            key = (row["run_id"], row["replicate"])
+            if key not in last or row["epoch"] > last[key]["epoch"]:
+                last[key] = row
+        rows = tuple(last.values())
+    return tuple(row for row in rows if not bounded(row, cell) or has_portion(row))

@@ -1,0 +1,137 @@
+"""A rate stands for the cache state that it is called by: the cold steps, the steady state, or the whole epoch."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from planted import cold_start, make_record, portion_of, replicates
+
+from storebench.report.cells import AUGMENTING, CellSummary, ceiling_key, panels, summarise, time_ratio
+from storebench.report.frame import to_frame
+from storebench.report.headline import headline
+from storebench.report.labels import setting_label, state_label
+from storebench.report.verdict import judge_all
+from storebench.results import PortionKind, Record
+from storebench.training.models import MODELS
+
+
+def cells_of(records: list[Record]) -> list[CellSummary]:
+    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def cell_of(*records: Record) -> CellSummary:
+    (cell,) = cells_of(list(records))
+    return cell
+
+
+def test_a_cold_rate_is_that_of_the_cold_steps_and_the_epoch_has_a_name_of_its_own() -> None:
+    # 100 steps of 14 ms, of which the first 5 were cold and took 80 ms each.
+    cell = cell_of(cold_start(make_record("lmdb"), steps=5, step_ms=80.0))
+    assert cell.median("samples_per_s") == pytest.approx(32 / 0.080)
+    assert cell.median("whole_samples_per_s") == pytest.approx(32 / 0.014)
+    assert cell.per_step("timed_s") == pytest.approx(0.080)
+    assert cell.per_sample("data_wait_s") == pytest.approx(0.070 / 32)
+    assert cell.per_sample("whole_data_wait_s") == pytest.approx(0.004 / 32)
+    assert cell.median("data_wait_frac") == pytest.approx(70 / 80)
+    assert cell.per_sample("overhead_s") == pytest.approx(0, abs=1e-9)
+    assert setting_label(cell).endswith(", cold")
+
+
+def test_a_ranking_that_turns_with_the_end_of_the_cold_part_is_that_of_the_cold_part() -> None:
+    # Over the whole epoch LMDB is four times as fast as PNG files; where it is cold it takes twice the time.
+    png = [cold_start(r, steps=5, step_ms=40.0) for r in replicates("png", [46.0, 46.0])]
+    lmdb = [cold_start(r, steps=5, step_ms=80.0) for r in replicates("lmdb", [4.0, 4.0])]
+    slow, fast = sorted(cells_of(png + lmdb), key=lambda cell: cell.backend)
+    ratio = time_ratio(slow, fast)
+    assert ratio is not None
+    assert ratio.mid == pytest.approx(2.0)
+    assert "PNG files feed CaffeNet 2.0 times" in headline([slow, fast]).answer
+
+
+def test_a_cold_cell_without_a_portion_has_no_cold_rate_no_verdict_and_no_ranking() -> None:
+    old = [
+        make_record(b, replicate=n, wait_ms=w, portion=None)
+        for b, w in (("png", 99), ("lmdb", 4))
+        for n in (0, 1)
+    ]
+    cells = cells_of(old)
+    assert [cell.median("samples_per_s") for cell in cells] == [None, None]
+    assert cells[1].median("whole_samples_per_s") == pytest.approx(32 / 0.014)
+    assert state_label(cells[0]) == "cold start, whole epoch"
+    assert judge_all(cells) == {}
+    (panel,) = panels(cells)
+    assert panel.measured == ()
+    assert "times" not in headline(cells).answer
+
+
+def test_arrays_in_memory_are_not_ranked_among_stores_without_a_cold_rate() -> None:
+    old = [make_record(b, portion=None) for b in ("png", "memory:python", "memory:native")]
+    warm = [r for b, ms in (("png", 50.0), ("lmdb", 5.0)) for r in replicates(b, [ms, ms], cache="warm")]
+    assert "warm, ImageNet" in headline(cells_of(old + warm)).answer
+
+
+def test_what_reads_nothing_during_the_epoch_keeps_its_whole_rate() -> None:
+    for backend in ("memory:native", "null"):
+        cell = cell_of(make_record(backend))
+        assert cell.median("samples_per_s") == pytest.approx(32 / 0.014)
+        assert not cell.whole_only
+
+
+def test_a_limited_rate_is_the_steady_part_of_the_last_epoch() -> None:
+    limit = {"cache": "limited", "memory_bytes": 400 * 2**20}
+    filling = make_record("lmdb", epoch=0, wait_ms=2.0, **limit)
+    last = make_record("lmdb", epoch=1, wait_ms=10.0, portion=None, **limit)
+    steady = portion_of(last, share=0.6, slower=4.0, first_step=40)
+    assert steady.kind is PortionKind.STEADY
+    cell = cell_of(filling, dataclasses.replace(last, portion=steady))
+    assert cell.median("samples_per_s") == pytest.approx(32 / 0.050)
+    assert cell.median("whole_samples_per_s") == pytest.approx((32 / 0.012 + 32 / 0.020) / 2)
+    assert "limited to 400 MiB" in setting_label(cell)
+
+
+def test_a_limited_cell_whose_last_epoch_was_not_steady_has_no_rate() -> None:
+    limit = {"cache": "limited", "memory_bytes": 400 * 2**20}
+    cell = cell_of(make_record("lmdb", epoch=0, **limit), make_record("lmdb", epoch=1, portion=None, **limit))
+    assert cell.median("samples_per_s") is None
+    assert state_label(cell) == "limited to 400 MiB, not shown to be steady"
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_cold_rate_that_is_at_most_too_high_says_so(bound: bool) -> None:
+    records = [
+        cold_start(make_record("lmdb", replicate=n), steps=1, step_ms=80.0, upper_bound=bound and n == 1)
+        for n in range(2)
+    ]
+    assert cell_of(*records).upper_bound is bound
+
+
+def test_the_compute_ceiling_is_shared_by_every_state_of_the_store() -> None:
+    states = (
+        {"cache": "any"},
+        {"cache": "cold"},
+        {"cache": "limited", "memory_bytes": 1},
+        {"readahead_kib": 128},
+    )
+    keys = {ceiling_key(cell_of(make_record("lmdb", **state))) for state in states}
+    assert len(keys) == 1
+
+
+def test_the_read_ahead_stands_in_the_setting() -> None:
+    assert "read-ahead 128 KiB" in setting_label(cell_of(make_record("lmdb", readahead_kib=128)))
+
+
+def test_the_networks_that_augment_are_those_of_the_models() -> None:
+    assert {name for name, spec in MODELS.items() if not spec.augment.identity} == AUGMENTING
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "alone"),
+    [
+        ("caffenet", "CaffeNet, loader only, with the network's augmentation", False),
+        ("none", "reader and decoder alone", True),
+    ],
+)
+def test_a_loader_says_whether_it_augments(model: str, words: str, alone: bool) -> None:
+    (panel,) = panels([cell_of(make_record("lmdb", model=model, compute="none"))])
+    assert words in setting_label(panel.first)
+    assert panel.alone is alone
