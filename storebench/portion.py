@@ -1,0 +1,316 @@
+"""Which steps of an epoch had the cache state that was asked for: pure functions of step times and sampled residency.
+
+A cold epoch is cold only as long as the page cache holds no more than the loop has asked for. Read-ahead can fill it
+long before the epoch ends, and from then on memory is measured. Likewise a limited page cache has to fill before an
+epoch shows what every later one costs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.probes.page_cache import PAGE_BYTES
+from storebench.probes.residency import Curve
+from storebench.results import Portion, PortionKind, ResidencyPoint
+from storebench.training.trace import Column, StepTable, handover_ns
+
+EXCESS_MAX_FRAC = 0.10
+"""Share of the store's pages that may be resident without having been asked for while an epoch still counts as cold.
+
+A tenth bounds what the excess can be worth: a step of random samples finds at most that share of its own in memory, so
+a rate limited by the device is at most a ninth too high. Less could not be told from the noise of sampled files
+(`storebench.probes.residency.MOST_FILES`) and from batches that are in progress."""
+
+EXCESS_FLOOR_BYTES = 2 << 20
+"""The same in bytes where that is more: pages of labels, branch pages and headers, which no sample asks for by itself."""
+
+KEPT_POINTS = 60
+STEADY_FRAC = 0.95
+FILLED_FRAC = 0.5
+STEADY_AFTER_FRAC = 0.10
+_FEWEST_FOR_DRIFT = 4
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorePages:
+    """What the residency of a store is judged by.
+
+    Attributes
+    ----------
+    count
+        Samples in the store.
+    pages
+        Pages of its data files.
+    payload_bytes
+        Payload of all samples.
+    """
+
+    count: int
+    pages: int
+    payload_bytes: int
+
+    @property
+    def samples_per_page(self) -> float:
+        """How many samples overlap one page, on average: 1 where each sample has pages of its own."""
+        mean = max(1.0, self.payload_bytes / max(1, self.count))
+        if self.pages >= self.count * np.ceil(mean / PAGE_BYTES):
+            return 1.0
+        return PAGE_BYTES / mean + 1
+
+    @property
+    def tolerated_frac(self) -> float:
+        """Share of the pages that may be resident without having been asked for."""
+        return max(EXCESS_MAX_FRAC, EXCESS_FLOOR_BYTES / max(1, self.pages * PAGE_BYTES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A portion, or the reason why there is none."""
+
+    portion: Portion | None = None
+    reason: str = ""
+
+
+def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float = 0.0) -> _Floats:
+    """Return the share of the store that had been asked for at each of some moments, float64 [n].
+
+    A batch counts whole from the moment a producer begins it.
+
+    Parameters
+    ----------
+    table
+        The epoch's steps, warm-up steps included.
+    at_ns
+        Moments, int64 [n], nanoseconds of ``time.perf_counter_ns``.
+    count
+        Samples in the store.
+    ahead_frac
+        What a reader that is told the order asks for beyond the batch in progress, as a share of the store. It never
+        asks for more than the epoch has.
+    """
+    order = np.argsort(table["fetch_start_ns"], kind="stable")
+    total = np.concatenate([[0], np.cumsum(table["samples"][order])])
+    begun = np.searchsorted(table["fetch_start_ns"][order], at_ns, side="right")
+    asked = total[begun] / max(1, count)
+    whole = total[-1] / max(1, count)
+    found: _Floats = np.where(begun > 0, np.minimum(asked + ahead_frac, whole), 0.0)
+    return found
+
+
+def expected_frac(asked: npt.ArrayLike, samples_per_page: float) -> _Floats:
+    """Return the share of pages that asking for randomly chosen samples makes resident by itself.
+
+    A page is touched if any of the samples that overlap it was asked for.
+
+    Parameters
+    ----------
+    asked
+        Shares of the samples that were asked for, 0 to 1.
+    """
+    expected: _Floats = 1.0 - (1.0 - np.clip(np.asarray(asked, np.float64), 0.0, 1.0)) ** samples_per_page
+    return expected
+
+
+def residency_points(
+    table: StepTable, curve: Curve, count: int, *, kept: int = KEPT_POINTS
+) -> tuple[ResidencyPoint, ...]:
+    """Return residency as a function of what was asked for, thinned evenly in asked share.
+
+    The first and the last point are kept, and at most `kept` in all.
+    """
+    at_ns = np.asarray(curve.at_ns, np.int64)
+    if not len(at_ns) or not len(table["step"]):
+        return ()
+    asked = asked_frac(table, at_ns, count)
+    chosen = np.arange(len(asked))
+    if len(asked) > kept:
+        goals = np.linspace(asked[0], asked[-1], kept)
+        chosen = np.unique(np.minimum(np.searchsorted(asked, goals), len(asked) - 1))
+        chosen = np.unique([0, *chosen[1:-1], len(asked) - 1])
+    start_ns = int(table["start_ns"][0])
+    return tuple(
+        ResidencyPoint(
+            elapsed_s=max(0, int(at_ns[point]) - start_ns) / 1e9,
+            asked_frac=float(asked[point]),
+            resident_frac=curve.resident_frac[point],
+        )
+        for point in chosen.tolist()
+    )
+
+
+def cold_portion(
+    table: StepTable, curve: Curve, store: StorePages, *, ahead_frac: float = 0.0, planned: bool = False
+) -> Judgement:
+    """Return the longest prefix of the timed steps in which no more was resident than was asked for.
+
+    A step counts if a sample point at or after its end, and every one before, shows an excess of at most
+    `StorePages.tolerated_frac`. Where not even the first timed step does, the portion is that step with
+    ``upper_bound=True``: part of it was served from pages that nobody had asked for, so its rate is at most too high.
+    That does not hold for a reader that is told the order of the epoch, because its first step also pays for
+    what later steps need: then there is no portion.
+
+    Parameters
+    ----------
+    table
+        The epoch's steps.
+    curve
+        Residency sampled during the epoch; or counted before and after it, for a store of one file per sample.
+    ahead_frac, planned
+        How far a reader that is told the order reads ahead, as a share of the store, and whether it is told.
+    """
+    timed = _timed(table)
+    if not len(timed["step"]):
+        return Judgement(reason="no step was timed")
+    if not curve.at_ns:
+        return Judgement(reason=curve.reason or "residency was not sampled")
+    at_ns = np.asarray(curve.at_ns, np.int64)
+    asked = asked_frac(table, at_ns, store.count, ahead_frac=ahead_frac)
+    resident = np.asarray(curve.resident_frac, np.float64)
+    excess = np.maximum(resident - expected_frac(asked, store.samples_per_page), 0.0)
+    over = np.flatnonzero(excess > store.tolerated_frac)
+    good = int(over[0]) if len(over) else len(at_ns)
+    ends = _ends(timed)
+    steps = int(np.searchsorted(ends, at_ns[good - 1], side="right")) if good else 0
+    if not steps and not len(over):
+        return Judgement(reason="residency was not sampled after the end of the first timed step")
+    why = _why_cold(asked, excess, store.tolerated_frac, good) if len(over) else ""
+    if not steps and planned:
+        return Judgement(
+            reason=f"{why} before the end of the first timed step: the reader is told the order and reads far ahead "
+            "of this small store, so neither one step nor the whole epoch shows its cold rate"
+        )
+    if not steps:
+        why = f"{why} before the end of the first timed step"
+    elif not why:
+        why = "to the last sample point no more was resident than was asked for"
+    last = max(steps, 1) - 1
+    point = min(int(np.searchsorted(at_ns, ends[last])), len(at_ns) - 1)
+    return Judgement(
+        portion=_portion(
+            timed,
+            0,
+            max(steps, 1),
+            kind=PortionKind.COLD,
+            upper_bound=not steps,
+            asked=float(asked_frac(table, ends[last : last + 1], store.count)[0]),
+            excess=float(excess[point]),
+            reason=why,
+        )
+    )
+
+
+def _why_cold(asked: _Floats, excess: _Floats, tolerated: float, point: int) -> str:
+    return (
+        f"with {asked[point]:.1%} of the samples asked for, {excess[point]:.1%} of the store was resident without "
+        f"having been asked for ({tolerated:.1%} is tolerated)"
+    )
+
+
+def steady_portion(
+    table: StepTable, curve: Curve, store: StorePages, *, epoch: int, memory_bytes: int
+) -> Judgement:
+    """Return the timed steps after a limited page cache had filled.
+
+    In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum; or,
+    for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. Later
+    epochs of the same process begin with a cache that is full, and count whole.
+
+    Parameters
+    ----------
+    epoch
+        Number of the epoch within its process, from 0.
+    memory_bytes
+        What the page cache may hold. A reader whose store takes less than `FILLED_FRAC` of it at all times does
+        not fill it.
+    """
+    timed = _timed(table)
+    steps = len(timed["step"])
+    if not steps:
+        return Judgement(reason="no step was timed")
+    if not curve.at_ns:
+        return Judgement(reason=curve.reason or "residency was not sampled")
+    if store.pages * PAGE_BYTES <= memory_bytes:
+        return Judgement(reason="the store fits into the limit: nothing has to be read twice")
+    resident = np.asarray(curve.resident_frac, np.float64)
+    first, why = 0, "the cache had filled in an earlier epoch"
+    if not epoch and resident.max() * store.pages * PAGE_BYTES < FILLED_FRAC * memory_bytes:
+        first = int(np.ceil(STEADY_AFTER_FRAC * steps))
+        why = f"this reader does not fill the cache: all but the first {STEADY_AFTER_FRAC:.0%} of the steps"
+    elif not epoch:
+        filled = int(np.argmax(resident >= STEADY_FRAC * resident.max()))
+        first = int(np.searchsorted(timed["start_ns"], curve.at_ns[filled]))
+        why = f"from the moment at which {resident[filled]:.1%} of the store was resident"
+    if first >= steps:
+        return Judgement(
+            reason="the cache had not filled before the last step began: use more steps or epochs"
+        )
+    end = _ends(timed)[-1:]
+    return Judgement(
+        portion=_portion(
+            timed,
+            first,
+            steps - first,
+            kind=PortionKind.STEADY,
+            asked=float(asked_frac(table, end, store.count)[0]),
+            reason=why,
+        )
+    )
+
+
+def _timed(table: StepTable) -> StepTable:
+    return {name: column[~table["warmup"]] for name, column in table.items()}
+
+
+def _ends(table: StepTable) -> Column:
+    end: Column = table["start_ns"] + table["data_wait_ns"] + table["h2d_ns"] + table["compute_ns"]
+    return end
+
+
+def _portion(
+    timed: StepTable,
+    first: int,
+    steps: int,
+    *,
+    kind: PortionKind,
+    upper_bound: bool = False,
+    asked: float,
+    excess: float = 0.0,
+    reason: str,
+) -> Portion:
+    part = {name: column[first : first + steps] for name, column in timed.items()}
+    half = steps // 2
+    halves = [
+        {name: column[cut] for name, column in part.items()} for cut in (slice(half), slice(half, None))
+    ]
+    samples, seconds = _rate(part)
+    drift = None
+    if steps >= _FEWEST_FOR_DRIFT:
+        (before, before_s), (after, after_s) = map(_rate, halves)
+        drift = (after / after_s) / (before / before_s)
+    sums = {
+        f"{name}_s": int(part[f"{name}_ns"].sum()) / 1e9
+        for name in ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
+    }
+    return Portion(
+        kind=kind,
+        first_step=int(part["step"][0]),
+        steps=steps,
+        samples=samples,
+        seconds=seconds,
+        samples_per_s=samples / seconds,
+        payload_bytes=int(part["payload_bytes"].sum()),
+        handover_s=int(handover_ns(part).sum()) / 1e9,
+        upper_bound=upper_bound,
+        asked_frac=asked,
+        excess_frac=excess,
+        drift=drift,
+        reason=reason,
+        **sums,
+    )
+
+
+def _rate(part: StepTable) -> tuple[int, float]:
+    return int(part["samples"].sum()), int(_ends(part)[-1] - part["start_ns"][0]) / 1e9

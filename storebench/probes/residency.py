@@ -1,0 +1,199 @@
+"""Sample how much of some files the page cache holds while something else is timed, from a small process of its own.
+
+The loop cannot do it: while it counts, read-ahead and workers go on, and the pause would be in its own time. The
+process here imports neither torch nor a format, sleeps between counts, and spends at most one part in `REST` of one
+core on counting. Moments are ``time.perf_counter_ns``, which all processes of a Linux machine share.
+
+The files stay open in the sampler, so that a count needs no path. Of many files a fixed random choice is counted, and
+stands for the others. Opening a file makes its directory entry and its inode hot. Where these must stay cold
+(``late=True``), the files are opened only after the first batch has arrived; a store of one file per sample then cannot
+be sampled at all and needs no curve: read-ahead never crosses from one file into another, so the counts before and
+after the epoch say enough.
+"""
+
+import ctypes
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.probes.page_cache import OpenFiles
+
+MOST_FILES = 512
+"""The share of so many files, chosen at random, is within 4.4 points of that of all of them (95%, at worst)."""
+
+MOST_POINTS = 200
+
+_FIRST_S = 0.002
+_GROWTH = 0.06  # each pause is this share of the time since the start: some 40 points per factor of 10
+_REST = 20
+_START_S = 30.0
+_STOP_S = 10.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_BEGIN, _STOP = b"b", b"s"
+
+# The parent's own path: the sampler must run the very same package, wherever that was imported from.
+_CHILD = (
+    "import json, sys; job = json.loads(sys.stdin.buffer.readline()); sys.path[:] = job['path']; "
+    "from storebench.probes.residency import sample; sample(job['files'], late=job['late'])"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Residency over time.
+
+    Attributes
+    ----------
+    at_ns
+        When each count began, ``time.perf_counter_ns``.
+    resident_frac
+        Resident pages over all pages of the files that were counted, one value per moment.
+    cpu_s
+        CPU seconds that the sampler used from `Sampler.begin` to `Sampler.stop`.
+    reason
+        Why there are no points, or "".
+    """
+
+    at_ns: tuple[int, ...] = ()
+    resident_frac: tuple[float, ...] = ()
+    cpu_s: float | None = None
+    reason: str = ""
+
+
+class Sampler:
+    """Sample the residency of `paths` between `begin` and `stop`.
+
+    The constructor returns when the sampler is ready, so none of its start is in what is timed afterwards. The sampler
+    ends with its parent, however that ends.
+
+    Parameters
+    ----------
+    paths
+        The files; at most `MOST_FILES` of them are opened.
+    late
+        Open them only at `begin`, which is then called once the first access has been made.
+    """
+
+    def __init__(self, paths: Sequence[Path | str], *, late: bool = False) -> None:
+        job = {"path": sys.path, "files": [str(path) for path in chosen_files(paths)], "late": late}
+        # No team of threads for a library that only holds arrays here; and Ctrl-C is for the loop to decide about.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._failure = ""
+        self._send(json.dumps(job).encode() + b"\n")
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], _START_S)
+        if not ready or self._process.stdout.readline() != b"ready\n":
+            self._failure = self._end()
+
+    @property
+    def pid(self) -> int:
+        """The sampler's process."""
+        return self._process.pid
+
+    def begin(self) -> None:
+        """Begin to sample: one short write, and nothing to wait for."""
+        self._send(_BEGIN)
+
+    def stop(self) -> Curve:
+        """Take a last count, end the sampler and return what it found."""
+        if self._failure:
+            return Curve(reason=self._failure)
+        try:
+            out, _ = self._process.communicate(_STOP, timeout=_STOP_S)
+            found = json.loads(out)
+        except (subprocess.TimeoutExpired, ValueError, OSError):
+            return Curve(reason=self._end())
+        return Curve(
+            at_ns=tuple(found["at_ns"]),
+            resident_frac=tuple(found["resident_frac"]),
+            cpu_s=found["cpu_s"],
+            reason=found["reason"],
+        )
+
+    def close(self) -> None:
+        """End the sampler without asking for what it found."""
+        if self._process.returncode is None:
+            self._end()
+
+    def _send(self, data: bytes) -> None:
+        if self._failure:
+            return
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+        except OSError as error:
+            self._failure = f"the sampler of resident pages is gone ({error.strerror})"
+
+    def _end(self) -> str:
+        self._process.kill()
+        _, errors = self._process.communicate()
+        lines = errors.decode(errors="replace").strip().splitlines() if errors else []
+        return f"the sampler of resident pages failed ({lines[-1] if lines else 'without a word'})"
+
+
+def chosen_files(paths: Sequence[Path | str]) -> list[Path | str]:
+    """Return the files that stand for `paths`: all of them, or `MOST_FILES` that are always the same ones."""
+    if len(paths) <= MOST_FILES:
+        return list(paths)
+    return random.Random(0).sample(list(paths), MOST_FILES)
+
+
+def sample(paths: Sequence[str], *, late: bool) -> None:
+    """Run in the sampler's process: count between the parent's two words on standard input, then print the counts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    files = None if late else OpenFiles(paths)
+    if files is not None:
+        files.resident()
+    os.write(sys.stdout.fileno(), b"ready\n")
+    if _word(None) != _BEGIN:
+        return
+    started_s = time.process_time()
+    found = _counts(files or OpenFiles(paths))
+    found["cpu_s"] = time.process_time() - started_s
+    sys.stdout.write(json.dumps(found))
+
+
+def _counts(files: OpenFiles) -> dict[str, Any]:
+    began_ns = time.perf_counter_ns()
+    at_ns: list[int] = []
+    fracs: list[float] = []
+    sparser, going = 1.0, True
+    while True:
+        now_ns = time.perf_counter_ns()
+        found = files.resident()
+        cost_s = (time.perf_counter_ns() - now_ns) / 1e9
+        if found.frac is None:
+            return {"at_ns": [], "resident_frac": [], "reason": found.reason}
+        at_ns.append(now_ns)
+        fracs.append(found.frac)
+        if not going:
+            return {"at_ns": at_ns, "resident_frac": fracs, "reason": ""}
+        if len(at_ns) >= MOST_POINTS:
+            sparser, at_ns, fracs = 2 * sparser, at_ns[::2], fracs[::2]
+        pause_s = sparser * max(_FIRST_S, _GROWTH * (now_ns - began_ns) / 1e9)
+        # Any word, and the end of the input where the parent has gone, ends the sampling.
+        going = _word(max(pause_s, _REST * cost_s)) is None
+
+
+def _word(timeout_s: float | None) -> bytes | None:
+    """Return the parent's next word, empty where it has gone; None where it said nothing in time."""
+    ready, _, _ = select.select([0], [], [], timeout_s)
+    return os.read(0, 1) if ready else None

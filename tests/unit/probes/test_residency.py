@@ -1,0 +1,208 @@
+"""The sampler of resident pages: a real process that watches real files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storebench.probes.page_cache import PAGE_BYTES, evict, resident, warm
+from storebench.probes.residency import MOST_FILES, MOST_POINTS, Sampler, chosen_files
+
+pytestmark = pytest.mark.still_pages
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def sampler(big_file: Path) -> Iterator[Sampler]:
+    evict([big_file])
+    watching = Sampler([big_file])
+    yield watching
+    watching.close()
+
+
+def read_part(path: Path, start: int, length: int) -> None:
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for at in range(start, start + length, MIB):
+            os.pread(file.fileno(), MIB, at)
+
+
+def ended(pid: int) -> bool:
+    """Wait a moment for a process to end, be it waited for or not."""
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def open_files_of(pid: int) -> set[str]:
+    return {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def test_the_curve_follows_what_is_read_by_the_clock_of_the_reading_process(
+    big_file: Path, sampler: Sampler
+) -> None:
+    size = big_file.stat().st_size
+    sampler.begin()
+    began_ns = time.perf_counter_ns()
+    time.sleep(0.05)
+    read_part(big_file, 0, size // 2)
+    half_ns = time.perf_counter_ns()
+    time.sleep(0.3)
+    rest_ns = time.perf_counter_ns()
+    read_part(big_file, size // 2, size // 2)
+    end_ns = time.perf_counter_ns()
+    curve = sampler.stop()
+    assert curve.reason == ""
+    points = list(zip(curve.at_ns, curve.resident_frac, strict=True))
+    assert list(curve.at_ns) == sorted(curve.at_ns)
+    assert began_ns - 50_000_000 < points[0][0]
+    assert points[0][1] == 0
+    assert points[-1] == (points[-1][0], 1.0)
+    assert points[-1][0] > end_ns
+    paused = [frac for at_ns, frac in points if half_ns < at_ns < rest_ns - 20_000_000]
+    assert paused
+    assert set(paused) == {0.5}
+
+
+def test_sampling_is_dense_at_first_bounded_and_costs_little(big_file: Path, sampler: Sampler) -> None:
+    sampler.begin()
+    time.sleep(1.5)
+    curve = sampler.stop()
+    gaps = [later - earlier for earlier, later in zip(curve.at_ns, curve.at_ns[1:], strict=False)]
+    assert 10 < len(curve.at_ns) <= MOST_POINTS
+    assert min(gaps) < 15_000_000
+    assert sum(gaps[:10]) < sum(gaps[-11:-1])
+    assert curve.cpu_s is not None
+    assert 0 < curve.cpu_s < 0.3
+
+
+def test_many_points_are_thinned_and_both_ends_stay(big_file: Path) -> None:
+    script = (
+        "import sys, time; from storebench.probes import residency\n"
+        "residency._GROWTH = 0.0\n"
+        f"residency.sample([{str(big_file)!r}], late=False)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"ready\n"
+        began_ns = time.perf_counter_ns()
+        one.stdin.write(b"b")
+        one.stdin.flush()
+        time.sleep(2.5)
+        ended_ns = time.perf_counter_ns()
+        out, _ = one.communicate(b"s")
+    moments = json.loads(out)["at_ns"]
+    assert len(moments) <= MOST_POINTS
+    assert moments[0] - began_ns < 100_000_000
+    assert moments[-1] >= ended_ns
+
+
+def test_the_sampler_runs_without_torch_and_starts_before_it_returns(sampler: Sampler) -> None:
+    maps = Path(f"/proc/{sampler.pid}/maps").read_text()
+    assert "libpython" in maps or "python" in maps
+    assert "torch" not in maps
+
+
+def test_a_late_sampler_opens_nothing_before_it_begins(big_file: Path) -> None:
+    evict([big_file])
+    late = Sampler([big_file], late=True)
+    try:
+        assert str(big_file) not in open_files_of(late.pid)
+        late.begin()
+        read_part(big_file, 0, MIB)
+        time.sleep(0.2)
+        assert str(big_file) in open_files_of(late.pid)
+        curve = late.stop()
+    finally:
+        late.close()
+    assert curve.resident_frac[-1] == pytest.approx(MIB / big_file.stat().st_size)
+
+
+def test_of_many_files_the_same_random_ones_are_counted_and_kept_open(disk: Path) -> None:
+    folder = disk / "thousand"
+    folder.mkdir(exist_ok=True)
+    files = [folder / f"{number:04d}" for number in range(1500)]
+    for path in files:
+        path.write_bytes(b"x" * PAGE_BYTES)
+    evict(files)
+    chosen = chosen_files(files)
+    assert len(set(chosen)) == MOST_FILES
+    assert chosen == chosen_files(files)
+    assert chosen_files(files[:MOST_FILES]) == files[:MOST_FILES]
+    many = Sampler(files)
+    try:
+        assert len([name for name in open_files_of(many.pid) if name.startswith(str(folder))]) == MOST_FILES
+        many.begin()
+        warm(files[::2])
+        curve = many.stop()
+    finally:
+        many.close()
+    truth = resident(files).frac
+    assert truth is not None
+    assert truth == pytest.approx(0.5, abs=0.05)
+    assert curve.resident_frac[0] == 0
+    assert curve.resident_frac[-1] == pytest.approx(truth, abs=0.09)
+
+
+def test_the_sampler_ends_with_its_parent_even_when_that_is_killed(big_file: Path) -> None:
+    script = (
+        "import sys, time; from storebench.probes.residency import Sampler\n"
+        "one = Sampler(sys.argv[1:]); one.begin(); print(one.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(big_file)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert ended(pid)
+
+
+def test_closing_without_stopping_leaves_no_process(big_file: Path) -> None:
+    one = Sampler([big_file])
+    one.begin()
+    one.close()
+    one.close()
+    assert ended(one.pid)
+
+
+def test_a_sampler_that_fails_says_why_and_stops_nothing_else(disk: Path) -> None:
+    broken = Sampler([disk / "not there"])
+    broken.begin()
+    curve = broken.stop()
+    assert curve.at_ns == ()
+    assert "not there" in curve.reason
+
+
+def test_a_sampler_that_is_killed_says_so(big_file: Path, sampler: Sampler) -> None:
+    sampler.begin()
+    os.kill(sampler.pid, signal.SIGKILL)
+    assert ended(sampler.pid)
+    curve = sampler.stop()
+    assert curve.at_ns == ()
+    assert "sampler" in curve.reason
+
+
+def test_files_without_pages_have_no_curve_but_a_reason(disk: Path) -> None:
+    empty = disk / "empty"
+    empty.touch()
+    one = Sampler([empty])
+    one.begin()
+    curve = one.stop()
+    assert curve.at_ns == ()
+    assert "no pages" in curve.reason
