@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
-        bench-overhead bench-counters bench-training bench-report bench-aa bench-ci check gate-selftest reference \
+        bench-overhead bench-counters bench-training bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test lint clean distclean
 
 help: ## List the targets
@@ -120,6 +120,13 @@ check: bench-ci ## The regression gate: this tree against the committed baseline
 
 gate-selftest: setup ## Measure the gate itself: false alarms, and planted slow-downs that it must catch
 	$(BIN)/python -m tests.benchmarks.gate_selftest
+
+# SAMPLE mutants of each module, drawn by a fixed seed; SAMPLE=0 tries all of them, which takes hours.
+SAMPLE ?= 40
+MUTATE ?=
+mutation: setup ## Plant small faults in the code that concludes, and count what the tests notice
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
+	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
 
 reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 45 minutes)
 	rm -rf results/reference/paper results/reference/codecs
