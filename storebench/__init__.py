@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from storebench.formats.registry import open_reader
     from storebench.report.analysis import compare, load_results, load_steps
     from storebench.report.plots.costs import plot_break_even, plot_container_codec
+    from storebench.report.plots.curves import plot_cold_curve, plot_steady_state
     from storebench.report.plots.steps import plot_loss, plot_wait_distribution, plot_wait_over_epoch
     from storebench.report.plots.steptime import plot_step_time
     from storebench.report.plots.throughput import plot_throughput, plot_workers
@@ -26,9 +27,11 @@ __all__ = [
     "open_reader",
     "plot_amplification",
     "plot_break_even",
+    "plot_cold_curve",
     "plot_container_codec",
     "plot_loss",
     "plot_size",
+    "plot_steady_state",
     "plot_step_time",
     "plot_throughput",
     "plot_wait_distribution",
@@ -43,9 +46,11 @@ _HOMES = {
     "open_reader": "storebench.formats.registry",
     "plot_amplification": "storebench.report.plots.tradeoffs",
     "plot_break_even": "storebench.report.plots.costs",
+    "plot_cold_curve": "storebench.report.plots.curves",
     "plot_container_codec": "storebench.report.plots.costs",
     "plot_loss": "storebench.report.plots.steps",
     "plot_size": "storebench.report.plots.tradeoffs",
+    "plot_steady_state": "storebench.report.plots.curves",
     "plot_step_time": "storebench.report.plots.steptime",
     "plot_throughput": "storebench.report.plots.throughput",
     "plot_wait_distribution": "storebench.report.plots.steps",

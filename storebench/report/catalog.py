@@ -21,10 +21,21 @@ from storebench.report.labels import (
     duration,
     number,
     percent,
+    setting_slug,
+    varying_fields,
     with_interval,
 )
 from storebench.report.ladder import by_state, ladders
 from storebench.report.plots.costs import codec_answer, plot_break_even, plot_container_codec
+from storebench.report.plots.curves import (
+    COLD_QUESTION,
+    STEADY_QUESTION,
+    cold_answer,
+    plot_cold_curve,
+    plot_steady_state,
+    reading,
+    steady_answer,
+)
 from storebench.report.plots.ladder import QUESTION, ladder_answer, plot_ladder
 from storebench.report.plots.steps import plot_loss, plot_wait_distribution, plot_wait_over_epoch
 from storebench.report.plots.steptime import plot_step_time
@@ -37,6 +48,10 @@ MOST_CELLS = 24
 
 MOST_LINES = 10
 _WORTH_WORKERS = 0.05
+
+
+Drawn = tuple[str, str, str, Axes]
+"""Stem of the files, question, answer and axes of a plot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +79,17 @@ class Plot:
 
 def plots(cells: Sequence[CellSummary], slug: str) -> list[Plot]:
     """Return every plot that the cells of one dataset can make, the most telling one first."""
-    panel = main_panel(panels(cells))
-    if panel is None:
-        return []
-    drawn = [*_of_cells(panel, cells), *_of_steps(panel)]
+    found = panels(cells)
+    panel = main_panel(found)
+    curves = [*_curves(found, cells)]
+    drawn = curves if panel is None else [*_of_cells(panel, cells), *curves, *_of_steps(panel)]
     return [
         Plot(name=f"{name}-{slug}", question=question, answer=answer, ax=ax)
         for name, question, answer, ax in drawn
     ]
 
 
-def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[tuple[str, str, str, Axes]]:
+def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[Drawn]:
     all_main = [*panel.measured, *_null(panel)]
     all_states = [*_alike(panel, cells, "cache"), *_null(panel)]
     main, states = _limited(all_main), _limited(all_states)
@@ -109,7 +124,23 @@ def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[tuple[str,
         yield "break-even", question, _told(_paying_answer(paying), all_main), plot_break_even(main)
 
 
-def _of_steps(panel: Panel) -> Iterator[tuple[str, str, str, Axes]]:
+def _curves(found: Sequence[Panel], cells: Sequence[CellSummary]) -> Iterator[Drawn]:
+    """Yield a curve for every panel whose cache state holds for a part of the epoch only."""
+    varying = varying_fields(cells) - {"cache", "memory_bytes"}
+    for panel in found:
+        cell = panel.first.cell
+        slug = setting_slug(cell, varying)
+        shown = [one for one in reading(panel.cells, cell.cache) if _has_steps(one)][:MOST_LINES]
+        if not shown:
+            continue
+        if cell.cache == "cold":
+            yield f"cold-curve{slug}", COLD_QUESTION, cold_answer(shown), plot_cold_curve(shown)
+        elif cell.cache == "limited":
+            name = f"limited-{(cell.memory_bytes or 0) >> 20}-mib{slug}"
+            yield name, STEADY_QUESTION, steady_answer(shown), plot_steady_state(shown)
+
+
+def _of_steps(panel: Panel) -> Iterator[Drawn]:
     shown = [*panel.measured, *_null(panel)][:MOST_LINES]
     rows = [dict(cell.usable[0]) for cell in shown if cell.usable and _has_steps(cell)]
     if not rows:

@@ -88,6 +88,13 @@ def dataset_slug(cell: Cell) -> str:
     return "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
 
 
+def setting_slug(cell: Cell, varying: Collection[str]) -> str:
+    """Return the fields that vary as part of a file name: "-workers-2-compute-none", or ""."""
+    shown = [name for name in SETTING_COLUMNS if name in varying]
+    parts = [f"-{name.replace('_', '-')}-{getattr(cell, name)}" for name in shown]
+    return "".join("".join(c if c.isalnum() or c == "-" else "_" for c in part) for part in parts).lower()
+
+
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
     """Return the fields of a setting that are not the same in all these cells."""
     settings = [cell.setting for cell in cells]
@@ -130,6 +137,12 @@ def state_label(cell: Cell | CellSummary) -> str:
 def panel_label(panel: Panel, varying: Collection[str] = ()) -> str:
     """Return the conditions that the cells of a panel share; its cache state is proven if one cell's is."""
     return setting_label(panel.speaker, varying)
+
+
+def panel_state(cells: Sequence[CellSummary]) -> str:
+    """Return the dataset and the conditions of cells of one panel, with the cache state that is proven."""
+    panel = Panel(cells=tuple(cells), null=None)
+    return f"{dataset_label(panel.first.cell)}: {panel_label(panel)}"
 
 
 def common_setting(cells: Sequence[CellSummary]) -> str:

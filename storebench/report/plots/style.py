@@ -1,6 +1,7 @@
 """How every plot looks: one colour a format, one pattern a codec, a question as title, no text cut off."""
 
 import io
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -65,12 +66,14 @@ _STYLE = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
+    "legend.handlelength": 2.8,
     "hatch.linewidth": 0.7,
     "svg.hashsalt": "storebench",
     "figure.facecolor": "white",
 }
 WIDTH_IN = 5.4
 WRAP = 80
+_COMPANION = "storebench: below"
 _DECADES = 50.0
 _MOST_DECADES = 6
 """More of their long numbers side by side would overlap."""
@@ -123,6 +126,22 @@ def new_axes(height_in: float = 3.2, ax: Axes | None = None) -> Axes:
     return figure.subplots()
 
 
+def companion(ax: Axes, *, own: bool) -> tuple[Axes, Axes | None]:
+    """Return the axes with smaller ones below them that share the x axis, or with None in the caller's axes."""
+    figure = ax.get_figure()
+    if not own or not isinstance(figure, Figure):
+        return ax, None
+    figure.clear()
+    ax, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
+    below.set_label(_COMPANION)
+    return ax, below
+
+
+def _shared(figure: Figure | None) -> bool:
+    """Whether the figure holds axes that are not this plot's."""
+    return figure is None or len([ax for ax in figure.axes if ax.get_label() != _COMPANION]) > 1
+
+
 def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] = ()) -> None:
     """Head a plot with its question, and below it the conditions and caveats.
 
@@ -132,7 +151,7 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
     small = textwrap.fill(". ".join(part for part in (note, *caveats(cells)) if part), WRAP)
     large = textwrap.fill(question, WRAP - 24)
     figure = ax.get_figure(root=True)
-    if figure is None or len(figure.axes) > 1:
+    if figure is None or _shared(figure):
         ax.set_title(f"{large}\n{small}", loc="left")
         return
     # A legend is the one thing outside the axes that the layout makes room for and that takes two fonts.
@@ -218,9 +237,16 @@ def plain_numbers(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if axis.get_scale() == "log":
         low, high = axis.get_view_interval()
-        subs = (1.0,) if high / low > _DECADES else (1.0, 2.0, 5.0)
+        decades = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
+        subs = (1.0,) if high / low > _DECADES and decades > 1 else (1.0, 2.0, 5.0)
         axis.set_major_locator(LogLocator(subs=subs, numticks=None if len(subs) > 1 else _MOST_DECADES))
         axis.set_minor_formatter(NullFormatter())
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Write the ticks that an axis has in plain numbers, and no others."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def legend_below(ax: Axes, heading: str | None = None) -> None:
@@ -229,7 +255,7 @@ def legend_below(ax: Axes, heading: str | None = None) -> None:
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
-    if not isinstance(figure, Figure) or len(figure.axes) > 1:
+    if not isinstance(figure, Figure) or _shared(figure):
         ax.legend(title=heading)
         return
     figure.legend(handles, labels, loc="outside lower left", ncols=2, title=heading, alignment="left")

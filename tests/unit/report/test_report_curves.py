@@ -1,0 +1,152 @@
+"""The curve of a cold epoch and of a limited page cache: what is drawn is what was planted."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from planted import make_record, portion_of, steps_table
+
+import storebench
+from storebench.records import STEPS_DIR, append_record
+from storebench.report.build import write_report
+from storebench.report.cells import summarise
+from storebench.report.plots.curves import cold_answer, steady_answer
+from storebench.results import Record, ResidencyPoint
+
+STEPS, COLD = 100, 4
+LIMITED = {"cache": "limited", "memory_bytes": 300_000_000}
+
+
+def write(folder: Path, records: list[tuple[Record, list[float]]]) -> Path:
+    """Write a run whose steps waited so many milliseconds."""
+    (folder / STEPS_DIR).mkdir(parents=True)
+    for number, (record, waits_ms) in enumerate(records):
+        name = f"{STEPS_DIR}/{number}.parquet"
+        waits = (np.array(waits_ms) * 1e6).astype(np.int64)
+        steps_table(record, wait_ns=waits).to_parquet(folder / name)
+        append_record(folder, dataclasses.replace(record, steps_file=name))
+    return folder
+
+
+def cold(backend: str, cold_ms: float, warm_ms: float, **changes: object) -> tuple[Record, list[float]]:
+    """Plant an epoch of 32 x 100 of 4,000 samples: four cold steps, after which the page cache feeds it."""
+    waits = [cold_ms] * COLD + [warm_ms] * (STEPS - COLD)
+    record = make_record(
+        backend,
+        wait_ms=sum(waits) / STEPS,
+        compute_ms=0,
+        compute="none",
+        model="none",
+        fetch_ms=0.1,
+        **changes,
+    )  # type: ignore[arg-type]
+    if record.portion is not None:
+        slower = cold_ms / (1000 * record.data_wait_s / STEPS)
+        part = portion_of(record, share=COLD / STEPS, slower=slower, asked_frac=COLD * 32 / 4000)
+        points = [
+            ResidencyPoint(elapsed_s=n, asked_frac=n * 32 / 4000, resident_frac=min(1.0, n * n * 32 / 4000))
+            for n in range(STEPS)
+        ]
+        assert record.cache is not None
+        facts = dataclasses.replace(record.cache, curve=tuple(points))
+        record = dataclasses.replace(record, portion=part, cache=facts)
+    return record, waits
+
+
+def lines(ax: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {str(line.get_label()): (line.get_xdata(), line.get_ydata()) for line in ax.lines}  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    run = tmp_path_factory.mktemp("curves") / "run"
+    return storebench.load_results(
+        write(run, [cold("png", 64, 64), cold("lmdb", 320, 8), cold("memory:native", 1, 1)])
+    )
+
+
+def test_the_cold_part_is_drawn_at_its_rate_and_ends_at_its_share(results: pd.DataFrame) -> None:
+    shares, rates = lines(storebench.plot_cold_curve(results))["LMDB"]
+    assert shares[-1] == pytest.approx(100 * COLD * 32 / 4000)
+    assert rates == pytest.approx([100.0] * len(rates))
+
+
+def test_the_rest_of_the_epoch_is_drawn_as_well_and_arrays_in_memory_are_not(results: pd.DataFrame) -> None:
+    axes = storebench.plot_cold_curve(results)
+    whole = [line for line in axes.lines if str(line.get_label()).startswith("_")]
+    ends = {(float(line.get_xdata()[-1]), round(float(line.get_ydata()[-1]))) for line in whole}  # type: ignore[index]
+    assert ends == {(80.0, 500), (80.0, 4000)}
+    assert set(lines(axes)) >= {"PNG files", "LMDB"}
+    assert not any("memory" in name for name in lines(axes))
+
+
+def test_what_was_resident_is_drawn_below_against_what_was_asked_for(results: pd.DataFrame) -> None:
+    figure = storebench.plot_cold_curve(results).get_figure()
+    assert isinstance(figure, Figure)
+    _, below = figure.axes
+    asked, held = below.lines[0].get_xdata(), below.lines[0].get_ydata()
+    assert np.asarray(held) == pytest.approx(np.minimum(100, np.asarray(asked) ** 2 * 40 / 32))
+    assert below.get_ylabel() == "resident (%)"
+
+
+def test_the_answer_gives_the_cold_rate_beside_the_whole_epochs(results: pd.DataFrame) -> None:
+    said = cold_answer(summarise(results))
+    assert "LMDB gave 100 samples/s while cold (up to 3.2%) and 1,560 over the whole epoch" in said
+
+
+def test_records_of_an_earlier_release_are_drawn_without_a_cold_part(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", [cold("lmdb", 320, 8, portion=None), cold("png", 64, 64, portion=None)])
+    old = storebench.load_results(run)
+    axes = storebench.plot_cold_curve(old)
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    assert len(figure.axes) == 1
+    assert len(lines(axes)["LMDB"][0]) == 0
+    assert "cold start, whole epoch" in str([text.get_text() for text in figure.legends[-1].get_texts()])
+    assert "no cold rate is given" in cold_answer(summarise(old))
+
+
+def limited(
+    backend: str, waits: tuple[float, ...], *, steady: bool = True
+) -> list[tuple[Record, list[float]]]:
+    found = []
+    for epoch, wait in enumerate(waits):
+        record = make_record(
+            backend, epoch=epoch, wait_ms=wait, compute_ms=0, fetch_ms=0.1, portion=None, **LIMITED
+        )  # type: ignore[arg-type]
+        if steady and epoch == len(waits) - 1:
+            record = dataclasses.replace(
+                record, portion=portion_of(record, share=0.5, first_step=50, drift=0.97)
+            )
+        found.append((record, [wait] * STEPS))
+    return found
+
+
+def test_a_limited_cell_is_drawn_over_all_epochs_and_its_steady_part_is_marked(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", [*limited("lmdb", (8, 64)), *limited("png", (32, 32), steady=False)])
+    results = storebench.load_results(run)
+    axes = storebench.plot_steady_state(results)
+    thick = [line for line in axes.lines if line.get_linewidth() > 2 and len(np.asarray(line.get_xdata()))]
+    (steady,) = thick
+    assert np.asarray(steady.get_ydata()) == pytest.approx(500)
+    assert np.asarray(steady.get_xdata())[-1] == pytest.approx(1.8)
+    said = steady_answer(summarise(results))
+    assert "1 of 2 backends are shown to be steady with a page cache of 286 MiB" in said
+    assert "by at most 3.0% (LMDB)" in said
+    assert "not shown: PNG files" in said
+
+
+def test_every_cold_and_limited_panel_has_its_curve_in_the_report(tmp_path: Path) -> None:
+    records = [
+        *[cold(name, 64, 8, readahead_kib=size) for name in ("png", "lmdb") for size in (None, 128)],
+        *limited("lmdb", (8, 64)),
+    ]
+    write_report(write(tmp_path / "run", records), tmp_path / "report")
+    names = {path.stem for path in (tmp_path / "report").glob("*.svg")}
+    curves = [name for name in names if name.startswith(("cold-curve", "limited-286-mib"))]
+    assert len(curves) == 3
+    assert not any(name[-2:] == "-2" for name in names)
