@@ -32,6 +32,7 @@ from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadJob, Opened, Spans
 from storebench.loading.batch import Batch as LoadedBatch
 from storebench.loading.checks import PixelCheck, check_pixels, coverage, order_digest
+from storebench.loading.kept import SampleKeeper, TimedCheck, Truth
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
@@ -109,6 +110,7 @@ class _Epoch:
     counters: Counters = dataclasses.field(default_factory=Counters)
     coverage: Coverage | None = None
     pixels: PixelCheck = dataclasses.field(default_factory=PixelCheck)
+    timed: TimedCheck = dataclasses.field(default_factory=TimedCheck)
     digests: Digests | None = None
     accuracy: tuple[float, int] | None = None
 
@@ -207,23 +209,34 @@ class CellRun:
             return _Epoch(number=number, started_utc=started, cache=cache)
         batches = self._batches(number)
         pids = {os.getpid(), *(one.pid for one in self.opened)}
+        keeper = self._keeper(batches)
         probe = CounterProbe(pids, self.job.store)
         gc.collect()
         probe.start()
-        times = run_epoch(self.loader.epoch(EpochPlan(epoch=number, batches=batches)), self.step)
+        times = run_epoch(self.loader.epoch(EpochPlan(epoch=number, batches=batches)), self.step, keeper)
         counters = probe.stop(sum(one.payload_bytes for one in times))
         after = resident(self.files)
         losses = self.step.losses()
         served = [one.indices for one in times]
-        check = self._check(number, batches)
+        table = step_table(times, losses, warmup_steps=self.cell.warmup_steps)
+        timed = self._check_timed(keeper, number)
+        check = self._check(number)
+        # Drawn anew: readers are given the arrays of a plan, and could write to them.
+        counted = coverage(self._batches(number), served, check)
         return _Epoch(
             number=number,
             started_utc=started,
             cache=dataclasses.replace(cache, resident_frac_after=after.frac),
-            table=step_table(times, losses, warmup_steps=self.cell.warmup_steps),
+            table=table,
             counters=counters,
-            coverage=coverage(batches, served, check),
+            coverage=dataclasses.replace(
+                counted,
+                timed_checked=timed.checked,
+                timed_wrong=timed.wrong,
+                proof_s=float(table["paused_ns"].sum()) / 1e9,
+            ),
             pixels=check,
+            timed=timed,
             digests=Digests(samples=check.digest, order=order_digest(served), loss=_loss_digest(losses)),
             accuracy=self._accuracy(),
         )
@@ -233,13 +246,35 @@ class CellRun:
         order = epoch_order(self.manifest.count, seed=cell.seed, epoch=number, shuffle=cell.shuffle)
         return split_batches(order, cell.batch_size, cell.max_steps)
 
-    def _check(self, number: int, batches: Sequence[Indices]) -> PixelCheck:
+    def _keeper(self, batches: Sequence[Indices]) -> SampleKeeper:
+        """Return what keeps a sample of the timed batches; of ready-made ones, which are no plan's samples, none."""
+        return SampleKeeper(
+            [] if self.traits.ready_made else [len(batch) for batch in batches],
+            self.augment.output_shape(self.manifest.dataset.image_shape),
+            first_step=self.cell.warmup_steps,
+            paused=self.loader.paused,
+        )
+
+    def _check_timed(self, keeper: SampleKeeper, number: int) -> TimedCheck:
+        """Prove the samples that were kept while the clock ran."""
+        if self.traits.ready_made:
+            return TimedCheck()
+        truth = Truth(
+            store=self.job.store,
+            backend=self.backend,
+            table=read_digest_table(self.job.store, self.manifest),
+            augment=self.augment,
+            seed=self.cell.seed,
+        )
+        return truth.check(keeper.kept, number)
+
+    def _check(self, number: int) -> PixelCheck:
         """Replay the epoch through the same loader, untimed, and compare every sample's digest."""
         if not self.job.check_pixels or self.traits.ready_made:
             return PixelCheck()
         table = read_digest_table(self.job.store, self.manifest)
         return check_pixels(
-            self.loader.epoch(EpochPlan(epoch=number, batches=list(batches), check=True)), table
+            self.loader.epoch(EpochPlan(epoch=number, batches=self._batches(number), check=True)), table
         )
 
     def _accuracy(self) -> tuple[float, int] | None:
@@ -320,12 +355,16 @@ def _judge(epoch: _Epoch) -> tuple[Status, str | None]:
         return Status.FAILED, f"the cache was not {epoch.cache.requested}: {epoch.cache.reason}"
     served = epoch.coverage
     if served is not None and not served.complete:
-        first = f", the first sample {epoch.pixels.first_wrong}" if epoch.pixels.wrong else ""
         return Status.FAILED, (
             f"wrong samples: {served.missing} missing, {served.duplicates} served twice, "
-            f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels{first}"
+            f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels{_first(epoch.pixels)}; "
+            f"of {served.timed_checked} kept from the timed batches {served.timed_wrong} wrong{_first(epoch.timed)}"
         )
     return Status.OK, None
+
+
+def _first(check: PixelCheck | TimedCheck) -> str:
+    return "" if check.first_wrong is None else f", the first sample {check.first_wrong}"
 
 
 def _loss_digest(losses: Sequence[float]) -> str | None:

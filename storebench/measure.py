@@ -5,31 +5,29 @@ import dataclasses
 import numpy as np
 
 from storebench.results import Loss, Percentiles, Record
-from storebench.training.trace import StepTable, handover_ns
+from storebench.training.trace import StepTable, handover_ns, wall_ns
 
 
 def epoch_record(record: Record, table: StepTable) -> Record:
     """Return `record` with every figure that follows from the epoch's steps.
 
     Warm-up steps count in `samples`, `steps` and `epoch_s` only: rates leave
-    them out of the samples and of the time.
+    them out of the samples and of the time. Pauses to keep samples for the proof
+    are in no figure but the coverage's own.
     """
     if not len(table["step"]):
         return record
-    end = table["start_ns"] + table["data_wait_ns"] + table["h2d_ns"] + table["compute_ns"]
     record = dataclasses.replace(
         record,
         samples=int(table["samples"].sum()),
         steps=len(table["step"]),
-        epoch_s=_seconds(end[-1] - table["start_ns"][0]),
+        epoch_s=_seconds(wall_ns(table)),
         payload_bytes=int(table["payload_bytes"].sum()),
         time_to_first_batch_s=_seconds(table["data_wait_ns"][0]),
         loss=_loss(table),
     )
     timed = {name: column[~table["warmup"]] for name, column in table.items()}
-    return (
-        record if not len(timed["step"]) else _timed(record, timed, _seconds(end[-1] - timed["start_ns"][0]))
-    )
+    return record if not len(timed["step"]) else _timed(record, timed, _seconds(wall_ns(timed)))
 
 
 def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from storebench.probes.page_cache import PAGE_BYTES
 from storebench.probes.residency import Curve
 from storebench.results import Portion, PortionKind, ResidencyPoint
-from storebench.training.trace import Column, StepTable, handover_ns
+from storebench.training.trace import Column, StepTable, handover_ns, wall_ns
 
 EXCESS_MAX_FRAC = 0.10
 """Share of the store's pages that may be resident without having been asked for while an epoch still counts as cold.
@@ -313,4 +313,4 @@ def _portion(
 
 
 def _rate(part: StepTable) -> tuple[int, float]:
-    return int(part["samples"].sum()), int(_ends(part)[-1] - part["start_ns"][0]) / 1e9
+    return int(part["samples"].sum()), wall_ns(part) / 1e9

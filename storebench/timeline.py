@@ -90,7 +90,7 @@ def _span(name: str, tid: int, start_ns: int, duration_ns: int, step: Event) -> 
 def _in_a_row(names: tuple[str, ...], tid: int, start_ns: int, step: Event) -> list[Event]:
     events = []
     for name in names:
-        duration = step[f"{name}_ns"]
+        duration = step.get(f"{name}_ns", 0)
         if duration:
             events.append(_span(name.replace("_", " "), tid, start_ns, duration, step))
         start_ns += duration
@@ -98,7 +98,7 @@ def _in_a_row(names: tuple[str, ...], tid: int, start_ns: int, step: Event) -> l
 
 
 def _loop_events(step: Event, origin: int) -> list[Event]:
-    return _in_a_row(("data_wait", "h2d", "compute"), LOOP_TID, step["start_ns"] - origin, step)
+    return _in_a_row(("data_wait", "h2d", "compute", "paused"), LOOP_TID, step["start_ns"] - origin, step)
 
 
 def _producer_events(step: Event, origin: int) -> list[Event]:

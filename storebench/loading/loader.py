@@ -66,6 +66,9 @@ class Loader(ABC):
     def close(self) -> list[Opened]:
         """Close every reader and stop the producers."""
 
+    def paused(self, nanoseconds: int) -> None:  # noqa: B027 - most loaders do not look at how long a step takes
+        """Learn that the loop stood still for so long since the last batch, for no reason of the training."""
+
     def __enter__(self) -> Self:
         return self
 

@@ -40,8 +40,8 @@ class _Share:
     slot_bytes: int
 
 
-_Row = tuple[int, int, tuple[int, ...], bytes, bytes | None]
-"""A batch on its way: offset of the pixels, payload bytes, spans, labels, digests."""
+_Row = tuple[int, int, tuple[int, ...], bytes, bytes, bytes | None]
+"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, digests."""
 
 
 class _WorkerEnd:
@@ -87,6 +87,7 @@ class _WorkerEnd:
             batch.payload_bytes,
             (spans.start_ns, spans.fetch_ns, spans.decode_ns, spans.prep_ns, spans.ready_ns),
             batch.labels.tobytes(),
+            batch.indices.tobytes(),
             None if batch.digests is None else batch.digests.tobytes(),
         )
 
@@ -158,8 +159,8 @@ class RingLane(Lane):
         return _Share(plan=plan, slot_bytes=self._memory.slot_bytes)
 
     def _batch(self, item: Any) -> Batch:
-        offset, payload_bytes, spans, labels, digests = item
-        indices = self._indices[self._taken - 1]
+        offset, payload_bytes, spans, labels, served, digests = item
+        indices = np.frombuffer(bytearray(served), dtype=np.int64)
         start, fetch, decode, prep, ready = spans
         return Batch(
             pixels=self._memory.at(offset, (len(indices), *self._shape)),

@@ -124,6 +124,11 @@ class OnlyThreadLane(ThreadLane):
         else:
             super().release()
 
+    def paused(self, nanoseconds: int) -> None:
+        """Leave a pause of the loop out of the length of its step."""
+        if self._given_ns is not None:
+            self._given_ns += nanoseconds
+
     def _choose_side(self, step_ns: int) -> None:
         self._short_steps = self._short_steps + 1 if step_ns < SHORT_STEP_NS else 0
         if self._parked and not self._short_steps and not self._made:
@@ -190,6 +195,11 @@ class ThreadLoader(LaneLoader):
         closed = super().close()
         closed = [self._own.close()] if self._shared and was_open else closed
         return [_with_note(one, self._only) for one in closed] if self._only else closed
+
+    def paused(self, nanoseconds: int) -> None:
+        """Leave a pause of the loop out of the length of its step, which decides who makes the next batch."""
+        if self._only is not None:
+            self._only.paused(nanoseconds)
 
     def _start_lane(self, worker: int) -> Lane:
         slots = Slots([ReusedBuffer(pin=self.pin) for _ in range(SLOTS)])

@@ -97,7 +97,7 @@ def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
         ``run_id``, ``cell_id``, ``replicate``, ``epoch``, ``dataset``, ``backend``,
         ``format``, ``codec``, ``cache``, ``workers``, and the columns of the step files: ``step``,
         ``warmup``, ``samples``, ``payload_bytes``, ``start_ns``, ``data_wait_ns``,
-        ``h2d_ns``, ``compute_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
+        ``h2d_ns``, ``compute_ns``, ``paused_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
         ``decode_ns``, ``prep_ns``, ``ready_ns``, ``queue_depth``, ``loss``.
 
     Raises

@@ -102,6 +102,10 @@ STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "data_wait_ns": ("int", "how long the loop was blocked on the loader"),
     "h2d_ns": ("int", "copy to the device; 0 on a CPU"),
     "compute_ns": ("int", "forward, backward and optimizer, the device synchronised"),
+    "paused_ns": (
+        "int",
+        "how long the loop then paused to keep samples for the proof; in no sum and no rate",
+    ),
     "worker": ("int", "which producer made the batch; -1 is the loop's own process"),
     "fetch_start_ns": ("int", "when the producer began to fetch"),
     "fetch_ns": ("int", "bytes from the store into private memory"),

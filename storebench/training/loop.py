@@ -1,7 +1,7 @@
 """The timed loop, on one screen: wait, copy, compute."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from storebench.formats.base import Indices
@@ -13,7 +13,8 @@ from storebench.training.steps import Step
 class StepTimes:
     """One step, by ``time.perf_counter_ns``: asked for a batch, got it, copied it, the device was done.
 
-    `copied_ns` is `got_ns` plus what the device's own clock says of the copy (0 on a CPU).
+    `copied_ns` is `got_ns` plus what the device's own clock says of the copy (0 on a CPU). `paused_ns` is how long
+    the loop then stood still to keep samples for the proof: no part of the step, nor of the time between two steps.
     """
 
     asked_ns: int
@@ -24,10 +25,20 @@ class StepTimes:
     worker: int
     payload_bytes: int
     indices: Indices
+    paused_ns: int = 0
 
 
-def run_epoch(batches: Iterator[Batch], step: Step) -> list[StepTimes]:
+def keep_nothing(_batch: Batch) -> bool:
+    """Keep nothing of a batch."""
+    return False
+
+
+def run_epoch(
+    batches: Iterator[Batch], step: Step, keep: Callable[[Batch], bool] = keep_nothing
+) -> list[StepTimes]:
     """Train on every batch and return the times of each step.
+
+    `keep` sees each batch after its step and returns whether it kept anything of it.
 
     Nothing that costs time happens between the clock readings: no ``.item()``,
     no printing, no writing. The loss of each step stays on the device until
@@ -44,6 +55,7 @@ def run_epoch(batches: Iterator[Batch], step: Step) -> list[StepTimes]:
         step.copy(batch)
         step.compute()
         done = clock()
+        resumed = clock() if keep(batch) else done
         times.append(
             StepTimes(
                 asked_ns=asked,
@@ -54,5 +66,6 @@ def run_epoch(batches: Iterator[Batch], step: Step) -> list[StepTimes]:
                 worker=batch.worker,
                 payload_bytes=batch.payload_bytes,
                 indices=batch.indices,
+                paused_ns=resumed - done,
             )
         )

@@ -25,6 +25,7 @@ def step_table(times: Sequence[StepTimes], losses: Sequence[float], *, warmup_st
         "data_wait_ns": _column([one.got_ns - one.asked_ns for one in times]),
         "h2d_ns": _column([one.copied_ns - one.got_ns for one in times]),
         "compute_ns": _column([one.done_ns - one.copied_ns for one in times]),
+        "paused_ns": _column([one.paused_ns for one in times]),
         "worker": _column([one.worker for one in times]),
         "fetch_start_ns": _column([one.spans.start_ns for one in times]),
         "fetch_ns": _column([one.spans.fetch_ns for one in times]),
@@ -35,6 +36,16 @@ def step_table(times: Sequence[StepTimes], losses: Sequence[float], *, warmup_st
     table["queue_depth"] = queue_depth(table)
     table["loss"] = np.asarray(losses if len(losses) else [np.nan] * len(times), dtype=np.float32)
     return table
+
+
+def wall_ns(table: StepTable) -> int:
+    """Return the nanoseconds from asking for the first batch to the end of the last step, pauses left out.
+
+    The pause after the last step lies behind that end. Tables of earlier releases have no pauses.
+    """
+    last = sum(int(table[name][-1]) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns"))
+    paused = int(table["paused_ns"][:-1].sum()) if "paused_ns" in table else 0
+    return last - int(table["start_ns"][0]) - paused
 
 
 def queue_depth(table: StepTable) -> Column:

@@ -7,7 +7,7 @@ so storebench finds it as it would find anybody's.
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +110,94 @@ class PatientReader(FlatReader):
         return super().fetch_into(indices, out)
 
 
+class TimedFaultReader(FlatReader):
+    """Tell the timed pass from the replay: each pass begins with a plan, and the timed one comes first."""
+
+    _passes = 0
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        self._passes += 1
+
+    @property
+    def timed(self) -> bool:
+        return self._passes % 2 == 1
+
+
+class UncopiedReader(TimedFaultReader):
+    """Return without copying while it is timed: the buffer keeps its old content."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        return len(indices) * self._size if self.timed else super().fetch_into(indices, out)
+
+
+class ConstantReader(TimedFaultReader):
+    """Serve sample 0 throughout while it is timed."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        return super().fetch_into(np.zeros_like(indices) if self.timed else indices, out)
+
+
+class YesterdayReader(TimedFaultReader):
+    """Give each batch the pixels of the one before while it is timed."""
+
+    _before = np.zeros(1, np.int64)
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        wanted = np.resize(self._before, len(indices)) if self.timed else indices
+        self._before = indices
+        return super().fetch_into(wanted, out)
+
+
+class ColdReader(FlatReader):
+    """Be wrong on the first read of each sample, and right afterwards."""
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self._seen: set[int] = set()
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        size = super().fetch_into(indices, out)
+        for row, index in enumerate(indices.tolist()):
+            if index not in self._seen:
+                out[row] = 255 - out[row]
+        self._seen.update(indices.tolist())
+        return size
+
+
+class ShiftedReader(TimedFaultReader):
+    """Shift the labels by one while it is timed; the pixels are right."""
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        super().plan(batches)
+        right = np.load(self.store / "labels.npy")
+        self.labels = np.roll(right, 1) if self.timed else right
+
+
+class NeighbourReader(TimedFaultReader):
+    """Serve the right pixels of the wrong samples while it is timed: each one's neighbour."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        return super().fetch_into((indices + self.timed) % len(self.labels), out)
+
+
+class SwappingReader(TimedFaultReader):
+    """Swap the first two rows of each batch while it is timed."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        size = super().fetch_into(indices, out)
+        if self.timed and len(indices) > 1:
+            out[[0, 1]] = out[[1, 0]]
+        return size
+
+
+class MutatingReader(FlatReader):
+    """Serve sample 0 throughout, and change the indices that it was given so that they agree."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        indices[:] = 0
+        return super().fetch_into(indices, out)
+
+
 class PlantedFormat(Format):
     """Raw pixels in one flat file; each reader but `flat` has one fault."""
 
@@ -126,6 +214,14 @@ class PlantedFormat(Format):
             "killed": KilledReader,
             "broken": BrokenReader,
             "patient": PatientReader,
+            "uncopied": UncopiedReader,
+            "constant": ConstantReader,
+            "yesterday": YesterdayReader,
+            "cold": ColdReader,
+            "shifted": ShiftedReader,
+            "neighbour": NeighbourReader,
+            "swapping": SwappingReader,
+            "mutating": MutatingReader,
         }
         return {name: ReaderInfo(reader=kind, summary=str(kind.__doc__)) for name, kind in kinds.items()}
 

@@ -241,6 +241,7 @@ def steps_table(record: Record, *, wait_ns: Any = None) -> pd.DataFrame:
             "data_wait_ns": wait,
             "h2d_ns": np.full(steps, each["h2d"]),
             "compute_ns": np.full(steps, each["compute"]),
+            "paused_ns": np.zeros(steps, np.int64),
             "worker": np.full(steps, -1, np.int64),
             "fetch_start_ns": start,
             "fetch_ns": np.full(steps, each["fetch"]),

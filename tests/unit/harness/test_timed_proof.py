@@ -1,0 +1,296 @@
+"""What was timed is what is proven: faults that only the timed pass has fail the cell, with every loader."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness_tools import Bench, cell_records, only_record, scenario, steps_of
+
+from storebench.formats.base import Indices
+from storebench.loading import kept as kept_module
+from storebench.loading import loader as loader_module
+from storebench.loading.batch import Batch, BatchRequest, EpochPlan
+from storebench.loading.kept import SampleKeeper
+from storebench.loading.loader import ProcessLoader
+from storebench.loading.producer import Producer
+from storebench.results import Cell, Coverage, Record, Status
+
+SAMPLES, BATCH = 50, 8
+"""Fewer samples than are kept of an epoch, so that all of them are: what a fault hits is found for certain."""
+
+LOADERS = [("processes", 0), ("processes", 2), ("threads", 2), ("ring", 1)]
+
+
+def small_cell(backend: str, **matrix: Any) -> Cell:
+    small = {"dataset": "mnist", "synthetic": True, "limit": SAMPLES, "batch_size": BATCH, "model": "tiny"}
+    [cell] = scenario(**(small | {"backends": [backend]} | matrix)).cells()
+    return cell
+
+
+def coverage_of(record: Record) -> Coverage:
+    assert record.coverage is not None
+    return record.coverage
+
+
+@pytest.fixture
+def produce(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Batch]], None]:
+    """Plant a producer; workers are forked, so they have it as well."""
+    right = Producer.produce
+
+    def plant(wrong: Callable[..., Batch]) -> None:
+        monkeypatch.setattr(Producer, "produce", lambda self, request: wrong(right, self, request))
+
+    return plant
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+@pytest.mark.parametrize("cache", ["cold", "any"])
+def test_a_right_reader_passes_and_its_timed_samples_were_compared(
+    cache: str, loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell("planted", loader=loader, workers=workers, cache=cache)
+    record = only_record(cell, bench.stores, run_folder)
+    assert (record.status, record.failure) == (Status.OK, None)
+    assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 0)
+    assert 0 < coverage_of(record).proof_s < record.timed_s
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ("uncopied", SAMPLES // 2),  # memory that a test before has given back may hold right samples
+        ("constant", SAMPLES - 1),
+        ("yesterday", SAMPLES - 8),
+        ("cold", SAMPLES),
+        ("shifted", 1),
+        ("neighbour", SAMPLES),
+        ("swapping", 2 * 7),
+    ],
+)
+def test_a_fault_of_the_timed_pass_fails_the_cell_although_the_replay_is_right(
+    fault: str, wrong: int, loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell(f"planted:{fault}", loader=loader, workers=workers)
+    record = only_record(cell, bench.stores, run_folder)
+    served = coverage_of(record)
+    assert (served.missing, served.duplicates, served.pixels_wrong) == (0, 0, 0)
+    assert wrong <= served.timed_wrong <= served.timed_checked == SAMPLES
+    assert record.status is Status.FAILED
+    assert record.failure is not None
+    assert (
+        f"of 50 kept from the timed batches {served.timed_wrong} wrong, the first sample " in record.failure
+    )
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+def test_indices_come_from_the_producer_that_read_them(
+    loader: str, workers: int, produce: Any, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    def serve_sample_0(right: Any, producer: Producer, request: BatchRequest) -> Batch:
+        zero = np.zeros_like(request.indices)
+        batch: Batch = right(
+            producer,
+            BatchRequest(
+                epoch=request.epoch, step=request.step, indices=zero, check=request.check, plan=request.plan
+            ),
+        )
+        return batch
+
+    produce(serve_sample_0)
+    cell = small_cell("planted", loader=loader, workers=workers)
+    record = only_record(cell, bench.stores, run_folder)
+    assert record.status is Status.FAILED
+    assert record.failure is not None
+    assert "49 missing, 49 served twice" in record.failure
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+def test_a_producer_that_serves_one_sample_and_says_another_is_found(
+    loader: str, workers: int, produce: Any, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    def lie(right: Any, producer: Producer, request: BatchRequest) -> Batch:
+        batch: Batch = right(producer, request)
+        if not request.check:
+            batch.pixels[:] = batch.pixels[:1].clone()
+        return batch
+
+    produce(lie)
+    cell = small_cell("planted", loader=loader, workers=workers)
+    record = only_record(cell, bench.stores, run_folder)
+    served = coverage_of(record)
+    assert (served.missing, served.pixels_wrong, served.timed_wrong) == (0, 0, SAMPLES - 7)
+    assert record.status is Status.FAILED
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+def test_a_reader_that_changes_the_indices_it_was_given_is_found(
+    loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell("planted:mutating", loader=loader, workers=workers)
+    record = only_record(cell, bench.stores, run_folder)
+    assert coverage_of(record).missing == SAMPLES - 1
+    assert record.status is Status.FAILED
+
+
+class YesterdaysLoader(ProcessLoader):
+    """Serve each batch with the pixels of the batch before; the replay is right."""
+
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        before = None
+        for batch in super().epoch(plan):
+            now = batch.pixels.clone()
+            if before is not None and not plan.check:
+                batch.pixels = before[: len(now)]
+            before = now
+            yield batch
+
+
+def test_a_loader_that_serves_yesterdays_buffer_is_found(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_module, "planted", YesterdaysLoader, raising=False)
+    monkeypatch.setitem(loader_module.LOADERS, "processes", "storebench.loading.loader:planted")
+    record = only_record(small_cell("lmdb"), bench.stores, run_folder)
+    assert record.status is Status.FAILED
+    assert (coverage_of(record).pixels_wrong, coverage_of(record).timed_wrong) == (0, SAMPLES - BATCH)
+
+
+class ShortLoader(ProcessLoader):
+    """Serve batches without their last row of pixels."""
+
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        for batch in super().epoch(plan):
+            batch.pixels = batch.pixels[:-1]
+            yield batch
+
+
+def test_rows_that_a_batch_does_not_have_are_wrong(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_module, "planted", ShortLoader, raising=False)
+    monkeypatch.setitem(loader_module.LOADERS, "processes", "storebench.loading.loader:planted")
+    record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
+    assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 7)
+    assert record.status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "backend", ["png", "jpeg", "lmdb?readahead=off", "lmdb:direct", "memory:native", "leveldb"]
+)
+def test_cropped_mirrored_and_decoded_samples_are_proven(
+    backend: str, bench: Bench, run_folder: Path
+) -> None:
+    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
+    cell = small_cell(backend, compute="none", batch_size=4, **matrix)
+    record = only_record(cell, bench.stores, run_folder)
+    assert (record.status, record.failure) == (Status.OK, None)
+    assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (12, 0)
+
+
+def test_every_epoch_is_proven_with_its_own_augmentation(bench: Bench, run_folder: Path) -> None:
+    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
+    cell = small_cell("hdf5", compute="none", batch_size=4, epochs=2, **matrix)
+    records = cell_records(cell, bench.stores, run_folder)
+    assert [record.status for record in records] == [Status.OK] * 2
+    assert [coverage_of(record).timed_checked for record in records] == [12, 12]
+
+
+def test_without_the_replay_the_timed_samples_are_compared_all_the_same(
+    plugged: None, bench: Bench, tmp_path: Path
+) -> None:
+    path = tmp_path / "unchecked.toml"
+    path.write_text(
+        'name = "unchecked"\nquestion = "?"\ncheck_pixels = false\ntest_limit = 0\nreplicates = 1\n[[matrix]]\n'
+        'dataset = "mnist"\nsynthetic = true\nlimit = 50\nbatch_size = 8\nmodel = "tiny"\n'
+        'backends = ["planted:constant"]\n'
+    )
+    done = bench.cli("bench", path, "--stores", bench.stores, "--out", tmp_path / "run", "--json")
+    assert done.returncode == 5, done.stderr
+    [record] = json.loads(done.stdout)
+    assert (record["coverage"]["pixels_checked"], record["coverage"]["timed_wrong"]) == (0, SAMPLES - 1)
+
+
+def test_a_cold_reader_that_copies_nothing_fails_on_the_command_line(bench: Bench, tmp_path: Path) -> None:
+    done, records = bench.run(
+        *("planted:uncopied", "--dataset", "mnist", "--synthetic", "--limit", "200", "--compute", "none"),
+        *("--cache", "cold", "--workers", "1", "--loader", "ring"),
+        out=tmp_path / "run",
+    )
+    assert done.returncode == 5, done.stderr
+    [record] = records
+    assert record["status"] == "failed"
+    assert (
+        record["coverage"]["timed_wrong"] == record["coverage"]["timed_checked"] == kept_module.KEPT_SAMPLES
+    )
+    assert "of 128 kept from the timed batches 128 wrong, the first sample " in done.stderr
+
+
+def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = SampleKeeper.copy
+
+    def slow_copy(keeper: SampleKeeper, batch: Batch, rows: Sequence[int]) -> None:
+        time.sleep(0.1)
+        right(keeper, batch, rows)
+
+    monkeypatch.setattr(SampleKeeper, "copy", slow_copy)
+    record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
+    steps = steps_of(record, run_folder)
+    assert (steps["paused_ns"] >= 100_000_000).all()
+    assert coverage_of(record).proof_s == pytest.approx(steps["paused_ns"].sum() / 1e9)
+    assert coverage_of(record).proof_s >= 0.7
+    # Seven batches of eight small images: far less than one of the seven pauses.
+    for name in ("timed_s", "epoch_s", "data_wait_s", "compute_s", "overhead_s", "handover_s"):
+        assert 0 <= getattr(record, name) < 0.1, name
+    parts = record.data_wait_s + record.h2d_s + record.compute_s + record.overhead_s
+    assert parts == pytest.approx(record.timed_s, rel=1e-9)
+
+
+def test_a_pause_does_not_make_the_only_thread_go_on(
+    bench: Bench, run_folder: Path, monkeypatch: Any
+) -> None:
+    right = SampleKeeper.copy
+
+    def slow_copy(keeper: SampleKeeper, batch: Batch, rows: Sequence[int]) -> None:
+        time.sleep(0.005)
+        right(keeper, batch, rows)
+
+    monkeypatch.setattr(SampleKeeper, "copy", slow_copy)
+    cell = small_cell("lmdb", compute="none", loader="threads", workers=1, limit=400, batch_size=1)
+    record = only_record(cell, bench.stores, run_folder)
+    made_by_loop = int(record.reader_notes["made_by_loop"].split()[0])
+    assert (
+        made_by_loop > 400
+    )  # of 800 in the epoch and its replay; a pause that counted would take most of them back
+
+
+def indices(*numbers: int) -> Indices:
+    return np.array(numbers, dtype=np.int64)
+
+
+def kept_steps(sizes: Sequence[int], first_step: int = 0) -> list[int]:
+    """Return how many samples are kept of each step."""
+    keeper = SampleKeeper(sizes, (1, 1, 1), first_step=first_step)
+    return [len(keeper._rows.get(step, [])) for step in range(len(sizes))]
+
+
+def test_a_sample_of_an_epoch_is_bounded_drawn_anew_and_leaves_out_the_warm_up() -> None:
+    first, second = (kept_steps([64] * 100, first_step=10) for _ in range(2))
+    assert sum(first) == sum(second) == kept_module.KEPT_SAMPLES
+    assert first[:10] == [0] * 10
+    assert first != second
+    assert kept_steps([3, 2], first_step=1) == [0, 2]
+    assert kept_steps([3, 2], first_step=9) == [0, 0]
+
+
+def test_large_images_are_kept_in_bounded_memory() -> None:
+    side = 4096
+    keeper = SampleKeeper([8] * 4, (side, side, 1))
+    assert keeper.kept.pixels.nbytes == 0
+    assert keeper._pixels.nbytes == kept_module.KEPT_BYTES == 4 * side * side
