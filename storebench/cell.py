@@ -37,9 +37,10 @@ from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
 from storebench.measure import epoch_record
+from storebench.probes.below import below_cache, with_below
 from storebench.probes.code import package_folder
 from storebench.probes.counters import CounterProbe
-from storebench.probes.device_rate import device_rates
+from storebench.probes.device_rate import device_rates_once
 from storebench.probes.environment import environment
 from storebench.probes.gather import gather_rate
 from storebench.probes.page_cache import Residency, cache_facts, evict, resident, warm
@@ -64,8 +65,11 @@ from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import CpuStep, Step, make_step
 from storebench.training.trace import StepTable, step_table, write_steps
 
-DEVICE_S = 0.4
-"""How long each of the device's rates is measured, beside every cell that only loads."""
+DEVICE_S = 0.8
+"""How long each of the device's rates is measured, once per replicate for all cells that only load."""
+
+PROBES_FOLDER = "probes"
+"""Folder of a run in which its cells keep for each other what one of them measured."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -292,12 +296,26 @@ class CellRun:
             self.manifest.dataset.image_shape, self.cell.batch_size, count=self.manifest.count
         )
         payload = max(1, self.manifest.payload_bytes // max(1, self.manifest.count))
-        device = device_rates(self.files, payload, limit_s=DEVICE_S)
+        device = device_rates_once(
+            self.files,
+            payload,
+            kept=self.job.run / PROBES_FOLDER / "device.json",
+            replicate=self.job.replicate,
+            limit_s=DEVICE_S,
+            scratch=self.job.store.parent,
+        )
         return Ceilings(
             gather_samples_per_s=gather.samples_per_s,
+            copy_ceiling_samples_per_s=gather.copy_ceiling_samples_per_s,
+            copy_method=gather.copy_method,
             memory_bytes_per_s=gather.memory_bytes_per_s,
             **dataclasses.asdict(device),
         )
+
+    def _with_below(self, facts: CacheFacts) -> CacheFacts:
+        if self.cell.cache not in ("cold", "limited") or self.traits.ready_made:
+            return facts
+        return with_below(facts, below_cache(self.job.store, fallback=self.job.run / PROBES_FOLDER))
 
     def _record(self, epoch: _Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Record:
         name = f"steps/{self.cell.cell_id}-r{self.job.replicate}-e{epoch.number}.parquet"
@@ -320,7 +338,7 @@ class CellRun:
             test_accuracy=epoch.accuracy[0] if epoch.accuracy else None,
             test_samples=epoch.accuracy[1] if epoch.accuracy else 0,
             store=store_facts(self.manifest),
-            cache=epoch.cache,
+            cache=self._with_below(epoch.cache),
             counters=epoch.counters,
             ceilings=ceilings,
             reader_notes=notes,

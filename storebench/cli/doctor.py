@@ -25,7 +25,8 @@ def doctor(
 ) -> None:
     """Say what this machine can and cannot measure, and what to do about it.
 
-    Writes, reads and evicts a scratch file of 8 MiB in PATH. Changes no setting.
+    Writes, reads and evicts a scratch file of 8 MiB in PATH, and reads parts of files on the same device that were
+    not read since boot, once per boot. Changes no setting.
     """
     with exit_codes():
         from storebench.probes.checkup import checkup

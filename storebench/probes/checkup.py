@@ -11,11 +11,12 @@ from pathlib import Path
 
 from storebench.errors import UsageError, from_os_error
 from storebench.probes import machine, page_cache
+from storebench.probes.below import below_cache, below_sentence, with_below
 from storebench.probes.counters import CounterProbe
 from storebench.probes.device_rate import KEYS, device_rates
 from storebench.probes.environment import version_of
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
-from storebench.results import Counters
+from storebench.results import BelowCache, CacheFacts, CacheVerdict, Counters
 
 SCRATCH_BYTES = 8 << 20
 DEFAULT_READ_AHEAD_KB = 128
@@ -23,6 +24,14 @@ LITTLE_SPACE_BYTES = 20 << 30
 
 _OPTIONAL = {"h5py": "hdf5", "plyvel": "leveldb", "lmdb": "lmdb"}
 _GIB = 1 << 30
+_BELOW = "cache below this kernel"
+_COLD = CacheFacts(
+    requested="cold",
+    method="none",
+    resident_frac_before=None,
+    resident_frac_after=None,
+    verdict=CacheVerdict.UNVERIFIED,
+)
 
 
 class State(enum.StrEnum):
@@ -55,7 +64,8 @@ class Check:
 def checkup(folder: Path) -> list[Check]:
     """Try what storebench needs on `folder`'s filesystem and look at what disturbs a measurement.
 
-    Writes one scratch file of 8 MiB there, and removes it.
+    Writes one scratch file of 8 MiB there, and removes it. The first call of a boot
+    also reads some 15 MiB of other files on the same device (`storebench.probes.below`).
 
     Raises
     ------
@@ -71,6 +81,7 @@ def checkup(folder: Path) -> list[Check]:
         checks = [_counting(scratch), *_states(scratch, mount), *_counters(scratch), _direct(scratch)]
     return [
         *checks,
+        _below(folder),
         *_read_ahead(mount),
         _drop_caches(),
         _reclaim(),
@@ -149,7 +160,7 @@ def _counter(name: str, key: str, counters: Counters) -> Check:
 
 
 def _direct(scratch: Path) -> Check:
-    rates = device_rates([scratch], page_cache.PAGE_BYTES, limit_s=0.05)
+    rates = device_rates([scratch], page_cache.PAGE_BYTES, limit_s=0.03)
     if not rates.reasons:
         return Check(name="device ceilings", state=State.OK, found="O_DIRECT reads reach the device")
     return Check(
@@ -158,6 +169,21 @@ def _direct(scratch: Path) -> Check:
         found=rates.reasons.get(KEYS[0], next(iter(rates.reasons.values()))),
         advice="Cold figures will have no device ceiling beside them.",
     )
+
+
+def _below(folder: Path) -> Check:
+    """Say whether "cold" means the device here, or a cache below this kernel."""
+    found = below_cache(folder)
+    name = machine.hypervisor()
+    words = f"{below_sentence(with_below(_COLD, found))}; hypervisor: {name or 'no sign of one'}"
+    kept = "" if found.remembered else " The verdict could not be kept, so the next call measures again."
+    if found.verdict is BelowCache.NOT_SEEN:
+        return Check(name=_BELOW, state=State.OK, found=words, advice=kept.strip())
+    advice = (
+        "Cold figures of this machine may be those of that cache. Use stores that are larger than it, or leave "
+        "them unread for long before a cold run (docs/methodology.md)."
+    )
+    return Check(name=_BELOW, state=State.NOTE, found=words, advice=advice + kept)
 
 
 def _read_ahead(mount: Mount) -> Iterator[Check]:

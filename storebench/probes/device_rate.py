@@ -1,44 +1,69 @@
-"""How fast the device itself delivers a store's files: O_DIRECT reads, at random and in a row."""
+"""How fast the device delivers: O_DIRECT reads at random and in a row, at several depths, by the best means here.
+
+The rates belong to the device and not to a store, so they are measured over one
+large file: a store of many small files would show the cost of small extents
+instead. A reader that merges requests may exceed the rate of single requests; none can
+exceed the highest of all these rates, which is the ceiling.
+"""
 
 import contextlib
+import dataclasses
 import itertools
-import mmap
 import os
 import resource
-import threading
-import time
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from storebench.probes.machine import read_text
+from storebench.probes.direct_reads import (
+    ASYNCHRONOUS,
+    THREADS,
+    Delivered,
+    Request,
+    opened_direct,
+    own_device_bytes,
+    read_direct,
+)
+from storebench.probes.fio import fio_rate
+from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES
+from storebench.probes.remembered import recall, remember
 
 SEQUENTIAL_BYTES = 4 << 20
-IN_FLIGHT = 16
+DEPTHS = (1, 4, 16, 32)
+SEQUENTIAL_DEPTHS = (1, 4, 16)
 
-KEYS = (
-    "device_random_1_bytes_per_s",
-    "device_random_16_bytes_per_s",
-    "device_sequential_bytes_per_s",
-)
+LARGE_BYTES = 64 << 20
+"""A file from this size on stands for the device; of smaller ones their extents are measured."""
+SCRATCH_BYTES = 128 << 20
 
+SEQUENTIAL = "device_sequential_bytes_per_s"
+BEST = "device_best_bytes_per_s"
+KEYS = (*(f"device_random_{depth}_bytes_per_s" for depth in DEPTHS), SEQUENTIAL, BEST)
+
+_FIO_DEPTH = 16
+"""With fewer reads in flight every means reaches the same rate, and fio takes long to start."""
+_TRIAL_S = 0.1
 _MAX_REQUESTS = 100_000
 _MAX_FILES = 1000
-
-_Request = tuple[int, int]
-"""Open file and offset."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRates:
-    """Rates in bytes per second, named as in `storebench.results.Ceilings`; null with a reason by name."""
+    """Rates in bytes per second, named as in `storebench.results.Ceilings`; None with a reason by name."""
 
     device_random_1_bytes_per_s: float | None = None
+    device_random_4_bytes_per_s: float | None = None
     device_random_16_bytes_per_s: float | None = None
+    device_random_32_bytes_per_s: float | None = None
     device_sequential_bytes_per_s: float | None = None
+    device_best_bytes_per_s: float | None = None
+    device_method: str = ""
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -46,34 +71,184 @@ class _NoRateError(Exception):
     """The device cannot be asked; the text says why."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """What is read: open files, in words, and the path by which fio may open it (None: several files)."""
+
+    fds: list[int]
+    words: str
+    path: str | None
+
+
 def device_rates(
-    paths: Iterable[Path | str], request_bytes: int, *, limit_s: float = 1.0, seed: int = 0
+    paths: Iterable[Path | str],
+    request_bytes: int,
+    *,
+    limit_s: float = 0.8,
+    scratch: Path | None = None,
+    seed: int = 0,
 ) -> DeviceRates:
-    """Read the files past the page cache for up to `limit_s` each: random 1 and 16 at a time, and in a row.
+    """Measure the device that the files are on: `limit_s` seconds for each rate, and short trials before.
 
     What is in the page cache stays as it is, so this may run beside cold and warm
-    cells, though not at the same time. A small store is read more than once; of
-    very many files a random choice is read.
+    cells, though not at the same time.
 
     Parameters
     ----------
     request_bytes
         Payload of one sample; reads are rounded up to whole pages, as the device must.
+    scratch
+        Folder on the same device in which a nameless file of 128 MiB may be written where none of the files is
+        large. Without one the files themselves are read: a random choice of them, if they are very many.
     """
     rng = np.random.default_rng(seed)
-    rates: dict[str, float] = {}
-    reasons: dict[str, str] = {}
+    size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
     try:
-        with _opened(_choice([str(path) for path in paths], rng)) as fds:
-            for key, size, in_flight, requests in _plans(fds, request_bytes, rng):
-                try:
-                    rates[key] = _rate(requests, size, in_flight, limit_s)
-                except _NoRateError as error:
-                    reasons[key] = str(error)
+        with _target([str(path) for path in paths], scratch, rng) as target:
+            return _measured(target, size, limit_s, rng)
+    except _NoRateError as error:
+        why = str(error)
     except OSError as error:
         why = f"reads with O_DIRECT do not work here: {error.strerror}"
-        reasons = {key: why for key in KEYS if key not in rates}
-    return DeviceRates(**rates, reasons=reasons)
+    return DeviceRates(reasons=dict.fromkeys(KEYS, why))
+
+
+def device_rates_once(
+    paths: Sequence[Path | str],
+    request_bytes: int,
+    *,
+    kept: Path,
+    replicate: int,
+    limit_s: float = 0.8,
+    scratch: Path | None = None,
+) -> DeviceRates:
+    """Return the rates of `device_rates`, measured once per device, request size and replicate of a run.
+
+    Parameters
+    ----------
+    kept
+        File in which a run's cells keep them for each other.
+    """
+    device = mount_of(paths[0]).device if paths else None
+    name = f"device {device}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {replicate}"
+    known = recall(kept)
+    with contextlib.suppress(KeyError, TypeError):
+        return DeviceRates(**known[name])
+    rates = device_rates(paths, request_bytes, limit_s=limit_s, scratch=scratch)
+    remember(kept, known | {name: dataclasses.asdict(rates)})
+    return rates
+
+
+def _measured(target: _Target, size: int, limit_s: float, rng: np.random.Generator) -> DeviceRates:
+    at_random, in_a_row = _at_random(target.fds, size, rng), _in_a_row(target.fds)
+    if not at_random:
+        raise _NoRateError("the files are empty")
+    rates: dict[str, Any] = {}
+    methods: set[str] = set()
+    for key, depth in zip(KEYS, DEPTHS, strict=False):
+        rates[key], method = _rate(target, _Reads(at_random, size, (depth,)), limit_s)
+        methods.add(method)
+    rates[SEQUENTIAL], method = _rate(target, _Reads(in_a_row, SEQUENTIAL_BYTES, SEQUENTIAL_DEPTHS), limit_s)
+    rates[BEST] = max(rates.values())
+    words = f"{', '.join(sorted({*methods, method}))}; {target.words}"
+    return dataclasses.replace(DeviceRates(**rates), device_method=words)
+
+
+class _Reads(NamedTuple):
+    """Reads of one size, and how many of them may be in flight: the best of these depths counts."""
+
+    requests: Sequence[Request]
+    size: int
+    depths: Sequence[int]
+
+
+def _rate(target: _Target, reads: _Reads, limit_s: float) -> tuple[float, str]:
+    """Return the rate by the means and at the depth that won a short trial, or by fio, and the name of the means.
+
+    The trial is not the result: a disk whose rate is limited gives more at first.
+    """
+    ways = [
+        (depth, method)
+        for depth in reads.depths
+        for method in ((ASYNCHRONOUS, THREADS) if depth > 1 else ("",))
+    ]
+    if len(ways) > 1:
+        trials = [_read(reads, *way, min(_TRIAL_S, limit_s / 2)).bytes_per_s for way in ways]
+        ways = [ways[trials.index(max(trials))]]
+    ((depth, method),) = ways
+    found = _read(reads, depth, method, limit_s)
+    if target.path is not None and depth >= _FIO_DEPTH:
+        at_random = reads.size != SEQUENTIAL_BYTES
+        rate = fio_rate(target.path, reads.size, depth, limit_s, at_random=at_random)
+        if rate and rate > found.bytes_per_s:
+            return rate, "fio"
+    return found.bytes_per_s, found.method
+
+
+def _read(reads: _Reads, depth: int, method: str, limit_s: float) -> Delivered:
+    before = own_device_bytes()
+    found = read_direct(reads.requests, reads.size, depth, limit_s, method=method)
+    _check_served(found, before)
+    return found
+
+
+def _check_served(found: Delivered, before: int | None) -> None:
+    # tmpfs, ZFS and others take O_DIRECT and serve from memory all the same.
+    after = own_device_bytes()
+    if before is not None and after is not None and after - before < found.bytes / 2:
+        raise _NoRateError("reads with O_DIRECT were not served by a block device")
+
+
+@contextlib.contextmanager
+def _target(files: Sequence[str], scratch: Path | None, rng: np.random.Generator) -> Iterator[_Target]:
+    sizes = [Path(path).stat().st_size for path in files]
+    large = max(sizes, default=0)
+    if large >= LARGE_BYTES:
+        path = files[sizes.index(large)]
+        with opened_direct([path]) as fds:
+            yield _Target(fds=fds, words=f"{Path(path).name} of the store, {large >> 20} MiB", path=path)
+        return
+    if scratch is not None:
+        with contextlib.ExitStack() as stack:
+            fd = _entered(stack, scratch)
+            if fd is not None:
+                words = f"a scratch file of {SCRATCH_BYTES >> 20} MiB"
+                yield _Target(fds=[fd], words=words, path=f"/proc/{os.getpid()}/fd/{fd}")
+                return
+    with opened_direct(_choice(files, rng)) as fds:
+        yield _Target(fds=fds, words=f"{len(fds)} of the store's files, none of them large", path=None)
+
+
+def _entered(stack: contextlib.ExitStack, folder: Path) -> int | None:
+    """Return the scratch file, opened past the page cache until the stack closes; None where there is no room for it."""
+    if mount_of(folder).fstype in IN_MEMORY:
+        raise _NoRateError("reads with O_DIRECT were not served by a block device")
+    if shutil.disk_usage(folder).free < 4 * SCRATCH_BYTES:
+        return None
+    try:
+        return stack.enter_context(_scratch(folder))
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[int]:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        _fill(file.fileno())
+        fd = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _fill(fd: int) -> None:
+    """Write bytes that no device can compress or find twice, and wait until they are stored."""
+    rng = np.random.default_rng()
+    for _ in range(SCRATCH_BYTES // SEQUENTIAL_BYTES):
+        os.write(fd, rng.bytes(SEQUENTIAL_BYTES))
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _choice(files: Sequence[str], rng: np.random.Generator) -> list[str]:
@@ -83,28 +258,7 @@ def _choice(files: Sequence[str], rng: np.random.Generator) -> list[str]:
     return [files[index] for index in np.sort(chosen).tolist()]
 
 
-@contextlib.contextmanager
-def _opened(files: Sequence[str]) -> Iterator[list[int]]:
-    fds: list[int] = []
-    try:
-        fds.extend(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC) for path in files)
-        yield fds
-    finally:
-        for fd in fds:
-            os.close(fd)
-
-
-def _plans(
-    fds: Sequence[int], request_bytes: int, rng: np.random.Generator
-) -> Iterator[tuple[str, int, int, list[_Request]]]:
-    """Yield what to measure: name, bytes of a read, reads in flight, requests."""
-    size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
-    yield KEYS[0], size, 1, _at_random(fds, size, rng)
-    yield KEYS[1], size, IN_FLIGHT, _at_random(fds, size, rng)
-    yield KEYS[2], SEQUENTIAL_BYTES, 1, list(itertools.islice(_in_a_row(fds), _MAX_REQUESTS))
-
-
-def _at_random(fds: Sequence[int], size: int, rng: np.random.Generator) -> list[_Request]:
+def _at_random(fds: Sequence[int], size: int, rng: np.random.Generator) -> list[Request]:
     """Return requests of `size` bytes, no two for the same place; a smaller file is one request."""
     sizes = np.array([os.fstat(fd).st_size for fd in fds], np.int64)
     counts = np.where(sizes > 0, np.maximum(1, sizes // size), 0)
@@ -116,52 +270,6 @@ def _at_random(fds: Sequence[int], size: int, rng: np.random.Generator) -> list[
     return [(fds[owner], offset) for owner, offset in zip(owners.tolist(), offsets.tolist(), strict=True)]
 
 
-def _in_a_row(fds: Sequence[int]) -> Iterator[_Request]:
-    for fd in fds:
-        yield from ((fd, offset) for offset in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
-
-
-def _rate(requests: Sequence[_Request], size: int, in_flight: int, limit_s: float) -> float:
-    if not requests:
-        raise _NoRateError("the files are empty")
-    before = _own_device_bytes()
-    done, took_s = _read_all(requests, size, in_flight, limit_s)
-    after = _own_device_bytes()
-    # tmpfs, ZFS and others take O_DIRECT and serve from memory all the same.
-    if before is not None and after is not None and after - before < done / 2:
-        raise _NoRateError("reads with O_DIRECT were not served by a block device")
-    return done / took_s
-
-
-def _own_device_bytes() -> int | None:
-    for line in (read_text("/proc/self/io") or "").splitlines():
-        if line.startswith("read_bytes:"):
-            return int(line.split()[1])
-    return None
-
-
-def _read_all(requests: Sequence[_Request], size: int, in_flight: int, limit_s: float) -> tuple[int, float]:
-    """Return bytes read by `in_flight` threads until the time is up, and the seconds that it took."""
-    totals = [0] * in_flight
-    errors: list[OSError] = []
-    started = time.perf_counter()
-
-    # The loop body is as bare as can be: beside it the interpreter lets one thread run at a time.
-    def reader(number: int) -> None:
-        with mmap.mmap(-1, size) as buffer:  # O_DIRECT wants aligned memory
-            try:
-                for fd, offset in itertools.cycle(requests[number::in_flight] or requests):
-                    totals[number] += os.preadv(fd, [buffer], offset)
-                    if time.perf_counter() - started >= limit_s:
-                        return
-            except OSError as error:
-                errors.append(error)
-
-    threads = [threading.Thread(target=reader, args=(number,)) for number in range(in_flight)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return sum(totals), time.perf_counter() - started
+def _in_a_row(fds: Sequence[int]) -> list[Request]:
+    every = ((fd, at) for fd in fds for at in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
+    return list(itertools.islice(every, _MAX_REQUESTS))

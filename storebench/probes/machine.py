@@ -9,6 +9,9 @@ from storebench.probes.mounts import Mount
 
 _SYS_BLOCK = Path("/sys/dev/block")
 _QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
+_VIRTUAL = re.compile(
+    "QEMU|KVM|VMware|VirtualBox|Xen|Virtual|Amazon EC2|Google Compute|Firecracker", re.IGNORECASE
+)
 _NO_LIMIT_BYTES = 1 << 60
 
 
@@ -37,6 +40,16 @@ def virtual_machine() -> bool | None:
     """Return whether the CPU says that a hypervisor is below; null where it has no such flag to show."""
     flags = re.search(r"^flags\s*:(.*)$", read_text("/proc/cpuinfo") or "", re.MULTILINE)
     return "hypervisor" in flags.group(1).split() if flags else None
+
+
+def hypervisor() -> str | None:
+    """Return the hypervisor below, by the name that the machine gives; None where there is no sign of one."""
+    names = {read_text(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")}
+    known = next((name for name in sorted(filter(None, names)) if _VIRTUAL.search(name)), None)
+    kind = read_text("/sys/hypervisor/type")
+    if known or kind:
+        return known or kind
+    return "one that does not name itself" if virtual_machine() else None
 
 
 def memory_bytes(name: str) -> int | None:

@@ -27,6 +27,7 @@ A run's folder is written once and never changed:
 | `records.jsonl` | one record a line, appended and synced one at a time; a half-written last line is what a killed run leaves, and is dropped |
 | `steps/*.parquet` | a row for each step of a record |
 | `logs/` | what a failed cell printed |
+| `probes/` | what one cell measured for others of the same run: the device's rates |
 
 This is schema version {SCHEMA_VERSION}. Units stand in names: `_ns`, `_s`, `_bytes`, `_per_s`, `_frac` (a share from 0 to 1).
 `null` means that something was not measured, never that it was zero.
