@@ -247,6 +247,59 @@ def compare(
     )
 
 
+def compare_family(
+    pairs: Sequence[tuple[Values, Values]],
+    *,
+    size: int | None = None,
+    better: Better = Better.HIGHER,
+    practical_frac: float = PRACTICAL_FRAC,
+    alpha: float = ALPHA,
+) -> list[Comparison]:
+    """Compare (baseline, contender) pairs, paired by round, with intervals that hold all at once.
+
+    Each interval has the level ``1 - alpha / size`` (Bonferroni), so with probability
+    ``1 - alpha`` every one of them holds the true ratio, and whatever is read from them is true.
+    A verdict and its interval are one statement: "faster" and "slower" leave out 1.
+
+    Parameters
+    ----------
+    size
+        Comparisons in the family, where these pairs are only a part of it; None counts the pairs.
+    """
+    count = max(1, len(pairs) if size is None else size)
+    found = []
+    for baseline, contender in pairs:
+        one = compare(baseline, contender, better=better, practical_frac=practical_frac, alpha=alpha / count)
+        if one.p_value is not None:
+            one = dataclasses.replace(one, p_adjusted=min(1.0, one.p_value * count))
+        found.append(_judged(dataclasses.replace(one, alpha=alpha)))
+    return found
+
+
+FIRST_LOOK_FRAC = 0.8
+"""Share of the permitted error that the first look at a run may spend; the rest is kept for later looks."""
+
+
+def look_alpha(looks: int, alpha: float = ALPHA) -> float:
+    """Return the error that the `looks`-th look at a run may spend.
+
+    Rounds that are added after looking give chance another try. The first look spends
+    `FIRST_LOOK_FRAC` of `alpha`, each later one half of what is left, so all looks together stay below `alpha`.
+    """
+    if looks <= 1:
+        return alpha * FIRST_LOOK_FRAC
+    return alpha * (1 - FIRST_LOOK_FRAC) / float(2 ** (looks - 1))
+
+
+def mean_interval(values: Values, alpha: float = ALPHA) -> Interval | None:
+    """Return Student's interval of the mean, for values that may be zero or negative; None below two."""
+    array = np.asarray(values, np.float64)
+    if len(array) < 2:
+        return None
+    centre, half, _ = _student(array, alpha)
+    return Interval(low=centre - half, high=centre + half)
+
+
 def _check(first: _Floats, second: _Floats, better: Better, *, paired: bool) -> None:
     if better is Better.NEITHER:
         raise ValueError("a metric without a better direction cannot be faster or slower")
@@ -254,6 +307,11 @@ def _check(first: _Floats, second: _Floats, better: Better, *, paired: bool) -> 
         raise ValueError("each side needs at least one replicate")
     if paired and len(first) != len(second):
         raise ValueError(f"paired sides of {len(first)} and {len(second)} replicates")
+
+
+def within(low: float, high: float, practical_frac: float = PRACTICAL_FRAC) -> bool:
+    """Return whether an interval of a ratio lies within `practical_frac` of 1: what is in it makes no difference."""
+    return low >= 1 / (1 + practical_frac) and high <= 1 + practical_frac
 
 
 def _positive(values: _Floats) -> bool:
@@ -265,7 +323,10 @@ def _judged(comparison: Comparison) -> Comparison:
     ratio, low, high = comparison.ratio, comparison.low, comparison.high
     if ratio is None or low is None or high is None or comparison.p_adjusted is None:
         return comparison
-    narrow = low >= 1 / (1 + comparison.practical_frac) and high <= 1 + comparison.practical_frac
+    if comparison.rounds < MIN_ROUNDS:
+        reason = f"{comparison.rounds} rounds decide nothing, {MIN_ROUNDS} are needed"
+        return dataclasses.replace(comparison, reason=reason)
+    narrow = within(low, high, comparison.practical_frac)
     if comparison.p_adjusted < comparison.alpha:
         verdict = Verdict.FASTER if (ratio > 1) == (comparison.better is Better.HIGHER) else Verdict.SLOWER
     else:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from storebench import stats
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.records import RECORDS_NAME, read_records
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.decisions import looks
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, to_frame
 from storebench.report.intervals import Ratio, ratios
 
@@ -142,10 +144,10 @@ def compare(
     -------
     pandas.DataFrame
         One row a pair: the cell's columns, ``baseline``, ``ratio`` (contender over
-        baseline, paired by round), ``ratio_lo`` and ``ratio_hi`` (its 95% interval;
-        null with fewer than two rounds), ``rounds``, and ``verdict``: "faster"
-        (the metric is larger), "slower", "no detectable difference" or
-        "inconclusive", corrected for the number of pairs.
+        baseline, paired by round), ``ratio_lo`` and ``ratio_hi`` (its interval; with probability 95% all
+        intervals of the table hold at once; null with fewer than two rounds), ``rounds``, and ``verdict``:
+        "faster" (the metric is larger), "slower", "no detectable difference" or "inconclusive". As in a report,
+        fewer than 3 rounds decide nothing.
 
     Raises
     ------
@@ -166,7 +168,8 @@ def compare(
         raise UsageError(f"the baseline {by}={baseline!r} does not occur in these results")
     pairs = [(cell, bases.get(_key(cell, fixed))) for cell in cells]
     sides = [(cell, base) for cell, base in pairs if base is not None and base is not cell]
-    found = ratios([(cell.values(metric), base.values(metric)) for cell, base in sides])
+    alpha = stats.look_alpha(looks(cells))
+    found = ratios([(cell.values(metric), base.values(metric)) for cell, base in sides], alpha=alpha)
     return pd.DataFrame(
         [_pair(cell, baseline, one) for (cell, _), one in zip(sides, found, strict=True) if one is not None]
     )

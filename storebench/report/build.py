@@ -8,9 +8,10 @@ from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
 from storebench.report.analysis import Paths
 from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, by_dataset, panels, summarise
+from storebench.report.decisions import Decisions, decide
 from storebench.report.findings import Finding
 from storebench.report.frame import to_frame
-from storebench.report.headline import headline, main_panel
+from storebench.report.headline import headline
 from storebench.report.labels import (
     backend_label,
     caveats,
@@ -19,6 +20,7 @@ from storebench.report.labels import (
     number,
     setting_label,
 )
+from storebench.report.main_panel import main_panel
 from storebench.report.page import Content, Section, html, markdown
 from storebench.report.paper import factor_lines, then_and_now
 from storebench.report.plots.style import save
@@ -93,7 +95,8 @@ def gather(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Cont
     invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
     cells = summarise(to_frame(records), invalid)
     sound = [cell for cell in cells if not cell.invalid] or cells
-    answer = headline(sound)
+    decisions = decide(sound)
+    answer = headline(sound, decisions)
     lead = answer.panel.first if answer.panel else None
     groups = sorted(by_dataset(cells).values(), key=lambda group: _weight(group, lead))
     slugs = _unique([dataset_slug(group[0].cell) for group in groups])
@@ -101,9 +104,10 @@ def gather(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Cont
     return Content(
         headline=answer,
         sections=tuple(
-            _section(group, slug, many=len(places) > 1) for group, slug in zip(groups, slugs, strict=True)
+            _section(group, slug, decisions, many=len(places) > 1)
+            for group, slug in zip(groups, slugs, strict=True)
         ),
-        claims=tuple(then_and_now(sound)),
+        claims=tuple(then_and_now(sound, decisions)),
         factors=tuple(_factor_texts(sound)),
         cells=tuple(cells),
         environments=tuple(places.values()),
@@ -130,9 +134,9 @@ def _factor_texts(cells: Sequence[CellSummary]) -> list[str]:
     ]
 
 
-def _section(cells: Sequence[CellSummary], slug: str, *, many: bool) -> Section:
+def _section(cells: Sequence[CellSummary], slug: str, decisions: Decisions, *, many: bool) -> Section:
     first = cells[0]
-    verdicts = judge_all(cells)
+    verdicts = judge_all(cells, decisions)
     main = main_panel(panels(cells))
     shown = (*main.cells, *((main.null,) if main.null else ())) if main else ()
     judged = [cell for cell in shown if cell.key in verdicts]
@@ -142,9 +146,9 @@ def _section(cells: Sequence[CellSummary], slug: str, *, many: bool) -> Section:
         slug=slug,
         environment_key=first.environment_key,
         caveats=tuple(caveats(cells)),
-        tables=tuple(dataset_tables(cells)),
-        plots=tuple(plots(cells, slug)),
-        advice=tuple(recommend(cells)),
+        tables=tuple(dataset_tables(cells, decisions)),
+        plots=tuple(plots(cells, slug, decisions)),
+        advice=tuple(recommend(cells, decisions)),
         verdicts=tuple((backend_label(c.backend), setting_label(c.cell), verdicts[c.key]) for c in judged),
         ceilings=tuple((name, number(rate)) for name, rate in ceilings(shown).items() if rate),
     )

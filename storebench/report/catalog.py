@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 
 from storebench.report.analysis import load_steps
 from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.decisions import Decisions, decide
 from storebench.report.factors import BreakEven, break_even
 from storebench.report.frame import CELL_COLUMNS
-from storebench.report.headline import headline, main_panel
+from storebench.report.headline import headline
 from storebench.report.labels import (
     backend_label,
     caveats,
@@ -26,6 +27,7 @@ from storebench.report.labels import (
     with_interval,
 )
 from storebench.report.ladder import by_state, ladders
+from storebench.report.main_panel import main_panel
 from storebench.report.plots.costs import codec_answer, plot_break_even, plot_container_codec
 from storebench.report.plots.curves import (
     COLD_QUESTION,
@@ -77,26 +79,27 @@ class Plot:
         return svg_bytes(self.ax)
 
 
-def plots(cells: Sequence[CellSummary], slug: str) -> list[Plot]:
+def plots(cells: Sequence[CellSummary], slug: str, decisions: Decisions | None = None) -> list[Plot]:
     """Return every plot that the cells of one dataset can make, the most telling one first."""
     found = panels(cells)
     panel = main_panel(found)
     curves = [*_curves(found, cells)]
-    drawn = curves if panel is None else [*_of_cells(panel, cells), *curves, *_of_steps(panel)]
+    made = decide(cells) if decisions is None else decisions
+    drawn = curves if panel is None else [*_of_cells(panel, cells, made), *curves, *_of_steps(panel)]
     return [
         Plot(name=f"{name}-{slug}", question=question, answer=answer, ax=ax)
         for name, question, answer, ax in drawn
     ]
 
 
-def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[Drawn]:
+def _of_cells(panel: Panel, cells: Sequence[CellSummary], decisions: Decisions) -> Iterator[Drawn]:
     all_main = [*panel.measured, *_null(panel)]
     all_states = [*_alike(panel, cells, "cache"), *_null(panel)]
     main, states = _limited(all_main), _limited(all_states)
     yield (
         "throughput",
         "How many images a second reach the network?",
-        _told(headline(panel.cells).answer, all_main),
+        _told(headline(panel.cells, decisions).answer, all_main),
         plot_throughput(main),
     )
     question = "Where does a step's time go?"
@@ -119,7 +122,7 @@ def _of_cells(panel: Panel, cells: Sequence[CellSummary]) -> Iterator[Drawn]:
     if len({cell.fact("bytes_on_disk") for cell in panel.measured} - {None}) > 1:
         answer = _told(_size_answer(panel.measured), all_main)
         yield "size", "What does speed cost in space?", answer, plot_size(main)
-    if paying := break_even(panel):
+    if paying := break_even(panel, decisions):
         question = "After how many epochs does converting PNG files pay?"
         yield "break-even", question, _told(_paying_answer(paying), all_main), plot_break_even(main)
 
@@ -256,10 +259,10 @@ def _size_answer(cells: Sequence[CellSummary]) -> str:
 def _paying_answer(found: Sequence[BreakEven]) -> str:
     paid = [(one.epochs, one.cell.backend) for one in found if one.epochs is not None]
     if not paid:
-        return "No store is proven to save time over PNG files, so no conversion pays."
+        return "No store is proven to save time over PNG files, so no conversion is shown to pay."
     epochs, backend = min(paid, key=lambda pair: pair[0].mid)
     doubt = ", in one round and without an interval" if epochs.n < 2 else ""
-    return f"{backend_label(backend)} has won back its build time first, after {with_interval(epochs)} epochs{doubt}."
+    return f"{backend_label(backend)} has won back the time of its conversion first, after {with_interval(epochs)} epochs{doubt}."
 
 
 def _tail_answer(panel: Panel) -> str:

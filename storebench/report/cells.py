@@ -25,6 +25,9 @@ WHOLE_COLD = "cold start, whole epoch"
 
 WHOLE_LIMITED = "limited memory, not shown to be steady"
 
+MEMORY_FORMAT = "memory"
+"""Backends that hold their samples in memory: a yardstick, and no way to store them."""
+
 DATASET_COLUMNS = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
 SETTING_COLUMNS = tuple(
     name for name in CELL_COLUMNS if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS
@@ -113,6 +116,11 @@ class CellSummary:
         found = [(row, states.figure(row, metric, portion=self._bounded(row))) for row in rows]
         return [(row, value) for row, value in found if value is not None]
 
+    @property
+    def steps(self) -> int:
+        """The fewest steps that its figures rest on in any record; 0 where nothing was measured."""
+        return int(min((count for _, count in self._figures("timed_steps")), default=0))
+
     def values(self, metric: str) -> dict[Round, float]:
         """Return a metric for each replicate in which it was measured, the median over its epochs.
 
@@ -154,6 +162,12 @@ class CellSummary:
             for row, value in self._figures(metric)
             if (count := states.figure(row, prefix + counter, portion=self._bounded(row)))
         )
+
+    def conversions(self, source: "CellSummary") -> list[float]:
+        """Return the seconds of every measured conversion of `source`'s store into this cell's, in the same runs."""
+        by_run = {row["run_id"]: row["conversions"] or {} for row in self.rows}
+        name = f"{source.cell.format}+{source.cell.codec}"
+        return [seconds for found in by_run.values() for seconds in found.get(name, ())]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -267,6 +281,19 @@ class Panel:
     def of(self, backend: str) -> CellSummary | None:
         """Return the measured cell of a backend."""
         return next((cell for cell in self.measured if cell.backend == backend), None)
+
+    @functools.cached_property
+    def stored(self) -> tuple[CellSummary, ...]:
+        """The measured cells that read a store; those that hold their samples in memory are left out."""
+        return tuple(cell for cell in self.measured if cell.cell.format != MEMORY_FORMAT)
+
+    @property
+    def base(self) -> CellSummary | None:
+        """The cell that others are held against: PNG files, else the first store in the paper's order.
+
+        It does not depend on what was measured, so holding others against it selects nothing.
+        """
+        return self.of("png") or next(iter(self.stored or self.measured), None)
 
     @functools.cached_property
     def fastest(self) -> CellSummary | None:

@@ -1,66 +1,63 @@
-"""Ratios taken apart: container, codec and cache; which part of a difference is whose; when a conversion pays."""
+"""Differences taken apart: what container and codec cost, whose part of a difference is whose, when a conversion pays."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel, ceiling_key, panels, time_ratio
-from storebench.report.intervals import Interval, Ratio, median_interval
+from storebench import stats
+from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.decisions import Decisions
+from storebench.report.intervals import Interval, Round, mean_interval
 
 PARTS = {"fetch_s": "fetching", "decode_s": "decoding", "prep_s": "preparing", "handover_s": "handing over"}
+_PRODUCING = ("fetch_s", "decode_s", "prep_s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factors:
-    """Time of files with an encoding codec over time of a container with raw pixels, as a product.
+class Square:
+    """Container and codec of encoded files against a raw container: four corners, all four sides, and the interaction.
 
-    ``ratio.mid == container * codec * cache`` exactly.
+    All figures are seconds per sample, differences taken round by round, so costs add: the codec's
+    cost in files plus the container's cost with raw pixels is the whole difference. Where the two
+    sides of a kind disagree, `interaction` says by how much, and there is no one cost of the codec.
+    The intervals of one square hold all at once.
 
     Attributes
     ----------
-    container_name, codec_name
-        What replaces the files, and what the files are encoded with.
-    cache_state
-        State in which `ratio` was measured.
-    ratio
-        The whole ratio.
-    container, codec
-        What keeping files instead of the container costs, and what the encoding costs; both warm
-        where there are warm cells, so that the device plays no part.
-    cache
-        What starting cold does to the ratio: the cold ratio over the warm one; 1 for a warm ratio.
-        Null where a cold ratio has no warm one beside it, and then container and codec hold it.
-    careless
-        The ratio that somebody gets who measures the files cold and the container warm; null without both.
+    slow, fast
+        Files with the codec, and the container with raw pixels.
+    whole
+        `slow` minus `fast`.
+    codec_in_files, codec_in_container
+        What encoding costs in files, and in the container; None where a corner was not measured.
+    container_encoded, container_raw
+        What files cost instead of the container, with encoded images, and with raw pixels.
+    interaction
+        `codec_in_files` minus `codec_in_container`; None without all four corners.
     """
 
-    container_name: str
-    codec_name: str
-    cache_state: str
-    ratio: Ratio
-    container: float
-    codec: float
-    cache: float | None
-    careless: Ratio | None
+    slow: CellSummary
+    fast: CellSummary
+    whole: Interval
+    codec_in_files: Interval | None
+    codec_in_container: Interval | None
+    container_encoded: Interval | None
+    container_raw: Interval | None
+    interaction: Interval | None
 
 
-def factorise(cells: Iterable[CellSummary]) -> list[Factors]:
-    """Take apart the ratio of encoded files to raw containers in every panel that holds the cells for it.
+_FIGURES = 6
+"""Intervals of a square; they share the permitted error."""
 
-    A step from encoded files to a raw container goes round a square: change the
-    codec and then the container, or the other way. Where both corners were
-    measured, each factor is the geometric mean of its two sides; with one
-    corner, the one path there is.
-    """
-    found = panels(cells)
-    warm = {ceiling_key(panel.first): panel for panel in found if panel.first.cell.cache == "warm"}
-    factors = []
-    for panel in found:
+
+def squares(cells: Iterable[CellSummary]) -> list[Square]:
+    """Return the square of encoded files and each raw container in every panel that holds at least three corners."""
+    found = []
+    for panel in panels(cells):
         for slow in _encoded_files(panel):
             for fast in _raw_containers(panel):
-                beside = warm.get(ceiling_key(panel.first)) if panel.first.cell.cache == "cold" else None
-                one = _factor(panel, beside, slow, fast)
-                factors += [one] if one else []
-    return factors
+                square = _square(panel, slow, fast)
+                found += [square] if square else []
+    return found
 
 
 def _encoded_files(panel: Panel) -> list[CellSummary]:
@@ -68,77 +65,104 @@ def _encoded_files(panel: Panel) -> list[CellSummary]:
 
 
 def _raw_containers(panel: Panel) -> list[CellSummary]:
-    return [
-        cell
-        for cell in panel.measured
-        if cell.cell.format not in ("files", "memory") and cell.cell.codec == "raw"
-    ]
+    return [cell for cell in panel.stored if cell.cell.format != "files" and cell.cell.codec == "raw"]
 
 
-def _factor(panel: Panel, warm: Panel | None, slow: CellSummary, fast: CellSummary) -> Factors | None:
-    ratio = time_ratio(slow, fast)
-    base = warm or panel
-    split = _split(base, slow, fast)
-    if ratio is None or split is None:
+def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None:
+    raw_files = _corner(panel, "files", "raw", "")
+    encoded = _corner(panel, fast.cell.format, slow.cell.codec, fast.cell.reader)
+    corners = [one for one in (slow, raw_files, encoded, fast) if one is not None]
+    shared = _shared([one.values("samples_per_s") for one in corners])
+    if len(corners) < 3 or not shared:
         return None
-    container, codec, whole = split
-    warm_fast = warm.of(fast.backend) if warm else None
-    return Factors(
-        container_name=fast.backend,
-        codec_name=slow.cell.codec,
-        cache_state=slow.cell.cache,
-        ratio=ratio,
-        container=container,
-        codec=codec,
-        cache=ratio.mid / whole if warm else (1.0 if slow.cell.cache == "warm" else None),
-        careless=time_ratio(slow, warm_fast) if warm_fast else None,
+    a, b, c, d = (_times(one, shared) for one in (slow, raw_files, encoded, fast))
+    both = a and b and c and d
+    return Square(
+        slow=slow,
+        fast=fast,
+        whole=_difference(a, d) or Interval(mid=0.0),
+        codec_in_files=_difference(a, b),
+        codec_in_container=_difference(c, d),
+        container_encoded=_difference(a, c),
+        container_raw=_difference(b, d),
+        interaction=_cost([w - x - y + z for w, x, y, z in zip(a, b, c, d, strict=True)]) if both else None,
     )
 
 
-def _split(panel: Panel, slow: CellSummary, fast: CellSummary) -> tuple[float, float, float] | None:
-    """Return (container, codec, whole) within one panel, or None where no corner was measured."""
-    start, end = panel.of(slow.backend), panel.of(fast.backend)
-    raw_files = _corner(panel, "files", "raw")
-    encoded = _corner(panel, fast.cell.format, slow.cell.codec)
-    if start is None or end is None or (whole := time_ratio(start, end)) is None:
-        return None
-    codecs, containers = [], []
-    if raw_files is not None:
-        codecs.append(time_ratio(start, raw_files))
-        containers.append(time_ratio(raw_files, end))
-    if encoded is not None:
-        codecs.append(time_ratio(encoded, end))
-        containers.append(time_ratio(start, encoded))
-    codec = [one.mid for one in codecs if one is not None]
-    container = [one.mid for one in containers if one is not None]
-    if not codec or len(codec) != len(container):
-        return None
-    return _geometric(container), _geometric(codec), whole.mid
+def _corner(panel: Panel, container: str, codec: str, reader: str) -> CellSummary | None:
+    """Return the cell of a container and codec, with the same reader where there are several."""
+    found = [one for one in panel.stored if (one.cell.format, one.cell.codec) == (container, codec)]
+    return next((one for one in found if one.cell.reader == reader), next(iter(found), None))
 
 
-def _corner(panel: Panel, container: str, codec: str) -> CellSummary | None:
-    return next((c for c in panel.measured if c.cell.format == container and c.cell.codec == codec), None)
+def _shared(values: Sequence[Mapping[Round, float]]) -> list[Round]:
+    return [key for key in values[0] if all(key in other for other in values)]
 
 
-def _geometric(values: Sequence[float]) -> float:
-    product = 1.0
-    for value in values:
-        product *= value
-    return float(product ** (1 / len(values)))
+def _times(cell: CellSummary | None, shared: Sequence[Round]) -> list[float]:
+    """Return seconds per sample in each shared round; empty without a cell."""
+    rates = {} if cell is None else cell.values("samples_per_s")
+    return [1 / rates[key] for key in shared] if rates else []
 
 
-def largest_part(slow: CellSummary, fast: CellSummary) -> tuple[str, float] | None:
-    """Return the part of feeding the loop that explains most of a difference, and its share of the difference.
+def _difference(dear: Sequence[float], cheap: Sequence[float]) -> Interval | None:
+    return _cost([x - y for x, y in zip(dear, cheap, strict=True)]) if dear and cheap else None
 
-    With no workers the share is of the difference in wall time; with workers,
-    of the difference in what the producers worked. None where `slow` is not slower.
+
+def _cost(differences: Sequence[float]) -> Interval:
+    return mean_interval(differences, stats.ALPHA / _FIGURES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The share of a difference that one part of the work explains.
+
+    Attributes
+    ----------
+    part
+        "decoding", ...
+    share
+        Signed: above 1 where another part gives some of it back, below 0 where this part does.
+        The mean over rounds, with an interval that holds together with those of the other parts.
     """
-    delta = {name: slow.per_sample(name) - fast.per_sample(name) for name in PARTS}
-    whole = slow.per_sample("timed_s") - fast.per_sample("timed_s")
+
+    part: str
+    share: Interval
+
+    @property
+    def proven(self) -> bool:
+        """Whether the interval leaves out 0."""
+        share = self.share
+        enough = share.n >= stats.MIN_ROUNDS and share.lo is not None and share.hi is not None
+        return enough and ((share.lo or 0.0) > 0 or (share.hi or 0.0) < 0)
+
+
+def shares(slow: CellSummary, fast: CellSummary) -> list[Share]:
+    """Return which share of the difference between two cells each part explains, the largest first.
+
+    Taken round by round. Without workers the shares are of the difference in wall time; with
+    workers, which overlap with the loop and with each other, of the difference in what the producers
+    worked. Call it for a proven difference only: shares of a difference around 0 mean nothing.
+    """
+    names = _PRODUCING if slow.cell.workers else tuple(PARTS)
+    delta = {name: _by_round(slow, fast, name) for name in names}
     if slow.cell.workers:
-        whole = sum(delta.values())
-    name = max(delta, key=lambda key: delta[key])
-    return (PARTS[name], delta[name] / whole) if whole > 0 and delta[name] > 0 else None
+        rounds = list(delta["fetch_s"])
+        whole = {key: sum(part.get(key, 0.0) for part in delta.values()) for key in rounds}
+    else:
+        whole = _by_round(slow, fast, "timed_s")
+    found = []
+    for name, differences in delta.items():
+        values = [differences[key] / whole[key] for key in whole if key in differences and whole[key]]
+        if values:
+            share = mean_interval(values, stats.ALPHA / len(names))
+            found.append(Share(part=PARTS[name], share=share))
+    return sorted(found, key=lambda one: -one.share.mid)
+
+
+def _by_round(slow: CellSummary, fast: CellSummary, name: str) -> dict[Round, float]:
+    first, second = (one.rounds_per_sample(name) for one in (slow, fast))
+    return {key: first[key] - second[key] for key in first if key in second}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,56 +171,71 @@ class BreakEven:
 
     Attributes
     ----------
-    build_s
-        Seconds that the conversion took.
+    convert_s
+        Seconds that the conversion took, of `baseline`'s store into `cell`'s, over its repetitions.
     saved_s
-        Seconds saved each epoch of the whole dataset.
+        Seconds saved in each epoch of the whole dataset.
     epochs
-        build_s / saved_s; null where no saving is proven.
+        convert_s / saved_s; None where no saving is proven.
     """
 
     cell: CellSummary
     baseline: CellSummary
-    build_s: float
+    convert_s: Interval
     saved_s: Interval
     epochs: Interval | None
 
 
-def break_even(panel: Panel, baseline: str = "png") -> list[BreakEven]:
-    """Return when each store of a panel has paid for itself, held against training from `baseline`."""
+def break_even(panel: Panel, decisions: Decisions, baseline: str = "png") -> list[BreakEven]:
+    """Return when each store of a panel has paid for its conversion, of those whose conversion was measured."""
     base = panel.of(baseline)
     if base is None:
         return []
     found = []
-    for cell in panel.measured:
-        build, count = cell.fact("build_s"), cell.fact("store_count")
-        if cell is base or not build or not count:
+    for cell in panel.stored:
+        seconds, count = cell.conversions(base), cell.fact("store_count")
+        saved = _saved(base, cell, int(count or 0)) if seconds and cell is not base else None
+        if saved is None:
             continue
-        saved = _saved(base, cell, int(count))
-        if saved is not None:
-            found.append(
-                BreakEven(
-                    cell=cell,
-                    baseline=base,
-                    build_s=float(build),
-                    saved_s=saved,
-                    epochs=_epochs(float(build), saved),
-                )
+        decision = decisions.between(cell, base)
+        converted = _duration(seconds)
+        pays = decision is not None and decision.faster
+        found.append(
+            BreakEven(
+                cell=cell,
+                baseline=base,
+                convert_s=converted,
+                saved_s=saved,
+                epochs=_epochs(converted, saved) if pays else None,
             )
+        )
     return found
+
+
+_BOTH = stats.ALPHA / 2
+"""The interval of the epochs rests on two others, which share the permitted error."""
+
+
+def _duration(seconds: Sequence[float]) -> Interval:
+    ends = stats.median_interval(seconds, _BOTH) if len(seconds) >= stats.MIN_ROUNDS else None
+    lo, hi = (ends.low, ends.high) if ends else (None, None)
+    return Interval(mid=stats.median(seconds), lo=lo, hi=hi, n=len(seconds))
 
 
 def _saved(base: CellSummary, cell: CellSummary, count: int) -> Interval | None:
     ours, theirs = cell.values("samples_per_s"), base.values("samples_per_s")
     shared = [key for key in ours if key in theirs]
-    if not shared:
+    if not shared or not count:
         return None
-    return median_interval([count / theirs[key] - count / ours[key] for key in shared])
+    return mean_interval([count / theirs[key] - count / ours[key] for key in shared], _BOTH)
 
 
-def _epochs(build_s: float, saved: Interval) -> Interval | None:
-    if saved.mid <= 0 or (saved.lo is not None and saved.lo <= 0):
+def _epochs(converted: Interval, saved: Interval) -> Interval | None:
+    if None in (converted.lo, converted.hi, saved.lo, saved.hi) or (saved.lo or 0.0) <= 0:
         return None
-    lo = build_s / saved.hi if saved.hi else None
-    hi = build_s / saved.lo if saved.lo else None
-    return Interval(mid=build_s / saved.mid, lo=lo, hi=hi, n=saved.n)
+    return Interval(
+        mid=converted.mid / saved.mid,
+        lo=(converted.lo or 0.0) / (saved.hi or 1.0),
+        hi=(converted.hi or 0.0) / (saved.lo or 1.0),
+        n=min(converted.n, saved.n),
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from storebench.conversions import read_conversions, seconds_by_source
 from storebench.records import run_looks
 from storebench.results import (
     CacheFacts,
@@ -73,6 +74,7 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("environment_key", str),
     ("steps_path", str | None),
     ("looks", int),
+    ("conversions", object),
     ("filesystem", str | None),
     ("storage_device", str | None),
     ("machine_readahead_kib", int | None),
@@ -105,8 +107,17 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
     for record, _ in given:
         if record.environment is not None:
             machines.setdefault(record.run_id, record.environment)
-    looks = {folder: run_looks(folder) for folder in {file.parent for _, file in given}}
-    rows = [_row(record, file.parent, machines) | {"looks": looks[file.parent]} for record, file in given]
+    folders = {file.parent for _, file in given}
+    looks = {folder: run_looks(folder) for folder in folders}
+    conversions = {folder: read_conversions(folder) for folder in folders}
+    rows = [
+        _row(record, file.parent, machines)
+        | {
+            "looks": looks[file.parent],
+            "conversions": seconds_by_source(conversions[file.parent], record.cell),
+        }
+        for record, file in given
+    ]
     table = pd.DataFrame(rows, columns=list(kinds), dtype=object)
     return table.astype({column: _dtype(hint) for column, hint in kinds.items()})
 

@@ -1,12 +1,13 @@
-"""The question and the answer in one sentence: which panel speaks for the results, and what it says."""
+"""The question and the answer in one sentence: what the panel that speaks for the results says."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel, panels, time_ratio
-from storebench.report.factors import largest_part
+from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.conclusions import Conclusion, Says
+from storebench.report.decisions import Decision, Decisions, decide, rounds_to_tell
+from storebench.report.factors import Share, shares
 from storebench.report.intervals import Ratio
 from storebench.report.labels import (
     MODELS,
@@ -15,14 +16,15 @@ from storebench.report.labels import (
     dataset_label,
     number,
     percent,
+    state_label,
     with_interval,
 )
-from storebench.stats import Verdict
+from storebench.report.main_panel import main_panel
 
 QUESTION = "Does it matter how the training images lie on disk?"
 
-_COMPUTE_RANK = {"real": 2, "none": 0}
-_CACHE_RANK = {"cold": 2, "warm": 1}
+_TOLD_SHARE = 0.05
+"""Smaller shares of a difference are not worth a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +36,13 @@ class Headline:
     answer
         One sentence with its interval, and where the loop computed a second one of the same with nothing to compute.
     panel
-        The panel that it rests on; null where nothing was measured.
+        The panel that it rests on; None where nothing was measured.
     slow, fast
-        The two cells that it compares; null where there are not two.
+        The two cells that it compares; None where there are not two.
+    ratio
+        How many times as fast `fast` is as `slow`.
+    conclusions
+        What the answer asserts.
     """
 
     answer: str
@@ -44,42 +50,34 @@ class Headline:
     slow: CellSummary | None = None
     fast: CellSummary | None = None
     ratio: Ratio | None = None
+    conclusions: tuple[Conclusion, ...] = ()
 
 
-def main_panel(found: Sequence[Panel]) -> Panel | None:
-    """Return the panel that speaks for all: the largest images, real compute, cold, most backends."""
-    useful = [panel for panel in found if panel.measured]
-    return max(useful, key=_rank, default=None)
-
-
-def _rank(panel: Panel) -> tuple[float, ...]:
-    cell = panel.first.cell
-    shape = panel.measured[0].fact("store_image_shape") or "0"
-    pixels = math.prod(int(side) for side in shape.split("x"))
-    rate = panel.measured[0].interval("samples_per_s")
-    return (
-        min(len(panel.measured), 2),
-        pixels,
-        _COMPUTE_RANK.get(cell.compute, 1),
-        _CACHE_RANK.get(cell.cache, 0),
-        len(panel.measured),
-        rate.n if rate else 0,
-        -cell.workers,
-    )
-
-
-def headline(cells: Sequence[CellSummary]) -> Headline:
-    """Return the answer that these cells give."""
+def headline(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> Headline:
+    """Return the answer that these cells give, by the page's `decisions`; without, by these cells' own."""
+    made = decide(cells) if decisions is None else decisions
     found = panels(cells)
     panel = main_panel(found)
     if panel is None:
-        return Headline(answer="Nothing was measured: every cell failed.")
-    first = _of(panel, _where(panel))
+        return _nothing(cells)
+    first = _of(panel, _where(panel), made)
     bare = _bare(found, panel)
-    beside = _of(bare, "With nothing to compute") if bare is not None else None
+    beside = _of(bare, "With nothing to compute", made) if bare is not None else None
     if beside is None or beside.ratio is None:
         return first
-    return dataclasses.replace(first, answer=f"{first.answer} {beside.answer}")
+    return dataclasses.replace(
+        first,
+        answer=f"{first.answer} {beside.answer}",
+        conclusions=(*first.conclusions, *beside.conclusions),
+    )
+
+
+def _nothing(cells: Sequence[CellSummary]) -> Headline:
+    if not any(cell.usable for cell in cells):
+        return Headline(answer="Nothing was measured: every cell failed.")
+    return Headline(
+        answer="Nothing can be concluded: these records do not show in which steps the requested cache state held."
+    )
 
 
 def _bare(found: Sequence[Panel], main: Panel) -> Panel | None:
@@ -96,7 +94,7 @@ def _bare(found: Sequence[Panel], main: Panel) -> Panel | None:
     return main_panel(alike)
 
 
-def _of(panel: Panel, where: str) -> Headline:
+def _of(panel: Panel, where: str, decisions: Decisions) -> Headline:
     pair = _pair(panel)
     if pair is None:
         only = panel.measured[0]
@@ -104,36 +102,32 @@ def _of(panel: Panel, where: str) -> Headline:
         sentence = f"{where}: {backend_label(only.backend)} gives {rate} samples/s; there is nothing to compare it with."
         return Headline(answer=sentence, panel=panel)
     slow, fast = pair
-    ratio = time_ratio(slow, fast)
-    if ratio is None:
+    decision = decisions.between(fast, slow)
+    if decision is None:
         names = f"{backend_label(fast.backend)} and {backend_label(slow.backend)}"
         return Headline(
             answer=f"{where}: {names} never ran in the same round, so no ratio is given.", panel=panel
         )
+    answer, conclusions = _sentence(panel, decision, where, decisions)
     return Headline(
-        answer=_sentence(panel, slow, fast, ratio, where), panel=panel, slow=slow, fast=fast, ratio=ratio
+        answer=answer, panel=panel, slow=slow, fast=fast, ratio=decision.ratio, conclusions=conclusions
     )
 
 
 def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
-    """Return the two cells of the sentence: the paper's where both are there, else slowest and fastest."""
-    slow = panel.of("png") or min(panel.measured, key=_rate)
-    stored = [cell for cell in panel.measured if cell.cell.format != "memory" and cell is not slow]
-    others = stored or [cell for cell in panel.measured if cell is not slow]
-    if not others:
+    """Return the two cells of the sentence: the fixed base, and LMDB beside PNG files, else the fastest other store."""
+    slow = panel.base
+    others = [cell for cell in panel.stored if cell is not slow]
+    others = others or [cell for cell in panel.measured if cell is not slow]
+    if slow is None or not others:
         return None
     fast = panel.of("lmdb") if slow.backend == "png" else None
-    return slow, fast or max(others, key=_rate)
-
-
-def _rate(cell: CellSummary) -> float:
-    return cell.median("samples_per_s") or 0.0
+    return slow, fast or max(others, key=lambda cell: cell.median("samples_per_s") or 0.0)
 
 
 def _where(panel: Panel) -> str:
-    state = {"any": "cache as found"}.get(panel.first.cell.cache, panel.first.cell.cache)
     said = "".join(f" ({one})" for one in caveats(panel.cells))
-    return f"On this machine, {state}, {dataset_label(panel.first.cell)}{said}"
+    return f"On this machine, {state_label(panel.speaker)}, {dataset_label(panel.first.cell)}{said}"
 
 
 def _feeds(panel: Panel, name: str) -> str:
@@ -145,34 +139,61 @@ def _feeds(panel: Panel, name: str) -> str:
     return f"{verb} {MODELS.get(cell.model, cell.model) if cell.compute == 'real' else 'an emulated accelerator'}"
 
 
-def _sentence(panel: Panel, slow: CellSummary, fast: CellSummary, ratio: Ratio, where: str) -> str:
-    winner, loser, shown = fast, slow, ratio
-    if ratio.mid < 1:
-        lo = 1 / ratio.hi if ratio.hi else None
-        hi = 1 / ratio.lo if ratio.lo else None
-        winner, loser, shown = (
-            slow,
-            fast,
-            Ratio(mid=1 / ratio.mid, lo=lo, hi=hi, n=ratio.n, verdict=ratio.verdict),
-        )
+def _sentence(
+    panel: Panel, decision: Decision, where: str, decisions: Decisions
+) -> tuple[str, tuple[Conclusion, ...]]:
+    shown = decision if decision.ratio.mid >= 1 else decision.inverted()
+    winner, loser, ratio = shown.cell, shown.base, shown.ratio
     names = backend_label(winner.backend), backend_label(loser.backend)
-    times = f"{number(shown.mid, 2)} times" + _ends(shown)
-    if ratio.verdict is Verdict.NO_DIFFERENCE:
-        return f"{where}: no difference that we can detect between {names[0]} and {names[1]} (ratio {times})."
-    if ratio.n < 2:
-        return f"{where}: {names[0]} {_feeds(panel, names[0])} {times} as fast as {names[1]}, in one round: without replicates there is no interval, so no winner is named."
-    if not ratio.proven:
-        return f"{where}: the spread is too wide to tell {names[0]} from {names[1]} (ratio {times}); run more replicates."
-    return f"{where}: {names[0]} {_feeds(panel, names[0])} {times} as fast as {names[1]}{_because(loser, winner)}."
+    times = f"{number(ratio.mid, 2)} times" + _ends(ratio)
+    if shown.faster:
+        because, parts = _because(loser, winner)
+        said = Conclusion(says=Says.FASTER, subject=winner, object=loser, figure=ratio)
+        feeds = _feeds(panel, names[0])
+        return f"{where}: {names[0]} {feeds} {times} as fast as {names[1]}{because}.", (said, *parts)
+    says = Says.EQUAL if shown.equal else Says.UNDECIDED
+    conclusions = (Conclusion(says=says, subject=winner, object=loser, figure=ratio),)
+    if shown.equal:
+        text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {times})"
+    elif shown.reason:
+        text = f"{names[0]} and {names[1]} cannot be ranked: {shown.reason}"
+    else:
+        text = f"{names[0]} and {names[1]} cannot be told apart yet (ratio {times}); {more_rounds(decisions, [shown])}"
+    return f"{where}: {text}.", conclusions
+
+
+def more_rounds(decisions: Decisions, undecided: Sequence[Decision]) -> str:
+    """Return in words how many further rounds would tell a difference of 1.25."""
+    if min((one.ratio.n for one in undecided), default=0) < 2:
+        return "one round shows no spread, so it takes at least 3 to tell anything"
+    rounds = rounds_to_tell(decisions, undecided)
+    if rounds is None:
+        return "with this spread, 200 rounds would not tell a difference of 1.25 times"
+    return f"{rounds} more round{'s' * (rounds > 1)} would tell a difference of 1.25 times"
 
 
 def _ends(ratio: Ratio) -> str:
     return "" if ratio.lo is None else f" [{number(ratio.lo, 2)}, {number(ratio.hi, 2)}]"
 
 
-def _because(slow: CellSummary, fast: CellSummary) -> str:
-    part = largest_part(slow, fast)
-    if part is None:
-        return ""
-    of = " of the difference" + (" in the producers' work" if slow.cell.workers else "")
-    return f"; {part[0]} is {percent(min(part[1], 1.0))}{of}"
+def _because(slow: CellSummary, fast: CellSummary) -> tuple[str, tuple[Conclusion, ...]]:
+    """Return which parts of the work explain a proven difference, in words, and as conclusions."""
+    told = [one for one in shares(slow, fast) if one.proven and abs(one.share.mid) >= _TOLD_SHARE]
+    if not told:
+        return "", ()
+    costs = [one for one in told if one.share.mid > 0]
+    gives = [one for one in told if one.share.mid < 0]
+    of = "difference in the producers' work" if slow.cell.workers else "difference"
+    words = [f"{one.part} costs {_share(one)} of the {of}" for one in costs[:1]]
+    words += [f"{one.part} {_share(one)}" for one in costs[1:]]
+    words += [f"{one.part} gives {_share(one, -1)} back" for one in gives]
+    conclusions = tuple(
+        Conclusion(says=Says.SHARE, subject=slow, object=fast, figure=one.share, part=one.part)
+        for one in told
+    )
+    return "; " + ", ".join(words), conclusions
+
+
+def _share(one: Share, sign: int = 1) -> str:
+    lo, hi = sorted((sign * (one.share.lo or 0.0), sign * (one.share.hi or 0.0)))
+    return f"{percent(sign * one.share.mid)} [{percent(lo)}, {percent(hi)}]"

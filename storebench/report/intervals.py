@@ -56,26 +56,65 @@ class Ratio(Interval):
 
     verdict: Verdict = Verdict.INCONCLUSIVE
 
+    def inverted(self) -> "Ratio":
+        """Return the second side over the first."""
+        turned = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+        return Ratio(
+            mid=1 / self.mid,
+            lo=None if self.hi is None else 1 / self.hi,
+            hi=None if self.lo is None else 1 / self.lo,
+            n=self.n,
+            verdict=turned.get(self.verdict, self.verdict),
+        )
+
+    def in_times(self) -> "Ratio":
+        """Return the same ratio, of times instead of rates: above 1 is slower."""
+        turned = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+        return replace(self, verdict=turned.get(self.verdict, self.verdict))
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two sides are proven to differ by less than `storebench.stats.PRACTICAL_FRAC`."""
+        enough = self.n >= stats.MIN_ROUNDS
+        return enough and self.lo is not None and self.hi is not None and stats.within(self.lo, self.hi)
+
     @property
     def proven(self) -> bool:
         """Whether the two sides differ for certain."""
         return self.verdict in (Verdict.FASTER, Verdict.SLOWER)
 
 
+def mean_interval(values: Sequence[float], alpha: float = stats.ALPHA) -> Interval:
+    """Return the mean of replicates and Student's interval of it; values may be negative."""
+    ends = stats.mean_interval(values, alpha)
+    lo, hi = (ends.low, ends.high) if ends else (None, None)
+    return Interval(mid=sum(values) / len(values), lo=lo, hi=hi, n=len(values))
+
+
 def ratio(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio | None:
-    """Return the ratio of two sides paired by round; None where no round has both."""
+    """Return the ratio of two sides paired by round, by itself and uncorrected; None where no round has both."""
     return ratios([(top, bottom)])[0]
 
 
-def ratios(pairs: Sequence[tuple[Mapping[Round, float], Mapping[Round, float]]]) -> list[Ratio | None]:
-    """Return the ratio of each (top, bottom) of one table; verdicts are corrected for their number (Holm)."""
-    found: list[stats.Comparison | None] = []
-    for top, bottom in pairs:
-        shared = [key for key in top if key in bottom]
-        both = [bottom[key] for key in shared], [top[key] for key in shared]
-        found.append(stats.compare(*both) if shared else None)
-    corrected = iter(stats.corrected([one for one in found if one is not None]))
-    return [None if one is None else _ratio(next(corrected)) for one in found]
+def ratios(
+    pairs: Sequence[tuple[Mapping[Round, float], Mapping[Round, float]]], *, alpha: float = stats.ALPHA
+) -> list[Ratio | None]:
+    """Return the ratio of each (top, bottom) of one table, with intervals and verdicts that hold all at once."""
+    return family(pairs, size=len(pairs), alpha=alpha)
+
+
+def family(
+    pairs: Sequence[tuple[Mapping[Round, float], Mapping[Round, float]]], *, size: int, alpha: float
+) -> list[Ratio | None]:
+    """Return the ratio of each (top, bottom) of a family of `size` comparisons, with intervals that hold all at once."""
+    shared = [[key for key in top if key in bottom] for top, bottom in pairs]
+    both = [
+        ([bottom[key] for key in keys], [top[key] for key in keys])
+        for (top, bottom), keys in zip(pairs, shared, strict=True)
+        if keys
+    ]
+    found = iter(stats.compare_family(both, size=size, alpha=alpha))
+    return [_ratio(next(found)) if keys else None for keys in shared]
 
 
 def _ratio(comparison: stats.Comparison) -> Ratio | None:

@@ -5,10 +5,18 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel, panels, time_ratio
-from storebench.report.factors import Factors, factorise
-from storebench.report.intervals import Ratio
-from storebench.report.labels import backend_label, number, percent, setting_label, with_interval
+from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.decisions import Decisions, decide
+from storebench.report.factors import Square, squares
+from storebench.report.intervals import Interval, Ratio
+from storebench.report.labels import (
+    backend_label,
+    panel_label,
+    percent,
+    setting_label,
+    state_label,
+    with_interval,
+)
 from storebench.report.ladder import RUNGS, Ladder, Rung, ladders, top_gain
 
 LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
@@ -31,15 +39,16 @@ class Claim:
     now: tuple[tuple[str, str], ...]
 
 
-def then_and_now(cells: Sequence[CellSummary]) -> list[Claim]:
-    """Return the papers' claims that these cells can speak to."""
+def then_and_now(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> list[Claim]:
+    """Return the papers' claims that these cells can speak to, by the page's `decisions`."""
+    made = decide(cells) if decisions is None else decisions
     imagenet = [panel for panel in panels(cells) if panel.first.cell.dataset == "imagenet"]
     claims = [
         Claim(
             source=LIM,
             claim=f"On ImageNet, image files are much slower than {backend_label(store)}",
             then="more than 17 times",
-            now=tuple(_slowness(imagenet, store)),
+            now=tuple(_slowness(imagenet, store, made)),
         )
         for store in ("leveldb", "lmdb")
     ]
@@ -103,13 +112,14 @@ def _gain(gain: Ratio) -> str:
     return f"{with_interval(gain)} times" + ("" if gain.proven else f" ({gain.verdict})")
 
 
-def _slowness(found: Iterable[Panel], store: str) -> Iterable[tuple[str, str]]:
+def _slowness(found: Iterable[Panel], store: str, decisions: Decisions) -> Iterable[tuple[str, str]]:
     for panel in found:
         slow, fast = panel.of("png"), panel.of(store)
-        ratio = time_ratio(slow, fast) if slow and fast else None
-        if ratio is not None:
-            doubt = "" if ratio.proven else f" ({ratio.verdict})"
-            yield setting_label(panel.first.cell), f"{with_interval(ratio)} times{doubt}"
+        decision = decisions.between(fast, slow) if slow and fast else None
+        if decision is not None:
+            decided = decision.faster or decision.slower
+            doubt = "" if decided else f" ({decision.reason or decision.verdict})"
+            yield panel_label(panel), f"{with_interval(decision.ratio)} times{doubt}"
 
 
 def _reliability(cells: Iterable[CellSummary]) -> Iterable[tuple[str, str]]:
@@ -137,24 +147,32 @@ def _io_share(found: Iterable[Panel]) -> Iterable[tuple[str, str]]:
             yield f"{cell.cell.dataset}: {setting_label(cell.cell)}", f"{share} of a step is data wait"
 
 
-def factor_lines(cells: Iterable[CellSummary]) -> list[tuple[Factors, str]]:
-    """Return each ratio that could be taken apart, with its sentence."""
-    return [(one, factor_sentence(one)) for one in factorise(cells)]
+def factor_lines(cells: Iterable[CellSummary]) -> list[tuple[Square, str]]:
+    """Return each difference that could be taken apart, with its sentence."""
+    return [(one, factor_sentence(one)) for one in squares(cells)]
 
 
-def factor_sentence(factors: Factors) -> str:
-    """Return a factorisation in words: "9.8 = 1.2 (files instead of LMDB) x 8.0 (PNG) x 1.0 (cold)"."""
-    name = backend_label(factors.container_name)
+def factor_sentence(square: Square) -> str:
+    """Return a square in words: both sides of the codec, both of the container, and their interaction."""
+    codec, name = square.slow.cell.codec.upper(), backend_label(square.fast.backend)
+    files = backend_label(square.slow.backend)
     parts = [
-        f"{number(factors.container)} (files instead of {name})",
-        f"{number(factors.codec)} ({factors.codec_name.upper()} instead of raw pixels)",
+        (f"{codec} instead of raw pixels costs", square.codec_in_files, "in files"),
+        ("", square.codec_in_container, f"in {name}"),
+        (f"files instead of {name} cost", square.container_raw, "with raw pixels"),
+        ("", square.container_encoded, f"with {codec}"),
+        ("interaction", square.interaction, "(the codec's cost in files less that in the container)"),
     ]
-    if factors.cache is not None and factors.cache_state == "cold":
-        parts.append(f"{number(factors.cache)} (what starting cold does to the ratio)")
-    said = (
-        f"{factors.codec_name.upper()} files over {name}, {factors.cache_state}: {with_interval(factors.ratio)} = "
-        + " x ".join(parts)
+    said = [
+        " ".join(word for word in (lead, _microseconds(cost), where) if word)
+        for lead, cost, where in parts
+        if cost is not None
+    ]
+    return (
+        f"{files} against {name}, {state_label(square.slow)}, in microseconds per sample:"
+        f" {_microseconds(square.whole)} in all; {'; '.join(said)}."
     )
-    if factors.careless is not None:
-        said += f". Files measured cold and {name} warm would have given {number(factors.careless.mid)}"
-    return said + "."
+
+
+def _microseconds(cost: Interval) -> str:
+    return with_interval(cost.scaled(1e6))

@@ -1,42 +1,48 @@
-"""Which one should I use: a short list of advice, each piece derived by a named rule from the records."""
+"""Which one should I use: a short list of advice, each piece derived by a named rule from the page's decisions."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel, panels, time_ratio
+from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.conclusions import Conclusion, Says
+from storebench.report.decisions import Decision, Decisions, Topic, decide, siblings
 from storebench.report.factors import break_even
-from storebench.report.frame import CELL_COLUMNS
-from storebench.report.headline import main_panel
-from storebench.report.intervals import Ratio, ratios
+from storebench.report.headline import more_rounds
+from storebench.report.intervals import Ratio
 from storebench.report.labels import (
     backend_label,
     dataset_label,
-    number,
+    panel_label,
     percent,
-    setting_label,
     size,
     with_interval,
 )
-from storebench.report.verdict import BOUND_FRAC, Bound, judge_all
-from storebench.stats import Verdict
+from storebench.report.main_panel import main_panel
+from storebench.report.verdict import BOUND_FRAC, Bound, judge_all, mending_reader
+from storebench.stats import PRACTICAL_FRAC
 
 RULES = {
-    "R1 it does not matter": "no backend is proven slower than the fastest, or the loop waits less than 10% of its time with every one",
-    "R2 fastest": "the stored backend with the highest median rate, if it is proven faster than the next",
-    "R3 equals": "of the stored backends that are not proven slower than the fastest, the smallest on disk",
-    "R4 break-even": "build time of the store over the seconds an epoch that it saves against PNG files",
+    "R0 cannot be told yet": "some pair of stores that could be the fastest is neither proven different nor proven equal; the rounds are those that would tell a difference of 1.25 with a probability of 80%",
+    "R1 it does not matter": "every two stores are proven to differ by less than 10%, or the loop is proven to wait less than 10% of its time with each",
+    "R2 fastest": "the store that is proven faster than every other",
+    "R3 equals": "of the stores that are proven to be within 10% of the fastest, the smallest on disk",
+    "R4 break-even": "seconds of the measured conversion over the seconds per epoch that it is proven to save",
     "R5 bottleneck": "the verdict of the advised cell names the part to work on next",
-    "R6 workers": "the number of workers with the highest median rate of the advised backend",
-    "R7 keep it warm": "warm rate over cold rate of the advised backend, the same setting",
-    "R8 read amplification": "the device delivered more than twice what was asked for",
+    "R6 workers": "the advised backend with more workers against the fewest, where that is decided",
+    "R7 keep it warm": "warm rate over cold rate of the advised backend, the same setting, where warm is proven faster",
+    "R8 read amplification": "the device is proven to have delivered more than twice the bytes that were asked for",
 }
 AMPLIFIED = 2.0
 
 _NEXT_STEP = {
-    Bound.COMPUTE: "a faster device or a smaller network",
+    Bound.COMPUTE: "a faster accelerator or a smaller network",
+    Bound.CONTENTION: "fewer producers or a reader that takes less of the processor, so that the network has its cores back",
     Bound.STORAGE: "fewer bytes (an encoded codec), a faster device or enough memory to keep the store warm",
-    Bound.READER: "the data is in memory already: a leaner reader or larger batches",
-    Bound.DECODE: "raw pixels, or more workers if there are idle cores,",
+    Bound.LATENCY: "a reader that keeps several requests in flight",
+    Bound.FETCH: 'measuring the device beside it (compute = "none"), which tells a slow device from a reader that waits for it',
+    Bound.READER: "a leaner reader or larger batches: the data is in memory already",
+    Bound.DECODE: "raw pixels, or more workers if there are idle cores",
     Bound.PREP: "cheaper augmentation or more workers",
     Bound.HANDOVER: "fewer workers, larger batches or another loader",
 }
@@ -52,86 +58,132 @@ class Advice:
         Key of `RULES`.
     text
         The advice with its figures.
+    conclusions
+        What it asserts.
     """
 
     rule: str
     text: str
+    conclusions: tuple[Conclusion, ...] = ()
 
 
-def recommend(cells: Sequence[CellSummary]) -> list[Advice]:
+def recommend(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> list[Advice]:
     """Return what the records say to do, for this dataset, machine and network.
 
     Parameters
     ----------
     cells
         All cells of one dataset on one machine.
+    decisions
+        The page's; None decides by these cells alone.
     """
     sound = [cell for cell in cells if not cell.invalid]
+    made = decide(sound) if decisions is None else decisions
     found = panels(sound)
     panel = main_panel(found)
-    if panel is None or len(panel.measured) < 2:
+    if panel is None or len(panel.stored) < 2:
         return []
-    chosen, advice = _choice(panel)
+    chosen, advice = _choice(panel, made)
     if chosen is None:
-        return advice
+        return [*advice, *_amplified(panel, made)]
     rest = (
-        _break_even(panel, chosen),
-        _bottleneck(chosen, sound),
-        _workers(chosen, found),
-        _warm(chosen, found),
+        _break_even(panel, chosen, made),
+        _bottleneck(chosen, sound, made),
+        _workers(chosen, found, made),
+        _warm(chosen, found, made),
     )
-    return [*advice, *(one for rule in rest for one in rule), *_amplified(panel)]
+    return [*advice, *(one for rule in rest for one in rule), *_amplified(panel, made)]
 
 
-def _stored(panel: Panel) -> list[CellSummary]:
-    stored = [cell for cell in panel.measured if cell.cell.format != "memory"]
-    return sorted(stored, key=lambda cell: -(cell.median("samples_per_s") or 0.0))
+def _choice(panel: Panel, decisions: Decisions) -> tuple[CellSummary | None, list[Advice]]:
+    """Return the store to use in a panel (None where it cannot be told), and why."""
+    where = f"{dataset_label(panel.first.cell)}, {panel_label(panel)}"
+    stored = panel.stored
+    against = {
+        (one.key, other.key): decisions.between(one, other)
+        for one, other in itertools.permutations(stored, 2)
+    }
+    known = [one for one in against.values() if one is not None]
+    if len(known) == len(against):
+        if all(decisions.fed(cell) for cell in stored):
+            return _smallest(stored), [_fed(where, stored)]
+        if all(one.equal for one in known):
+            return _smallest(stored), [_all_equal(where, stored, known)]
+    for best in stored:
+        rivals = [against[best.key, other.key] for other in stored if other is not best]
+        sure = [one for one in rivals if one is not None and (one.faster or one.equal)]
+        if len(sure) == len(stored) - 1:
+            return _decided(where, best, sure)
+    return None, [_undecided(where, stored, known, decisions)]
 
 
-def _choice(panel: Panel) -> tuple[CellSummary | None, list[Advice]]:
-    """Return the stored backend to use in a panel (None where it cannot be said), and why."""
-    stored = _stored(panel)
-    if len(stored) < 2:
-        return None, []
-    where = f"{dataset_label(panel.first.cell)}, {setting_label(panel.first.cell)}"
-    fastest, *others = stored
-    against = ratios([(fastest.values("samples_per_s"), cell.values("samples_per_s")) for cell in others])
-    if min((one.n for one in against if one is not None), default=0) < 2:
-        text = f"{where}: {backend_label(fastest.backend)} was the fastest in the one round that was run. Run more replicates before you choose."
-        return None, [Advice(rule="R2 fastest", text=text)]
-    equals = [cell for cell, one in zip(others, against, strict=True) if one is not None and not one.proven]
-    if _fed(stored) or len(equals) == len(others):
-        return _smallest(stored), [
-            Advice(rule="R1 it does not matter", text=_indifferent(where, stored, against))
-        ]
-    best = _smallest([fastest, *equals])
-    lossy = (
-        " Its pixels are not those of the originals: the codec loses some."
-        if best.fact("store_lossless") is False
-        else ""
+def _fed(where: str, stored: Sequence[CellSummary]) -> Advice:
+    return Advice(
+        rule="R1 it does not matter",
+        text=f"{where}: it does not matter here: the loop waits less than {percent(BOUND_FRAC)} of its time with every store. {_by_size(stored)}",
+        conclusions=tuple(Conclusion(says=Says.FED, subject=cell) for cell in stored),
     )
+
+
+def _all_equal(where: str, stored: Sequence[CellSummary], known: Sequence[Decision]) -> Advice:
+    return Advice(
+        rule="R1 it does not matter",
+        text=f"{where}: it does not matter here: every two stores are proven to differ by less than {percent(PRACTICAL_FRAC)}. {_by_size(stored)}",
+        conclusions=tuple(_concluded(one) for one in known),
+    )
+
+
+def _by_size(stored: Sequence[CellSummary]) -> str:
+    name = backend_label(_smallest(stored).backend)
+    return f"Choose by size or by what your tools read; {name} is the smallest on disk."
+
+
+def _concluded(one: Decision) -> Conclusion:
+    says = Says.EQUAL if one.equal else Says.FASTER if one.faster else Says.UNDECIDED
+    return Conclusion(says=says, subject=one.cell, object=one.base, figure=one.ratio)
+
+
+def _decided(where: str, best: CellSummary, sure: Sequence[Decision]) -> tuple[CellSummary, list[Advice]]:
+    """Return the advice for a store that is proven faster than, or equal to, every other."""
+    equals = [one for one in sure if one.equal]
+    conclusions = tuple(_concluded(one) for one in sure)
     if equals:
-        names = ", ".join(backend_label(cell.backend) for cell in [fastest, *equals])
-        text = f"{where}: {names} cannot be told apart; of these {backend_label(best.backend)} is the smallest on disk ({size(best.fact('bytes_on_disk'))}). Use it.{lossy}"
-        return best, [Advice(rule="R3 equals", text=text)]
-    text = f"{where}: use {backend_label(best.backend)}. It is {with_interval(against[0])} times as fast as the next, {backend_label(others[0].backend)}.{lossy}"
-    return best, [Advice(rule="R2 fastest", text=text)]
+        chosen = _smallest([best, *(one.base for one in equals)])
+        names = ", ".join(backend_label(one.backend) for one in (best, *(two.base for two in equals)))
+        text = f"{where}: {names} are proven to differ by less than {percent(PRACTICAL_FRAC)} from the first; of these {backend_label(chosen.backend)} is the smallest on disk ({size(chosen.fact('bytes_on_disk'))}). Use it.{_lossy(chosen)}"
+        return chosen, [Advice(rule="R3 equals", text=text, conclusions=conclusions)]
+    least = min(sure, key=lambda one: one.ratio.mid)
+    text = f"{where}: use {backend_label(best.backend)}. It is {with_interval(least.ratio)} times as fast as the next, {backend_label(least.base.backend)}.{_lossy(best)}"
+    return best, [Advice(rule="R2 fastest", text=text, conclusions=conclusions)]
 
 
-def _fed(stored: Sequence[CellSummary]) -> bool:
-    return all((cell.median("data_wait_frac") or 0.0) < BOUND_FRAC for cell in stored)
+def _lossy(cell: CellSummary) -> str:
+    lossy = cell.fact("store_lossless") is False
+    return " Its pixels are not those of the originals: the codec loses some." if lossy else ""
 
 
-def _indifferent(where: str, stored: Sequence[CellSummary], against: Sequence[Ratio | None]) -> str:
-    last = backend_label(stored[-1].backend)
-    why = "no backend is proven slower than the fastest"
-    if _fed(stored):
-        why = f"the loop waits less than {percent(BOUND_FRAC)} of its time with every backend"
-    wide = any(one is not None and one.verdict is Verdict.INCONCLUSIVE for one in against)
-    doubt = " Some intervals are wide: more replicates could still show a difference." if wide else ""
-    return (
-        f"{where}: it does not matter here: {why} (fastest over slowest, {last}: {with_interval(against[-1])})."
-        f" Choose by size or by what your tools read; {backend_label(_smallest(stored).backend)} is the smallest.{doubt}"
+def _undecided(
+    where: str, stored: Sequence[CellSummary], known: Sequence[Decision], decisions: Decisions
+) -> Advice:
+    """Return which stores could be the fastest, which are proven slower, and how many rounds would tell."""
+    beaten = {one.base.key for one in known if one.faster and not one.equal}
+    left = [cell for cell in stored if cell.key not in beaten] or list(stored)
+    names = ", ".join(backend_label(cell.backend) for cell in left)
+    keys = {cell.key for cell in left}
+    open_pairs = [
+        one
+        for one in known
+        if {one.cell.key, one.base.key} <= keys and not (one.faster or one.slower or one.equal)
+    ]
+    reason = next((one.reason for one in open_pairs if one.reason), "")
+    need = reason or more_rounds(decisions, open_pairs)
+    slower = [backend_label(cell.backend) for cell in stored if cell.key in beaten and cell not in left]
+    out = f" Proven slower than another: {', '.join(slower)}." if slower else ""
+    losses = tuple(_concluded(one) for one in known if one.faster and one.base.key not in keys)
+    return Advice(
+        rule="R0 cannot be told yet",
+        text=f"{where}: which store is the fastest cannot be told yet of {names}: {need}.{out}",
+        conclusions=(*(_concluded(one) for one in open_pairs), *losses),
     )
 
 
@@ -139,63 +191,61 @@ def _smallest(cells: Sequence[CellSummary]) -> CellSummary:
     return min(cells, key=lambda cell: float(cell.fact("bytes_on_disk") or float("inf")))
 
 
-def _break_even(panel: Panel, chosen: CellSummary) -> Iterator[Advice]:
-    for one in break_even(panel):
-        if one.cell is not chosen:
+def _break_even(panel: Panel, chosen: CellSummary, decisions: Decisions) -> Iterator[Advice]:
+    for one in break_even(panel, decisions):
+        if one.cell is not chosen or one.epochs is None:
             continue
         name = backend_label(chosen.backend)
-        if one.epochs is None:
-            text = f"Do not convert PNG files to {name} for speed: no saving per epoch is proven."
-        else:
-            text = f"Converting PNG files to {name} took {number(one.build_s)} s and saves {number(one.saved_s.mid)} s an epoch: it pays after {with_interval(one.epochs)} epochs."
-        yield Advice(rule="R4 break-even", text=text)
+        text = f"Converting PNG files into {name} took {with_interval(one.convert_s)} s and saves {with_interval(one.saved_s)} s per epoch: it pays after {with_interval(one.epochs)} epochs."
+        said = Conclusion(says=Says.PAYS, subject=chosen, object=one.baseline, figure=one.epochs)
+        yield Advice(rule="R4 break-even", text=text, conclusions=(said,))
 
 
-def _bottleneck(chosen: CellSummary, cells: Sequence[CellSummary]) -> Iterator[Advice]:
-    verdict = judge_all(cells).get(chosen.key)
+def _bottleneck(chosen: CellSummary, cells: Sequence[CellSummary], decisions: Decisions) -> Iterator[Advice]:
+    verdict = judge_all(cells, decisions).get(chosen.key)
     if verdict is not None:
-        text = f"{backend_label(chosen.backend)} is {verdict.sentence}. What would help: {_NEXT_STEP[verdict.bound]}."
+        reader = mending_reader(chosen) if verdict.bound in (Bound.LATENCY, Bound.FETCH) else ""
+        helps = _NEXT_STEP[verdict.bound] + (f" ({reader})" if reader else "")
+        text = f"{backend_label(chosen.backend)} is {verdict.sentence}. What would help: {helps}."
         yield Advice(rule="R5 bottleneck", text=text)
 
 
-def _siblings(chosen: CellSummary, found: Sequence[Panel], varying: str) -> list[CellSummary]:
-    """Return the measured cells of the same backend whose setting differs in the named field only."""
-    fixed = [name for name in CELL_COLUMNS if name != varying]
-    same = (panel.of(chosen.backend) for panel in found if panel.first.dataset_key == chosen.dataset_key)
-    return [
-        cell
-        for cell in same
-        if cell and all(getattr(cell.cell, name) == getattr(chosen.cell, name) for name in fixed)
-    ]
-
-
-def _workers(chosen: CellSummary, found: Sequence[Panel]) -> Iterator[Advice]:
-    siblings = _siblings(chosen, found, "workers")
-    if len({cell.cell.workers for cell in siblings}) < 2:
+def _workers(chosen: CellSummary, found: Sequence[Panel], decisions: Decisions) -> Iterator[Advice]:
+    counts = sorted(siblings(chosen, found, "workers"), key=lambda cell: cell.cell.workers)
+    if len(counts) < 2:
         return
-    best, *rest = sorted(siblings, key=lambda cell: -(cell.median("samples_per_s") or 0.0))
-    ratio = time_ratio(rest[0], best)
+    fewest = counts[0]
+    against = [decisions.between(cell, fewest, Topic.WORKERS) for cell in counts[1:]]
+    known = [one for one in against if one is not None]
+    better = [one for one in known if one.faster and not one.equal]
     name = backend_label(chosen.backend)
-    if ratio is not None and ratio.proven:
-        text = f"{name}: use {best.cell.workers} workers; that is {with_interval(ratio)} times as fast as {rest[0].cell.workers}."
+    if better:
+        best = max(better, key=lambda one: one.ratio.mid)
+        text = f"{name}: with {best.cell.cell.workers} workers it is {with_interval(best.ratio)} times as fast as with {fewest.cell.workers}."
+    elif known and len(known) == len(counts) - 1 and all(one.equal for one in known):
+        text = f"{name}: more workers than {fewest.cell.workers} change the rate by less than {percent(PRACTICAL_FRAC)}."
     else:
-        counts = sorted({best.cell.workers, rest[0].cell.workers})
-        text = f"{name}: {counts[0]} workers do as well as {counts[-1]}, as far as can be told."
-    yield Advice(rule="R6 workers", text=text)
+        return
+    conclusions = tuple(_concluded(one) for one in (better or known))
+    yield Advice(rule="R6 workers", text=text, conclusions=conclusions)
 
 
-def _warm(chosen: CellSummary, found: Sequence[Panel]) -> Iterator[Advice]:
-    states = {cell.cell.cache: cell for cell in _siblings(chosen, found, "cache")}
+def _warm(chosen: CellSummary, found: Sequence[Panel], decisions: Decisions) -> Iterator[Advice]:
+    states = {cell.state: cell for cell in siblings(chosen, found, "cache")}
     cold, warm = states.get("cold"), states.get("warm")
-    ratio = time_ratio(cold, warm) if cold and warm else None
-    if ratio is not None and ratio.verdict is Verdict.FASTER:
+    one = decisions.between(warm, cold, Topic.CACHE) if cold and warm else None
+    if one is not None and one.faster:
+        ratio: Ratio = one.ratio
         text = f"Memory that holds the whole store makes {backend_label(chosen.backend)} {with_interval(ratio)} times as fast as reading it cold."
-        yield Advice(rule="R7 keep it warm", text=text)
+        yield Advice(rule="R7 keep it warm", text=text, conclusions=(_concluded(one),))
 
 
-def _amplified(panel: Panel) -> Iterator[Advice]:
-    for cell in panel.measured:
-        times = cell.median("read_amplification")
-        if times is not None and times > AMPLIFIED and cell.fact("cache_applies_to") == "epoch":
-            text = f"{backend_label(cell.backend)}: the device delivered {number(times, 2)} times the bytes that were asked for. On a store larger than memory that is what every epoch pays."
-            yield Advice(rule="R8 read amplification", text=text)
+def _amplified(panel: Panel, decisions: Decisions) -> Iterator[Advice]:
+    for cell in panel.stored:
+        if cell.fact("cache_applies_to") != "epoch":
+            continue
+        times = decisions.above(cell, "read_amplification", AMPLIFIED)
+        if times is not None:
+            text = f"{backend_label(cell.backend)}: over the whole epoch the device delivered {with_interval(times)} times the bytes that were asked for."
+            said = Conclusion(says=Says.AMPLIFIED, subject=cell, figure=times)
+            yield Advice(rule="R8 read amplification", text=text, conclusions=(said,))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storebench.report.cells import CellSummary, Panel, panels, time_ratio
-from storebench.report.headline import main_panel
+from storebench.report.decisions import Decisions
 from storebench.report.labels import (
     backend_label,
     caveats,
@@ -19,6 +19,7 @@ from storebench.report.labels import (
     varying_fields,
     with_interval,
 )
+from storebench.report.main_panel import main_panel
 from storebench.report.verdict import judge_all
 
 
@@ -127,10 +128,10 @@ def panel_table(
     )
 
 
-def dataset_tables(cells: Sequence[CellSummary]) -> list[Table]:
+def dataset_tables(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> list[Table]:
     """Return one table a panel for the cells of one dataset, the one that speaks for all first."""
     found = panels(cells)
-    bounds = {key: str(verdict.bound) for key, verdict in judge_all(cells).items()}
+    bounds = {key: str(verdict.bound) for key, verdict in judge_all(cells, decisions).items()}
     varying = varying_fields(cells)
     main = main_panel(found)
     ordered = sorted(found, key=lambda panel: panel is not main)

@@ -11,21 +11,37 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storebench.report.cells import CellSummary, ceiling_key
-from storebench.report.labels import duration, number, percent
+from storebench.report.cells import MEMORY_FORMAT, CellSummary, ceiling_key
+from storebench.report.decisions import FED_FRAC, Decision, Decisions, decide
+from storebench.report.labels import backend_label, duration, number, percent, with_interval
+from storebench.results import PortionKind
 
-BOUND_FRAC = 0.10
+BOUND_FRAC = FED_FRAC
 """A loop with producers beside it that waits less than this share of its time is bound by its compute."""
+
+DEVICE_LIMIT_FRAC = 0.70
+"""Bytes that arrive at this share of the device's best rate mean that the device is the limit."""
 
 _FED_BY_DEVICE_FRAC = 0.10
 """Where the cache state is not known: reads from the device of this share of the payload mean storage."""
+
+_PLANNED = {"lmdb": "direct", "hdf5": "direct", "files": "threads"}
+"""Format -> its reader that keeps several requests in flight."""
+
+_DEVICE_RATES = tuple(
+    f"device_{name}_bytes_per_s"
+    for name in ("random_1", "random_4", "random_16", "random_32", "sequential", "best")
+)
 
 
 class Bound(enum.StrEnum):
     """What limits a cell."""
 
     COMPUTE = "compute-bound"
+    CONTENTION = "contention"
     STORAGE = "storage-bound"
+    LATENCY = "latency-bound"
+    FETCH = "fetch-bound"
     READER = "reader-bound"
     DECODE = "decode-bound"
     PREP = "prep-bound"
@@ -33,13 +49,17 @@ class Bound(enum.StrEnum):
 
 
 MEANING = {
-    Bound.COMPUTE: "the network is the limit: another storage format changes little",
-    Bound.STORAGE: "the device is the limit: bytes arrive too slowly from it",
+    Bound.COMPUTE: "the loop waits less than it computes; how much loading could still gain stands beside it",
+    Bound.CONTENTION: "loading takes processor time, caches or memory bandwidth from the network, which computes longer",
+    Bound.STORAGE: "bytes arrive at 70% or more of the device's best measured rate: the device is the limit",
+    Bound.LATENCY: "the device could deliver more: reads wait for one request at a time",
+    Bound.FETCH: "fetching from the device is the limit; its rate was not measured, so the cause is not known",
     Bound.READER: "the bytes are in memory, and getting them out of the format is the limit",
     Bound.DECODE: "turning encoded bytes into pixels is the limit",
     Bound.PREP: "augmentation and collation are the limit",
     Bound.HANDOVER: "moving finished batches from the producers to the loop is the limit",
 }
+_DEVICE = (Bound.STORAGE, Bound.LATENCY, Bound.FETCH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +81,13 @@ class CellVerdict:
     gain
         At most so many times as fast if that part cost nothing and all else stayed.
     feed_gain
-        At most so many times as fast if loading cost nothing: the rate of the null cell over
-        this one; without a null cell, from the time that the loop waited.
+        At most so many times as fast if loading cost nothing: never more than the loop's waiting
+        would give back, nor than the rate of the null cell over this one.
     costs_s
-        Seconds a sample of each limit on the loop's critical path.
+        Seconds per sample of each limit on the loop's critical path.
+    inflation
+        How many times as long the network computes beside this backend as with nothing to load;
+        None without a null cell or without real training.
     """
 
     bound: Bound
@@ -73,12 +96,15 @@ class CellVerdict:
     feed_gain: float
     costs_s: Mapping[Bound, float]
     stalls: Stalls
+    inflation: Decision | None = None
 
     @property
     def sentence(self) -> str:
         """The verdict in one line."""
         if self.bound is Bound.COMPUTE:
             return f"{self.bound}: {self.figure}; loading that cost nothing would make it at most {number(self.feed_gain)} times as fast"
+        if self.bound is Bound.CONTENTION:
+            return f"slowed down by {self.bound}: {self.figure}; without that it would be at most {number(self.gain)} times as fast"
         return (
             f"{self.bound}: {self.figure}; without that it would be at most {number(self.gain)} times as fast"
         )
@@ -110,41 +136,59 @@ class _Sample:
 
 
 def judge(
-    cell: CellSummary, *, null: CellSummary | None = None, warm: CellSummary | None = None
+    cell: CellSummary,
+    *,
+    null: CellSummary | None = None,
+    warm: CellSummary | None = None,
+    device_bytes_per_s: float | None = None,
+    inflation: Decision | None = None,
+    inflated: bool = False,
 ) -> CellVerdict | None:
-    """Say what limits a cell.
+    """Return what limits a cell, or None where it was not measured.
 
     Parameters
     ----------
-    cell
-        The cell; None comes back where it was not measured.
     null
         The compute ceiling of the same model, if there is one.
     warm
-        The warm cell of the same backend and setting, for a cold cell.
+        The warm cell of the same backend and setting, for a cell that reads from the device.
+    device_bytes_per_s
+        The device's best measured rate; None where it was not measured.
+    inflation, inflated
+        How much longer the network computes beside this cell, and whether that is proven and notable.
     """
     if not cell.usable or not cell.per_sample("timed_s"):
         return None
     seconds = _Sample.of(cell)
-    costs = _costs(cell, seconds, warm)
+    idle_compute = null.per_sample("compute_s") if inflated and null is not None else None
+    costs = _costs(cell, seconds, warm, _device_bound(cell, device_bytes_per_s), idle_compute)
     bound = _bound(cell, seconds, costs)
     return CellVerdict(
         bound=bound,
-        figure=_figure(bound, cell, seconds, costs),
+        figure=_figure(bound, cell, seconds, costs, inflation, device_bytes_per_s),
         gain=_gain(bound, cell, seconds, costs),
         feed_gain=_feed_gain(seconds, null),
         costs_s=costs,
         stalls=_stalls(seconds, null, warm),
+        inflation=inflation,
     )
 
 
-def _costs(cell: CellSummary, seconds: _Sample, warm: CellSummary | None) -> dict[Bound, float]:
-    """Return seconds a sample for each limit; what producers do side by side is divided among them."""
+def _costs(
+    cell: CellSummary,
+    seconds: _Sample,
+    warm: CellSummary | None,
+    device: Bound,
+    idle_compute: float | None,
+) -> dict[Bound, float]:
+    """Return seconds per sample for each limit; what producers do side by side is divided among them."""
     side_by_side = max(cell.cell.workers, 1)
     storage = _storage_part(cell, seconds, warm)
+    taken = 0.0 if idle_compute is None else max(0.0, seconds.compute - idle_compute)
     return {
-        Bound.COMPUTE: seconds.compute,
-        Bound.STORAGE: storage / side_by_side,
+        Bound.COMPUTE: seconds.compute - taken,
+        Bound.CONTENTION: taken,
+        device: storage / side_by_side,
         Bound.READER: (seconds.fetch - storage) / side_by_side,
         Bound.DECODE: seconds.decode / side_by_side,
         Bound.PREP: seconds.prep / side_by_side,
@@ -159,10 +203,57 @@ def _storage_part(cell: CellSummary, seconds: _Sample, warm: CellSummary | None)
         return 0.0
     if warm is not None and warm.usable:
         return max(0.0, seconds.fetch - warm.per_sample("fetch_s"))
-    if cell.cell.cache == "cold":
+    if cell.cell.cache in ("cold", "limited"):
         return seconds.fetch
     read, asked = cell.median("device_read_bytes"), cell.median("payload_bytes")
     return seconds.fetch if read and asked and read >= _FED_BY_DEVICE_FRAC * asked else 0.0
+
+
+def _device_bound(cell: CellSummary, best: float | None) -> Bound:
+    """Return what it means when fetching from the device is the limit."""
+    arriving = arriving_bytes_per_s(cell)
+    if best is None or not arriving:
+        return Bound.FETCH
+    return Bound.STORAGE if arriving >= DEVICE_LIMIT_FRAC * best else Bound.LATENCY
+
+
+def arriving_bytes_per_s(cell: CellSummary) -> float | None:
+    """Return the rate at which the device serves a cell while it fetches, in bytes per second.
+
+    The larger of useful bytes (payload) and delivered bytes (read-ahead included), over the time
+    that the producers fetch; None where nothing was fetched.
+    """
+    side_by_side = max(cell.cell.workers, 1)
+    fetching = cell.per_sample("fetch_s") / side_by_side
+    if not fetching:
+        return None
+    useful = (cell.median("payload_bytes_per_s") or 0.0) * cell.per_sample("timed_s")
+    return max(useful, _delivered(cell)) / fetching
+
+
+def _delivered(cell: CellSummary) -> float:
+    """Return bytes per timed sample that the device delivered during the steps that the cell's figures rest on."""
+    if cell.portion_kind is PortionKind.COLD:
+        # Counters are of the whole epoch: the pages that had become resident by the portion's end are its own.
+        resident = [
+            (float(row["portion_asked_frac"]) + float(row["portion_excess_frac"]))
+            * float(row["store_file_bytes"] or 0)
+            / row["portion_samples"]
+            for row in cell.counted
+            if row["portion_samples"]
+        ]
+        return min(resident, default=0.0)
+    read, samples = cell.median("device_read_bytes"), cell.median("samples")
+    return read / samples if read and samples else 0.0
+
+
+def mending_reader(cell: CellSummary) -> str:
+    """Return the backend that reads the same store with several requests in flight, in words; "" without one."""
+    planned = _PLANNED.get(cell.cell.format)
+    if planned is None or cell.cell.reader == planned:
+        return ""
+    body = cell.backend.partition("?")[0].partition(":")[0]
+    return backend_label(f"{body}:{planned}")
 
 
 def _bound(cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) -> Bound:
@@ -172,7 +263,9 @@ def _bound(cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) ->
         waits = seconds.wait >= BOUND_FRAC * seconds.total
     else:
         waits = seconds.wait > seconds.compute
-    return max(feeding, key=lambda bound: feeding[bound]) if waits else Bound.COMPUTE
+    if waits:
+        return max(feeding, key=lambda bound: feeding[bound])
+    return Bound.CONTENTION if costs[Bound.CONTENTION] > 0 else Bound.COMPUTE
 
 
 def _gain(bound: Bound, cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) -> float:
@@ -180,61 +273,108 @@ def _gain(bound: Bound, cell: CellSummary, seconds: _Sample, costs: Mapping[Boun
     if not cell.cell.workers:
         saved = seconds.compute if bound is Bound.COMPUTE else costs[bound]
         return seconds.total / max(seconds.total - saved, 1e-12)
-    producing = sum(costs[part] for part in (Bound.STORAGE, Bound.READER, Bound.DECODE, Bound.PREP))
-    stages = {Bound.COMPUTE: seconds.compute, Bound.HANDOVER: costs[Bound.HANDOVER]}
-    left = [cost for stage, cost in stages.items() if stage is not bound]
-    slowest = max([producing - costs[bound] if bound not in stages else producing, *left])
-    return max(1.0, seconds.total / max(slowest, 1e-12))
+    stages = (Bound.COMPUTE, Bound.CONTENTION, Bound.HANDOVER)
+    producing = sum(cost for part, cost in costs.items() if part not in stages)
+    computing = seconds.compute - (costs[bound] if bound is Bound.CONTENTION else 0.0)
+    left = [
+        producing - (0.0 if bound in stages else costs[bound]),
+        0.0 if bound is Bound.COMPUTE else computing,
+        0.0 if bound is Bound.HANDOVER else costs[Bound.HANDOVER],
+    ]
+    return max(1.0, seconds.total / max(*left, 1e-12))
 
 
 def _feed_gain(seconds: _Sample, null: CellSummary | None) -> float:
+    """Return the most that free loading could gain; a loop cannot win back more than it waits."""
+    left = max(seconds.total - seconds.wait, 1e-12)
     alone = null.per_sample("timed_s") if null is not None else 0.0
-    return max(1.0, seconds.total / (alone or max(seconds.total - seconds.wait, 1e-12)))
+    return max(1.0, seconds.total / max(left, alone))
 
 
-def _figure(bound: Bound, cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) -> str:
+def _figure(
+    bound: Bound,
+    cell: CellSummary,
+    seconds: _Sample,
+    costs: Mapping[Bound, float],
+    inflation: Decision | None,
+    device: float | None,
+) -> str:
+    waits = percent(seconds.wait / seconds.total)
     if bound is Bound.COMPUTE:
-        return (
-            f"compute is {percent(seconds.compute / seconds.total)} of the loop's time"
-            f" and waiting {percent(seconds.wait / seconds.total)}"
-        )
-    feeding = sum(cost for part, cost in costs.items() if part is not Bound.COMPUTE)
+        return f"compute is {percent(seconds.compute / seconds.total)} of the loop's time and waiting {waits}"
+    if bound is Bound.CONTENTION and inflation is not None:
+        times = with_interval(inflation.ratio)
+        return f"beside it the network computes {times} times as long as with nothing to load, and the loop waits {waits} of its time"
+    feeding = sum(cost for part, cost in costs.items() if part not in (Bound.COMPUTE, Bound.CONTENTION))
     share = costs[bound] / feeding if feeding else 0.0
-    name = (
-        str(bound)
-        .removesuffix("-bound")
-        .replace("reader", "fetch (warm)")
-        .replace("storage", "fetch from the device")
-    )
+    name = {Bound.READER: "fetch (warm)"} | dict.fromkeys(_DEVICE, "fetch from the device")
     step = duration(costs[bound] * cell.cell.batch_size)
-    return (
-        f"the loop waits {percent(seconds.wait / seconds.total)} of its time,"
-        f" and {name} is {percent(share)} of feeding it ({step} a batch)"
+    said = (
+        f"the loop waits {waits} of its time, and {name.get(bound, str(bound).removesuffix('-bound'))}"
+        f" is {percent(share)} of feeding it ({step} per batch)"
     )
+    arriving = arriving_bytes_per_s(cell)
+    if bound in (Bound.STORAGE, Bound.LATENCY) and device and arriving:
+        said += f"; bytes arrive at {percent(arriving / device)} of the device's best rate"
+    return said
 
 
 def _stalls(seconds: _Sample, null: CellSummary | None, warm: CellSummary | None) -> Stalls:
+    """Return the stalls; neither can exceed what the loop waited."""
     warm_s = warm.per_sample("timed_s") if warm is not None and warm.usable else None
     null_s = null.per_sample("timed_s") if null is not None and null.usable else None
     base = warm_s if warm_s is not None else seconds.total
+    most = seconds.wait / seconds.total
     return Stalls(
-        fetch_frac=None if warm_s is None else max(0.0, seconds.total - warm_s) / seconds.total,
-        prep_frac=None if null_s is None else max(0.0, base - null_s) / seconds.total,
+        fetch_frac=None if warm_s is None else min(most, max(0.0, seconds.total - warm_s) / seconds.total),
+        prep_frac=None if null_s is None else min(most, max(0.0, base - null_s) / seconds.total),
     )
 
 
-def judge_all(cells: Iterable[CellSummary]) -> dict[tuple[str, str], CellVerdict]:
-    """Return the verdict of every measured cell but the null ones, by (environment_key, cell_id)."""
+def judge_all(
+    cells: Iterable[CellSummary], decisions: Decisions | None = None
+) -> dict[tuple[str, str], CellVerdict]:
+    """Return the verdict of every measured cell but the null ones, by (environment_key, cell_id).
+
+    `decisions` are the page's; None decides by these cells alone.
+    """
     listed = list(cells)
+    made = decide(listed) if decisions is None else decisions
     nulls = {ceiling_key(cell): cell for cell in listed if cell.is_null and cell.usable}
     warm = {_sibling_key(cell): cell for cell in listed if cell.cell.cache == "warm" and cell.usable}
+    device = _device_rates(listed)
     verdicts = {}
     for cell in listed:
-        sibling = warm.get(_sibling_key(cell)) if cell.cell.cache == "cold" else None
-        verdict = None if cell.is_null else judge(cell, null=nulls.get(ceiling_key(cell)), warm=sibling)
+        if cell.is_null:
+            continue
+        reads = cell.cell.cache in ("cold", "limited")
+        verdict = judge(
+            cell,
+            null=nulls.get(ceiling_key(cell)),
+            warm=warm.get(_sibling_key(cell)) if reads else None,
+            device_bytes_per_s=device.get(_device_key(cell)),
+            inflation=made.inflation(cell),
+            inflated=made.inflated(cell),
+        )
         if verdict is not None:
             verdicts[cell.key] = verdict
     return verdicts
+
+
+def _device_rates(cells: Iterable[CellSummary]) -> dict[tuple[Any, ...], float]:
+    """Return the best rate of the device, by machine, samples and codec: requests of one payload's size."""
+    best: dict[tuple[Any, ...], float] = {}
+    for cell in cells:
+        if cell.cell.format == MEMORY_FORMAT:
+            continue
+        rates = [rate for name in _DEVICE_RATES if (rate := cell.median(name))]
+        if rates:
+            best[_device_key(cell)] = max(*rates, best.get(_device_key(cell), 0.0))
+    return best
+
+
+def _device_key(cell: CellSummary) -> tuple[Any, ...]:
+    return (cell.dataset_key, cell.cell.codec)
 
 
 def _sibling_key(cell: CellSummary) -> tuple[Any, ...]:

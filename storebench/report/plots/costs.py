@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells, panels
+from storebench.report.decisions import decide
 from storebench.report.factors import BreakEven, break_even
 from storebench.report.labels import FORMATS, backend_label, common_setting, duration, number, with_interval
 from storebench.report.plots.style import look, new_axes, plain_numbers, styled, title, whiskers
@@ -59,25 +60,28 @@ def best_times(cells: Sequence[CellSummary]) -> dict[tuple[str, str], float]:
 def plot_break_even(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
     """Draw after how many epochs the conversion of PNG files into each store has paid for itself."""
     cells = [cell for cell in as_cells(results) if cell.usable]
-    found = [one for panel in panels(cells) for one in break_even(panel)]
+    decisions = decide(cells)
+    found = [one for panel in panels(cells) for one in break_even(panel, decisions)]
     paying = [one for one in found if one.epochs is not None]
     with styled():
         ax = new_axes(1.7 + 0.36 * len(found), ax)
         for position, one in enumerate(found):
             _pay_mark(ax, one, position)
+        if not found:
+            ax.text(0.5, 0.5, "no conversion was measured", ha="center", transform=ax.transAxes)
         ax.set_yticks(range(len(found)), [backend_label(one.cell.backend) for one in found])
-        ax.set_ylim(len(found) - 0.4, -0.6)
+        ax.set_ylim(max(len(found), 1) - 0.4, -0.6)
         middles = [one.epochs.mid for one in paying if one.epochs] or [1.0]
         ax.set_xscale("log")
         ax.set_xlim(min(middles) / 4, max(middles) * 60)
         plain_numbers(ax.xaxis)
-        ax.set_xlabel("epochs until the build time is won back")
+        ax.set_xlabel("epochs until the time of the conversion is won back")
         title(ax, "After how many epochs does converting PNG files pay?", common_setting(cells), cells)
     return ax
 
 
 def _pay_mark(ax: Axes, one: BreakEven, position: int) -> None:
-    saved = f"built in {duration(one.build_s)}, saves {duration(one.saved_s.mid)} an epoch"
+    saved = f"converted in {duration(one.convert_s.mid)}, saves {duration(one.saved_s.mid)} per epoch"
     if one.epochs is None:
         ax.text(
             0.02,

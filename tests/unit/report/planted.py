@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from storebench.conversions import ConversionRecord
 from storebench.records import STEPS_DIR, append_record
 from storebench.results import (
     CacheFacts,
@@ -214,6 +215,23 @@ def cold_start(record: Record, *, steps: int, step_ms: float, **changes: Any) ->
     assert record.cache is not None
     cache = dataclasses.replace(record.cache, curve=tuple(points), sampling_cpu_s=0.01, resident_max_frac=1.0)
     return dataclasses.replace(record, portion=cold, cache=cache)
+
+
+def make_conversion(backend: str, replicate: int, seconds: float, **changes: Any) -> ConversionRecord:
+    """Return the record of a conversion of ImageNet's PNG files into the store of `backend`."""
+    fields: dict[str, Any] = {
+        "storebench_version": "0.1",
+        "run_id": "run-a",
+        "replicate": replicate,
+        "dataset": "imagenet",
+        "size": 4000,
+        "source": "files+png",
+        "target": "+".join(FORMATS[backend][:2]),
+        "started_utc": "2026-01-02T03:04:05Z",
+        "samples": 4000,
+        "seconds": seconds,
+    }
+    return ConversionRecord(**(fields | changes))
 
 
 def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Record]:

@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from planted import make_record, paper_records, replicates, write_run
+from planted import make_conversion, make_record, paper_records, replicates, write_run
 
 import storebench
+from storebench.conversions import append_conversion
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.report.schema import STEP_COLUMNS, schema_markdown
 from storebench.training.trace import step_table
@@ -21,10 +22,13 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    records = paper_records(rounds=2) + replicates("lmdb+png", [60, 61]) + replicates("files+raw", [30, 31])
+    records = paper_records() + replicates("lmdb+png", [60, 61, 60]) + replicates("files+raw", [30, 31, 30])
     records += replicates("lmdb", [3, 3.1], workers=2)
     records += replicates("lmdb", [3, 3.1], cache="limited", memory_bytes=300_000_000)
-    return write_run(tmp_path_factory.mktemp("api") / "run", records, with_steps=True)
+    folder = write_run(tmp_path_factory.mktemp("api") / "run", records, with_steps=True)
+    for replicate in range(3):
+        append_conversion(folder, make_conversion("lmdb", replicate, 12.0 + replicate / 10))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,7 @@ def test_every_exported_name_is_there_and_importing_stays_light() -> None:
 
 
 def test_one_row_a_record_with_units_in_the_names(results: pd.DataFrame) -> None:
-    assert len(results) == 22
+    assert len(results) == 31
     row = results[results["backend"] == "png"].iloc[0]
     assert row["samples_per_s"] == pytest.approx(row["timed_samples"] / row["timed_s"])
     assert (row["store_image_shape"], row["cache_verdict"], row["samples_digest"]) == (
@@ -74,11 +78,17 @@ def test_compare_pairs_what_differs_in_one_column_only(results: pd.DataFrame) ->
     backends = storebench.compare(results, by="backend", baseline="png")
     assert set(backends["workers"]) == {0}, "there is no png cell with 2 workers"
     lmdb = backends[backends["backend"] == "lmdb"].iloc[0]
-    assert (lmdb["rounds"], lmdb["verdict"]) == (2, "faster")
+    assert (lmdb["rounds"], lmdb["verdict"]) == (3, "faster")
     assert lmdb["ratio"] == pytest.approx(8.0, rel=1e-3)
     assert lmdb["ratio_lo"] < lmdb["ratio"] < lmdb["ratio_hi"]
     codecs = storebench.compare(results, by="codec", baseline="raw")
     assert {(row.format, row.codec) for row in codecs.itertuples()} == {("lmdb", "png"), ("files", "png")}
+
+
+def test_compare_decides_nothing_on_fewer_rounds_than_a_report_does(results: pd.DataFrame) -> None:
+    few = storebench.compare(results[results["replicate"] < 2], by="backend", baseline="png")
+    assert set(few["rounds"]) == {2}
+    assert set(few["verdict"]) == {"inconclusive"}
 
 
 def test_compare_refuses_what_no_cell_has(results: pd.DataFrame) -> None:

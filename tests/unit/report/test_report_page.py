@@ -11,8 +11,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from planted import make_record, paper_records, write_run
+from planted import make_conversion, make_record, paper_records, write_run
 
+from storebench.conversions import append_conversion
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
 from storebench.results import CacheVerdict, Record, Status
@@ -58,14 +59,15 @@ def failed(backend: str, reason: str) -> Record:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with failed, unverified, derived and emulated cells, cold and warm, with steps."""
     out = tmp_path_factory.mktemp("page")
-    records = [r for r in paper_records(rounds=2) if r.cell.backend != "hdf5"] + [
-        failed("hdf5", "12% <resident>")
-    ]
-    records += paper_records("warm", rounds=2)
+    records = [r for r in paper_records() if r.cell.backend != "hdf5"] + [failed("hdf5", "12% <resident>")]
+    records += paper_records("warm")
     unproven = make_record("lmdb", dataset="cifar10", size=None, origin="derived", compute="emulated:5")
     cache = dataclasses.replace(unproven.cache, verdict=CacheVerdict.UNVERIFIED, resident_frac_before=None)
     records += [dataclasses.replace(unproven, cache=cache)]
-    write_report(write_run(out / "run", records, with_steps=True), out / "report")
+    run = write_run(out / "run", records, with_steps=True)
+    for replicate in range(3):
+        append_conversion(run, make_conversion("lmdb", replicate, 12.0 + replicate / 10))
+    write_report(run, out / "report")
     return out / "report"
 
 

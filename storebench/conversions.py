@@ -1,0 +1,105 @@
+"""Records of conversions: how long it took to make one store out of another, one line each in a run's folder."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.results import Cell, Status
+
+CONVERSIONS_NAME = "conversions.jsonl"
+CONVERSIONS_SCHEMA_VERSION = 1
+
+SAMPLES_OF = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
+"""Fields, of the same names in a cell, that decide which samples were converted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionRecord:
+    """One conversion of one store into another, in a process of its own.
+
+    Attributes
+    ----------
+    source, target
+        Format and codec of the two stores ("files+png", "lmdb+raw").
+    seconds
+        From opening the source to the target's files being synced: reading, decoding, encoding, writing, syncing.
+    make_s
+        Reading, decoding and encoding; summed over `processes`, so it may exceed `seconds`.
+    write_s, sync_s
+        Handing payloads to the target's writer; closing it and syncing its files.
+    processes
+        How many processes read and encoded.
+    source_bytes
+        Bytes of the source's files.
+    file_bytes, bytes_on_disk
+        Bytes of the target's files, and blocks that were allocated for them.
+    source_resident_frac
+        Resident pages over all pages of the source before the conversion; None where they cannot be counted.
+    """
+
+    schema_version: int = CONVERSIONS_SCHEMA_VERSION
+    storebench_version: str
+    run_id: str
+    replicate: int
+    dataset: str
+    split: str = "train"
+    size: int | None = None
+    limit: int | None = None
+    data_seed: int = 0
+    synthetic: bool | None = None
+    source: str
+    target: str
+    started_utc: str
+    status: Status = Status.OK
+    failure: str | None = None
+    samples: int = 0
+    seconds: float = 0.0
+    make_s: float = 0.0
+    write_s: float = 0.0
+    sync_s: float = 0.0
+    processes: int = 1
+    source_bytes: int = 0
+    file_bytes: int = 0
+    bytes_on_disk: int = 0
+    source_resident_frac: float | None = None
+
+
+def read_conversions(run: Path) -> list[ConversionRecord]:
+    """Return the conversions of a run's folder; empty where none was measured. Half-written lines are left out."""
+    try:
+        lines = (run / CONVERSIONS_NAME).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [record for line in lines if (record := _parsed(line)) is not None]
+
+
+def _parsed(line: str) -> ConversionRecord | None:
+    names = {field.name for field in dataclasses.fields(ConversionRecord)}
+    try:
+        raw: dict[str, Any] = json.loads(line)
+        if raw.get("schema_version") != CONVERSIONS_SCHEMA_VERSION:
+            return None
+        raw["status"] = Status(raw["status"])
+        return ConversionRecord(**{name: value for name, value in raw.items() if name in names})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def append_conversion(run: Path, record: ConversionRecord) -> None:
+    """Append a record of a conversion to a run's folder."""
+    path = run / CONVERSIONS_NAME
+    with path.open("ab") as file:
+        file.write((json.dumps(dataclasses.asdict(record), sort_keys=True) + "\n").encode())
+
+
+def seconds_by_source(records: Iterable[ConversionRecord], cell: Cell) -> dict[str, Sequence[float]]:
+    """Return the seconds of every conversion into the store of a cell, by the store that it came from."""
+    found: dict[str, list[float]] = {}
+    for one in records:
+        same = all(getattr(one, name) == getattr(cell, name) for name in SAMPLES_OF)
+        if same and one.status is Status.OK and one.target == f"{cell.format}+{cell.codec}":
+            found.setdefault(one.source, []).append(one.seconds)
+    return {source: tuple(seconds) for source, seconds in found.items()}

@@ -1,0 +1,310 @@
+"""What a page may say of its cells: every comparison it rests on, decided once, with intervals that hold all at once.
+
+All sentences, tables and verdicts of a page are rendered from one `Decisions`, so no two can contradict each other.
+"""
+
+import enum
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from storebench import stats
+from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.frame import CELL_COLUMNS
+from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
+from storebench.report.main_panel import main_panel
+from storebench.report.states import Row
+from storebench.stats import Verdict
+
+LEAD_FRAC = 0.5
+"""Share of the permitted error for the settings that a page's sentences rest on; the rest is for everything else."""
+
+FEWEST_TRAINING_STEPS = 20
+"""With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
+
+FED_FRAC = 0.10
+"""A loop that waits less than this share of its time is fed."""
+
+INFLATED = 1.05
+"""A backend beside which the network computes this many times as long takes the network's resources."""
+
+TOLD_FRAC = 0.25
+"""Where nothing is decided, a page says how many rounds would tell a difference of this size."""
+
+
+class Topic(enum.StrEnum):
+    """What differs between the two sides of a decision."""
+
+    BACKEND = "backend"
+    WORKERS = "workers"
+    CACHE = "cache"
+    COMPUTE = "compute"
+    """The network's computing beside a backend against its computing with nothing to load."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Decision:
+    """One comparison of a page.
+
+    Attributes
+    ----------
+    ratio
+        How many times as fast `cell` is as `base`, paired by round, with an interval that holds together
+        with all others of the page. For `Topic.COMPUTE`: how many times as long the network computes.
+    reason
+        Why nothing is decided although the interval would allow it, or "".
+    """
+
+    topic: Topic
+    cell: CellSummary
+    base: CellSummary
+    ratio: Ratio
+    reason: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether `cell` is faster than `base`, slower, not detectably different, or undecided."""
+        return Verdict.INCONCLUSIVE if self.reason else self.ratio.verdict
+
+    @property
+    def faster(self) -> bool:
+        """Whether `cell` is proven faster than `base`."""
+        return self.verdict is Verdict.FASTER
+
+    @property
+    def slower(self) -> bool:
+        """Whether `cell` is proven slower than `base`."""
+        return self.verdict is Verdict.SLOWER
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two are proven to differ by less than `storebench.stats.PRACTICAL_FRAC`."""
+        return not self.reason and self.ratio.equal
+
+    def inverted(self) -> "Decision":
+        """Return the same decision with its sides exchanged."""
+        return replace(self, cell=self.base, base=self.cell, ratio=self.ratio.inverted())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """A comparison to be decided: `top` over `bottom`."""
+
+    topic: Topic
+    cell: CellSummary
+    base: CellSummary
+    top: Mapping[Round, float]
+    bottom: Mapping[Round, float]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.topic, self.cell.key, self.base.key)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Decisions:
+    """Every decision of a page.
+
+    Attributes
+    ----------
+    found
+        (topic, key of the cell, key of the base) -> decision.
+    looks
+        How many looks at these runs there may have been, this one included.
+    alpha
+        Error that this look at the results may spend on all of them.
+    lead_alpha, rest_alpha
+        Error of one comparison: in the settings that sentences rest on, and elsewhere.
+    """
+
+    found: Mapping[tuple[object, ...], Decision]
+    looks: int
+    alpha: float
+    lead_alpha: float
+    rest_alpha: float
+
+    def between(self, cell: CellSummary, base: CellSummary, topic: Topic = Topic.BACKEND) -> Decision | None:
+        """Return the decision on two cells, `cell` over `base`; None where it is not a question of the page."""
+        known = self.found.get((topic, cell.key, base.key))
+        if known is not None:
+            return known
+        turned = self.found.get((topic, base.key, cell.key))
+        return None if turned is None else turned.inverted()
+
+    def inflation(self, cell: CellSummary) -> Decision | None:
+        """Return how many times as long the network computes beside `cell` as with nothing to load."""
+        return next(
+            (one for one in self.found.values() if one.topic is Topic.COMPUTE and one.cell.key == cell.key),
+            None,
+        )
+
+    def inflated(self, cell: CellSummary) -> bool:
+        """Whether loading through `cell` is proven to slow down the network's computing, and notably."""
+        one = self.inflation(cell)
+        return one is not None and one.ratio.mid > INFLATED and one.slower
+
+    def waiting(self, cell: CellSummary) -> Interval | None:
+        """Return the share of its time that the loop waits, with an interval; None where it was not measured."""
+        values = list(cell.values("data_wait_frac").values())
+        return mean_interval(values, self.lead_alpha) if values else None
+
+    def fed(self, cell: CellSummary) -> bool:
+        """Whether the loop is proven to wait less than `FED_FRAC` of its time, its computing undisturbed."""
+        share = self.waiting(cell)
+        if share is None or share.n < stats.MIN_ROUNDS or share.hi is None:
+            return False
+        return share.hi < FED_FRAC and not self.inflated(cell)
+
+    def above(self, cell: CellSummary, metric: str, limit: float) -> Interval | None:
+        """Return a figure with its interval where it is proven to be above `limit`; else None."""
+        values = list(cell.values(metric).values())
+        share = mean_interval(values, self.rest_alpha) if len(values) >= stats.MIN_ROUNDS else None
+        return share if share is not None and share.lo is not None and share.lo > limit else None
+
+
+def decide(cells: Sequence[CellSummary]) -> Decisions:
+    """Return every decision on the cells of one page.
+
+    The family is the page: with probability 95%, over all looks at the same runs, every interval holds.
+    """
+    found = [panel for panel in panels(cells) if panel.measured]
+    leads = _leads(found)
+    lead = {question.key: question for panel in leads for question in _lead_questions(panel)}
+    rest = {
+        question.key: question
+        for panel in found
+        for question in _rest_questions(panel, found, is_lead=panel in leads)
+        if not _asked(question, lead)
+    }
+    seen = looks(cells)
+    alpha = stats.look_alpha(seen)
+    waits = sum(len(panel.stored) for panel in leads)
+    reads = sum(len(panel.measured) for panel in leads)
+    lead_size, rest_size = max(1, len(lead) + waits), max(1, len(rest) + reads)
+    answers = [
+        *_decided(list(lead.values()), lead_size, alpha * LEAD_FRAC),
+        *_decided(list(rest.values()), rest_size, alpha * (1 - LEAD_FRAC)),
+    ]
+    return Decisions(
+        found={(one.topic, one.cell.key, one.base.key): one for one in answers},
+        looks=seen,
+        alpha=alpha,
+        lead_alpha=alpha * LEAD_FRAC / lead_size,
+        rest_alpha=alpha * (1 - LEAD_FRAC) / rest_size,
+    )
+
+
+def _leads(found: Sequence[Panel]) -> list[Panel]:
+    """Return the panel of each dataset and machine that sentences rest on."""
+    grouped: dict[tuple[object, ...], list[Panel]] = {}
+    for panel in found:
+        grouped.setdefault(panel.first.dataset_key, []).append(panel)
+    return [lead for group in grouped.values() if (lead := main_panel(group)) is not None]
+
+
+def _lead_questions(panel: Panel) -> Iterator[_Question]:
+    """Yield each pair of stores: which one is the fastest is not known beforehand."""
+    for base, cell in itertools.combinations(panel.stored, 2):
+        yield _rates(Topic.BACKEND, cell, base)
+
+
+def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> Iterator[_Question]:
+    base = panel.base
+    if base is None:
+        return
+    yield from (_rates(Topic.BACKEND, cell, base) for cell in panel.measured if cell is not base)
+    if panel.null is not None and panel.null.usable and panel.first.cell.compute == "real":
+        for cell in panel.measured:
+            beside, alone = (one.rounds_per_sample("compute_s") for one in (cell, panel.null))
+            yield _Question(topic=Topic.COMPUTE, cell=cell, base=panel.null, top=beside, bottom=alone)
+    if not is_lead:
+        return
+    for cell in panel.stored:
+        counts = sorted(siblings(cell, found, "workers"), key=lambda one: one.cell.workers)
+        yield from (_rates(Topic.WORKERS, more, counts[0]) for more in counts[1:])
+        states = {one.state: one for one in siblings(cell, found, "cache")}
+        if "cold" in states and "warm" in states:
+            yield _rates(Topic.CACHE, states["warm"], states["cold"])
+
+
+def siblings(cell: CellSummary, found: Sequence[Panel], varying: str) -> list[CellSummary]:
+    """Return the measured cells of the same backend whose setting differs in the named field only."""
+    fixed = [name for name in CELL_COLUMNS if name != varying]
+    same = (panel.of(cell.backend) for panel in found if panel.first.dataset_key == cell.dataset_key)
+    return [one for one in same if one and all(getattr(one.cell, n) == getattr(cell.cell, n) for n in fixed)]
+
+
+def _rates(topic: Topic, cell: CellSummary, base: CellSummary) -> _Question:
+    top, bottom = (one.values("samples_per_s") for one in (cell, base))
+    return _Question(topic=topic, cell=cell, base=base, top=top, bottom=bottom)
+
+
+def _asked(question: _Question, lead: Mapping[tuple[object, ...], _Question]) -> bool:
+    return question.key in lead or (question.topic, question.base.key, question.cell.key) in lead
+
+
+def _decided(questions: Sequence[_Question], size: int, alpha: float) -> Iterator[Decision]:
+    ratios = family([(one.top, one.bottom) for one in questions], size=size, alpha=alpha)
+    for question, ratio in zip(questions, ratios, strict=True):
+        if ratio is not None:
+            # A ratio of times: where it is above 1, computing beside the cell is slower.
+            told = ratio.in_times() if question.topic is Topic.COMPUTE else ratio
+            yield Decision(
+                topic=question.topic,
+                cell=question.cell,
+                base=question.base,
+                ratio=told,
+                reason=_doubt(question, told),
+            )
+
+
+def _doubt(question: _Question, ratio: Ratio) -> str:
+    """Return why the interval of a ratio must not be used, or ""."""
+    sides = (question.cell, question.base)
+    if question.topic is Topic.COMPUTE:
+        return ""
+    for one in sides:
+        if one.cell.compute == "real" and one.steps < FEWEST_TRAINING_STEPS:
+            return f"{one.steps} steps of training rank nothing, {FEWEST_TRAINING_STEPS} are needed"
+    # A rate that is at most too high can prove its own cell slower, and nothing else.
+    slow = {Verdict.FASTER: question.base, Verdict.SLOWER: question.cell}.get(ratio.verdict)
+    if any(one.upper_bound and one is not slow for one in sides):
+        return (
+            "the rate is only an upper bound: the cache held more than was asked for from the first step on"
+        )
+    return ""
+
+
+def looks(cells: Sequence[CellSummary]) -> int:
+    """Return how often the rounds of any cell may have been looked at before: runs of it, and additions to them."""
+    return max((_cell_looks(cell.rows) for cell in cells), default=1)
+
+
+def _cell_looks(rows: Sequence[Row]) -> int:
+    by_run = {row["run_id"]: int(row["looks"] or 1) for row in rows}
+    return sum(by_run.values())
+
+
+@functools.lru_cache(maxsize=256)
+def _needed(spread: float, alpha: float) -> int | None:
+    return stats.rounds_needed(spread, TOLD_FRAC, alpha=alpha)
+
+
+def rounds_to_tell(decisions: Decisions, undecided: Sequence[Decision]) -> int | None:
+    """Return how many further rounds would tell a difference of `TOLD_FRAC`; None where no number below 200 would.
+
+    From the largest spread among `undecided`, at 80% power, with the error of the next look.
+    """
+    spreads, rounds = [], []
+    for one in undecided:
+        top, bottom = (side.values("samples_per_s") for side in (one.cell, one.base))
+        logs = stats.spread([top[key] / bottom[key] for key in top if key in bottom])
+        if logs is not None:
+            spreads.append(logs)
+            rounds.append(one.ratio.n)
+    if not spreads:
+        return None
+    later = decisions.lead_alpha * stats.look_alpha(decisions.looks + 1) / decisions.alpha
+    needed = _needed(max(spreads), later)
+    return None if needed is None else max(1, needed - min(rounds))

@@ -1,0 +1,199 @@
+"""Differences taken apart: both sides of a square, signed shares round by round, and conversions that pay."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from planted import make_conversion, make_record, replicates
+
+from storebench.conversions import append_conversion
+from storebench.report.cells import CellSummary, Panel, panels, summarise
+from storebench.report.decisions import decide
+from storebench.report.factors import BreakEven, break_even, shares, squares
+from storebench.report.frame import to_frame
+from storebench.report.paper import factor_sentence
+from storebench.report.recommend import recommend
+from storebench.results import Record, Status
+
+
+def cells_of(records: list[Record], run: Path = Path("run")) -> list[CellSummary]:
+    return summarise(to_frame((record, run / "records.jsonl") for record in records))
+
+
+def pair(records: list[Record], slow: str = "png", fast: str = "lmdb") -> tuple[CellSummary, CellSummary]:
+    cells = {cell.backend: cell for cell in cells_of(records)}
+    return cells[slow], cells[fast]
+
+
+# The square. Microseconds per sample: files cost 40 with raw pixels; PNG costs 100 in files, 300 in LMDB.
+
+SQUARE_US = {"png": 240.0, "files+raw": 140.0, "lmdb+png": 400.0, "lmdb": 100.0}
+
+
+def square(**noise: tuple[float, ...]) -> list[Record]:
+    return [
+        record
+        for backend, cost in SQUARE_US.items()
+        for record in replicates(
+            backend,
+            [32e-3 * (cost + one) for one in noise.get(backend.replace("+", "_"), (0.0, 0.0, 0.0))],
+            compute_ms=0.0,
+            compute="none",
+            cache="warm",
+        )
+    ]
+
+
+def test_both_sides_of_a_square_are_shown_and_what_they_disagree_by() -> None:
+    (found,) = squares(cells_of(square()))
+    sides = (
+        found.whole,
+        found.codec_in_files,
+        found.codec_in_container,
+        found.container_raw,
+        found.container_encoded,
+        found.interaction,
+    )
+    assert [one and one.mid * 1e6 for one in sides] == pytest.approx([140, 100, 300, 40, -160, -200])
+    sentence = factor_sentence(found).replace(".0", "")
+    assert "PNG instead of raw pixels costs 100 [100, 100] in files; 300 [300, 300] in LMDB" in sentence
+    assert "interaction -200 [-200, -200]" in sentence
+
+
+def test_each_side_has_the_interval_of_its_differences_round_by_round() -> None:
+    # PNG files are 10, 20 and 30 slower than planted, raw files as much: paired, the codec's cost does not vary.
+    slower = (10.0, 20.0, 30.0)
+    (found,) = squares(cells_of(square(png=slower, files_raw=slower)))
+    codec, container = found.codec_in_files, found.container_encoded
+    assert codec is not None
+    assert container is not None
+    assert (codec.lo, codec.hi) == pytest.approx((100e-6, 100e-6))
+    assert container.mid == pytest.approx(-140e-6)
+    assert container.hi is not None
+    assert container.hi - container.mid > 2.4 * 10e-6, (
+        "wider than a single interval of three rounds: six figures"
+    )
+
+
+def test_with_one_corner_missing_one_way_round_is_shown_and_no_interaction() -> None:
+    (found,) = squares(cells_of([r for r in square() if r.cell.backend != "files+raw"]))
+    assert (found.codec_in_files, found.container_raw, found.interaction) == (None, None, None)
+    assert found.codec_in_container is not None
+    assert found.codec_in_container.mid == pytest.approx(300e-6)
+    assert "in files" not in factor_sentence(found)
+
+
+def test_without_a_corner_nothing_is_taken_apart() -> None:
+    assert squares(cells_of([r for r in square() if r.cell.backend in ("png", "lmdb")])) == []
+
+
+# Shares
+
+
+def test_shares_are_signed_and_taken_round_by_round() -> None:
+    decode, fetch = (40.0, 44.0, 36.0, 42.0), (5.0, 4.0, 6.0, 5.5)
+    png = [
+        make_record("png", replicate=n, wait_ms=d + f + 1, fetch_ms=f, decode_ms=d, prep_ms=1)
+        for n, (d, f) in enumerate(zip(decode, fetch, strict=True))
+    ]
+    lmdb = [make_record("lmdb", replicate=n, wait_ms=10, fetch_ms=9, prep_ms=1) for n in range(4)]
+    found = {one.part: one for one in shares(*pair(png + lmdb))}
+    whole = np.array(decode) + np.array(fetch) + 1 - 10
+    assert found["decoding"].share.mid == pytest.approx(np.mean(np.array(decode) / whole))
+    assert found["decoding"].share.mid > 1
+    assert found["fetching"].share.mid == pytest.approx(np.mean((np.array(fetch) - 9) / whole))
+    assert found["fetching"].proven
+    assert not found["preparing"].proven
+    lo, hi = found["decoding"].share.lo, found["decoding"].share.hi
+    assert lo is not None
+    assert hi is not None
+    assert lo < np.min(np.array(decode) / whole) < np.max(np.array(decode) / whole) < hi
+
+
+def test_with_workers_shares_are_of_the_producers_work_not_of_the_wall_time() -> None:
+    png = replicates("png", [20.0] * 3, workers=4, fetch_ms=10, decode_ms=70, prep_ms=1, handover_ms=5)
+    lmdb = replicates("lmdb", [2.0] * 3, workers=4, fetch_ms=20, decode_ms=0, prep_ms=1, handover_ms=1)
+    found = {one.part: one.share.mid for one in shares(*pair(png + lmdb))}
+    assert found == pytest.approx({"decoding": 70 / 60, "fetching": -10 / 60, "preparing": 0.0})
+
+
+# The break-even
+
+
+def converted(run: Path, seconds: list[float], **changes: object) -> None:
+    for n, one in enumerate(seconds):
+        append_conversion(run, make_conversion("lmdb", n, one, **changes))
+
+
+def paid(records: list[Record], run: Path) -> list[BreakEven]:
+    cells = cells_of(records, run)
+    panel: Panel = panels(cells)[0]
+    return break_even(panel, decide(cells))
+
+
+def steps(backend: str, step_ms: list[float], **changes: object) -> list[Record]:
+    return replicates(backend, [ms - 10 for ms in step_ms], **changes)  # type: ignore[arg-type]
+
+
+# 4,000 images in steps of 32: 125 steps. PNG 60 ms a step: 7.5 s; LMDB 20 ms: 2.5 s; saved 5 s an epoch.
+
+
+def test_a_conversion_pays_after_its_own_time_over_what_it_saves(tmp_path: Path) -> None:
+    converted(tmp_path, [12.0, 12.0, 12.0])
+    (one,) = paid(steps("png", [60] * 3) + steps("lmdb", [20] * 3, build_s=1.0), tmp_path)
+    assert one.saved_s.mid == pytest.approx(5.0)
+    assert one.epochs is not None
+    assert (one.epochs.mid, one.epochs.lo, one.epochs.hi) == pytest.approx((2.4, 2.4, 2.4))
+
+
+def test_the_epochs_carry_the_uncertainty_of_the_conversion_and_of_the_saving(tmp_path: Path) -> None:
+    converted(tmp_path, [11.0, 12.0, 13.0, 12.0])
+    (one,) = paid(steps("png", [58, 60, 62, 60]) + steps("lmdb", [20] * 4), tmp_path)
+    assert one.epochs is not None
+    assert one.convert_s.lo is not None
+    assert one.convert_s.hi is not None
+    assert one.saved_s.lo is not None
+    assert one.saved_s.hi is not None
+    assert one.epochs.lo == pytest.approx(one.convert_s.lo / one.saved_s.hi)
+    assert one.epochs.hi == pytest.approx(one.convert_s.hi / one.saved_s.lo)
+    assert one.epochs.hi > 1.1 * one.epochs.mid > 1.2 * (one.epochs.lo or 0)
+
+
+def test_a_saving_that_is_not_proven_pays_for_nothing(tmp_path: Path) -> None:
+    converted(tmp_path, [12.0, 12.0, 12.0])
+    (one,) = paid(steps("png", [30, 40, 26]) + steps("lmdb", [22, 28, 25]), tmp_path)
+    assert one.epochs is None
+
+
+def test_a_conversion_that_was_not_measured_is_not_spoken_of(tmp_path: Path) -> None:
+    records = steps("png", [60] * 3) + steps("lmdb", [20] * 3, build_s=12.0)
+    assert paid(records, tmp_path) == []
+    assert "onvert" not in " ".join(one.text for one in recommend(cells_of(records, tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"target": "hdf5+raw"},
+        {"size": 5000},
+        {"source": "files+jpeg"},
+        {"status": Status.FAILED},
+        {"limit": 9},
+    ],
+)
+def test_conversions_of_other_stores_and_samples_and_failed_ones_do_not_count(
+    tmp_path: Path, other: dict[str, object]
+) -> None:
+    converted(tmp_path, [12.0] * 3, **other)
+    assert paid(steps("png", [60] * 3) + steps("lmdb", [20] * 3), tmp_path) == []
+
+
+def test_the_advice_names_the_conversion_its_saving_and_the_epochs(tmp_path: Path) -> None:
+    converted(tmp_path, [12.0, 12.1, 12.2])
+    with (tmp_path / "conversions.jsonl").open("a") as file:
+        file.write(json.dumps({"schema_version": 99}) + "\n" + '{"half a li')
+    advice = recommend(cells_of(steps("png", [60] * 3) + steps("lmdb", [20] * 3), tmp_path))
+    (text,) = [one.text for one in advice if one.rule.startswith("R4")]
+    assert text.startswith("Converting PNG files into LMDB took 12.1 [")
+    assert "it pays after 2.42 [" in text

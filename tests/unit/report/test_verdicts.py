@@ -1,0 +1,221 @@
+"""What limits a cell, held against planted records to the digit."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from planted import make_record, portion_of, replicates
+
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.frame import to_frame
+from storebench.report.recommend import recommend
+from storebench.report.verdict import Bound, CellVerdict, judge_all, mending_reader
+from storebench.results import Ceilings, Counters, Record, Status
+
+
+def cells_of(records: list[Record]) -> list[CellSummary]:
+    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def verdict_of(records: list[Record], backend: str = "lmdb", cache: str | None = None) -> CellVerdict:
+    cells = cells_of(records)
+    wanted = next(c for c in cells if c.backend == backend and cache in (None, c.cell.cache))
+    return judge_all(cells)[wanted.key]
+
+
+def test_a_tiny_model_on_a_slow_decoder_is_decode_bound() -> None:
+    verdict = verdict_of([make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=4, decode_ms=15, prep_ms=1)])
+    assert verdict.bound is Bound.DECODE
+    assert "decode is 75% of feeding it (15.0 ms per batch)" in verdict.figure
+    assert verdict.gain == pytest.approx(21 / 6)
+    assert verdict.feed_gain == pytest.approx(21)
+
+
+def test_a_slow_augmentation_is_prep_bound() -> None:
+    verdict = verdict_of([make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=4, prep_ms=16)])
+    assert verdict.bound is Bound.PREP
+
+
+def test_a_huge_model_is_compute_bound_with_and_without_workers() -> None:
+    parts = {"wait_ms": 2.0, "compute_ms": 98.0, "fetch_ms": 2.0}
+    for workers in (0, 2):
+        verdict = verdict_of([make_record("lmdb", workers=workers, **parts)])  # type: ignore[arg-type]
+        assert verdict.bound is Bound.COMPUTE
+        assert "compute is 98% of the loop's time" in verdict.figure
+
+
+def test_a_warm_sibling_as_slow_moves_the_blame_from_the_device_to_the_reader() -> None:
+    cold = make_record("lmdb", cache="cold", wait_ms=20, compute_ms=1, fetch_ms=19, prep_ms=1)
+    warm = make_record("lmdb", cache="warm", wait_ms=18, compute_ms=1, fetch_ms=17, prep_ms=1)
+    assert verdict_of([cold, warm], cache="cold").bound is Bound.READER
+
+
+@pytest.mark.parametrize(("share", "bound"), [(0.05, Bound.READER), (0.2, Bound.FETCH), (1.0, Bound.FETCH)])
+def test_with_the_cache_as_found_the_device_counter_decides(share: float, bound: Bound) -> None:
+    counters = Counters(device_read_bytes=round(share * 100 * 32 * 196_608))
+    record = make_record("lmdb", cache="any", wait_ms=20, compute_ms=1, fetch_ms=19, counters=counters)
+    assert verdict_of([record]).bound is bound
+
+
+def test_producers_that_wait_for_the_queue_are_hand_over_bound() -> None:
+    parts = {"fetch_ms": 2.0, "prep_ms": 1.0, "handover_ms": 12.0}
+    verdict = verdict_of([make_record("lmdb", workers=2, wait_ms=11, compute_ms=1, **parts)])  # type: ignore[arg-type]
+    assert verdict.bound is Bound.HANDOVER
+
+
+def test_what_workers_do_side_by_side_is_shared_among_them() -> None:
+    verdict = verdict_of(
+        [make_record("lmdb", workers=4, wait_ms=9, compute_ms=1, fetch_ms=4, decode_ms=36, prep_ms=0)]
+    )
+    assert verdict.costs_s[Bound.DECODE] == pytest.approx(0.009 / 32)
+    assert verdict.gain == pytest.approx(10)
+
+
+def test_stalls_are_differences_of_cold_warm_and_null() -> None:
+    cold = make_record("lmdb", wait_ms=30, compute_ms=10)
+    warm = make_record("lmdb", cache="warm", wait_ms=10, compute_ms=10)
+    null = make_record("null", wait_ms=0, compute_ms=10, fetch_ms=0, prep_ms=0)
+    stalls = verdict_of([cold, warm, null], cache="cold").stalls
+    assert (stalls.fetch_frac, stalls.prep_frac) == pytest.approx((0.5, 0.25))
+
+
+def test_a_failed_cell_and_the_null_cell_get_no_verdict() -> None:
+    records = [make_record("null"), make_record("lmdb", status=Status.FAILED, failure="x")]
+    assert judge_all(cells_of(records)) == {}
+
+
+ARRIVING = 32 * 196_608 / 0.019
+"""Bytes per second that `fetching` gets while it fetches."""
+
+
+def fetching(best: float, cache: str = "cold", **changes: object) -> Record:
+    """Plant a cell that fetches a batch in 19 ms, beside a device of so many bytes per second."""
+    parts = {"wait_ms": 20.0, "compute_ms": 1.0, "fetch_ms": 19.0, "prep_ms": 1.0, "bytes_on_disk": 0}
+    ceilings = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=best)
+    return make_record("lmdb", cache=cache, ceilings=ceilings, **(parts | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("share", "bound"),
+    [(1.0, Bound.STORAGE), (0.72, Bound.STORAGE), (0.68, Bound.LATENCY), (0.1, Bound.LATENCY)],
+)
+def test_the_device_is_the_limit_only_where_it_delivers_nearly_all_it_can(share: float, bound: Bound) -> None:
+    verdict = verdict_of([fetching(ARRIVING / share)])
+    assert verdict.bound is bound
+    assert f"{share:.0%} of the device's best rate" in verdict.figure
+
+
+def test_without_the_devices_rate_the_cause_of_a_slow_cold_fetch_is_not_known() -> None:
+    assert verdict_of([make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=19)]).bound is Bound.FETCH
+
+
+def test_bytes_that_read_ahead_brought_count_as_delivered() -> None:
+    # Of 4,000 images 800 were asked for in 25 steps of 19 ms of fetching; all of the store had arrived by then.
+    record = fetching(1.0, bytes_on_disk=4000 * 196_608)
+    ahead = portion_of(record, share=0.25, asked_frac=0.2, excess_frac=0.8)
+    device = Ceilings(device_random_16_bytes_per_s=4000 * 196_608 / (25 * 0.019) / 0.9)
+    assert verdict_of([dataclasses.replace(record, portion=ahead, ceilings=device)]).bound is Bound.STORAGE
+    calm = dataclasses.replace(ahead, excess_frac=0.0)
+    assert verdict_of([dataclasses.replace(record, portion=calm, ceilings=device)]).bound is Bound.LATENCY
+
+
+def test_the_devices_rate_is_taken_from_any_cell_of_the_same_payload() -> None:
+    training = make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=19, bytes_on_disk=0)
+    cells = cells_of([training, fetching(10 * ARRIVING, compute="none")])
+    assert {one.bound for one in judge_all(cells).values()} == {Bound.LATENCY}
+
+
+def test_the_reader_that_would_mend_waiting_is_named() -> None:
+    cells = cells_of([make_record(backend) for backend in ("lmdb", "lmdb:direct", "leveldb", "png")])
+    assert {cell.backend: mending_reader(cell) for cell in cells} == {
+        "lmdb": "LMDB (direct)",
+        "lmdb:direct": "",
+        "leveldb": "",
+        "png": "PNG files (threads)",
+    }
+    slow = [
+        dataclasses.replace(fetching(10 * ARRIVING, compute="none", compute_ms=0.0), replicate=n)
+        for n in range(3)
+    ]
+    cells = cells_of(replicates("png", [90.0] * 3, compute="none", compute_ms=0) + slow)
+    (bottleneck,) = [one.text for one in recommend(cells) if one.rule.startswith("R5")]
+    assert "LMDB is latency-bound" in bottleneck
+    assert "several requests in flight (LMDB (direct))" in bottleneck
+
+
+def test_a_warm_cell_that_fetches_slowly_is_bound_by_its_reader() -> None:
+    assert verdict_of([fetching(ARRIVING, cache="warm")]).bound is Bound.READER
+
+
+def test_a_cold_cell_that_holds_its_data_in_memory_is_never_bound_by_the_device() -> None:
+    record = make_record("memory:native", wait_ms=20, compute_ms=1, fetch_ms=19)
+    assert verdict_of([record], "memory:native").bound is Bound.READER
+
+
+@pytest.mark.parametrize(("wait_ms", "bound"), [(9.0, Bound.COMPUTE), (11.0, Bound.READER)])
+def test_without_workers_the_larger_of_waiting_and_computing_is_the_limit(
+    wait_ms: float, bound: Bound
+) -> None:
+    record = make_record("lmdb", cache="warm", wait_ms=wait_ms, compute_ms=10, fetch_ms=wait_ms, prep_ms=0)
+    verdict = verdict_of([record])
+    assert verdict.bound is bound
+    assert verdict.feed_gain == pytest.approx((10 + wait_ms) / 10)
+    assert ("at most 1.90 times as fast" in verdict.sentence) is (bound is Bound.COMPUTE)
+
+
+@pytest.mark.parametrize(("wait_ms", "bound"), [(0.9, Bound.COMPUTE), (1.2, Bound.READER)])
+def test_with_workers_a_tenth_of_waiting_is_the_limit(wait_ms: float, bound: Bound) -> None:
+    parts = {"workers": 2, "wait_ms": wait_ms, "compute_ms": 10 - wait_ms, "fetch_ms": 9.0}
+    assert verdict_of([make_record("lmdb", cache="warm", **parts)]).bound is bound  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("null_ms", "gain"), [(16.0, 20 / 16), (8.0, 20 / 10)])
+def test_the_null_cell_lowers_what_free_loading_could_gain_but_never_raises_it(
+    null_ms: float, gain: float
+) -> None:
+    cell = make_record("lmdb", cache="warm", wait_ms=10, compute_ms=10, fetch_ms=10)
+    null = make_record("null", wait_ms=0, compute_ms=null_ms, fetch_ms=0, prep_ms=0)
+    assert verdict_of([cell, null]).feed_gain == pytest.approx(gain)
+
+
+def test_handing_over_is_a_stage_that_limits_what_mending_another_part_gains() -> None:
+    parts = {"fetch_ms": 30.0, "prep_ms": 0.0, "handover_ms": 8.0, "cache": "warm", "workers": 2}
+    verdict = verdict_of([make_record("lmdb", wait_ms=14, compute_ms=1, **parts)])  # type: ignore[arg-type]
+    assert verdict.bound is Bound.READER
+    assert verdict.gain == pytest.approx(15 / 8)
+
+
+def contended(inflation: tuple[float, ...]) -> list[Record]:
+    """Plant a null cell of 10 ms of compute, and LMDB beside which it computes so many times as long."""
+    nulls = [
+        make_record("null", replicate=n, wait_ms=0.0, compute_ms=10.0, fetch_ms=0, prep_ms=0)
+        for n in range(len(inflation))
+    ]
+    return nulls + [
+        make_record("lmdb", replicate=n, cache="warm", wait_ms=0.2, compute_ms=10 * times, fetch_ms=0.1)
+        for n, times in enumerate(inflation)
+    ]
+
+
+def test_computing_longer_beside_a_backend_is_contention_where_it_is_proven() -> None:
+    verdict = verdict_of(contended((1.2, 1.21, 1.19, 1.2)))
+    assert verdict.bound is Bound.CONTENTION
+    assert verdict.inflation is not None
+    assert verdict.inflation.ratio.mid == pytest.approx(1.2, rel=1e-3)
+    assert "computes 1.20 [" in verdict.figure
+    assert verdict.gain == pytest.approx(12.2 / 10.2, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "inflation", [(1.04, 1.041, 1.039, 1.04), (0.9, 1.5, 1.2, 1.3), (0.8, 0.81, 0.8, 0.8), (1.2, 1.2)]
+)
+def test_contention_needs_proof_and_more_than_five_percent(inflation: tuple[float, ...]) -> None:
+    assert verdict_of(contended(inflation)).bound is Bound.COMPUTE
+
+
+def test_a_loop_that_is_fed_with_the_networks_own_cores_is_not_called_indifferent() -> None:
+    png = [make_record("png", replicate=n, cache="warm", wait_ms=0.2, compute_ms=12.0) for n in range(4)]
+    taking = recommend(cells_of(contended((1.2, 1.21, 1.19, 1.2)) + png))
+    assert "waits less than 10%" not in " ".join(one.text for one in taking)
+    calm = [make_record("png", replicate=n, cache="warm", wait_ms=0.2, compute_ms=10.0) for n in range(4)]
+    assert "waits less than 10%" in recommend(cells_of(contended((1.0, 1.01, 1.0, 1.0)) + calm))[0].text
