@@ -10,23 +10,30 @@
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from storebench._version import __version__
-from storebench.check.judge import CellResult, State
+from storebench.check.judge import judge
+from storebench.check.outcome import number_of
+from storebench.check.policy import Policy
+from storebench.check.result import CellResult, State
 from storebench.check.sides import BASELINE_NAME, CellData, Replicate, Side, Where, read_json
 from storebench.errors import (
     CorruptDataError,
     IntegrityError,
     RegressionError,
     SchemaVersionError,
+    StorebenchError,
     UsageError,
     from_os_error,
 )
 
-BASELINE_VERSION = 1
+BASELINE_VERSION = 2
+"""1 held the lower quartile of each session; it is read, and its sessions are compared with nothing."""
+
+_READ_VERSIONS = (1, 2)
 BASELINES = Path("results/baselines")
 HISTORY = "history"
 
@@ -44,9 +51,9 @@ def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
         A key is missing or misspelt.
     """
     version = raw["storebench_baseline"]
-    if version != BASELINE_VERSION:
+    if version not in _READ_VERSIONS:
         raise SchemaVersionError(
-            f"a baseline of schema version {version}, this storebench reads {BASELINE_VERSION}",
+            f"a baseline of schema version {version}, this storebench reads 1 and {BASELINE_VERSION}",
             where=source,
             hint="Make a new one with --update.",
         )
@@ -58,6 +65,8 @@ def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
 
 
 def _cell(raw: dict[str, Any]) -> CellData:
+    # Version 1 did not say which figure of a session it holds: of sessions of pytest the lower quartile.
+    raw = {"figure": "lower quartile" if "::" in raw["rerun"] else "mean", **raw}
     replicates = tuple(Replicate(**one) for one in raw["replicates"])
     return CellData(**{**raw, "replicates": replicates, "environment": Where(**raw["environment"])})
 
@@ -66,6 +75,7 @@ def update(
     target: Path,
     contender: Side,
     results: Sequence[CellResult] | None,
+    policy: Policy,
     *,
     reason: str = "",
 ) -> Path:
@@ -76,9 +86,9 @@ def update(
     target
         A folder directly in ``results/baselines``.
     results
-        What the check against the baseline before said; null where there was none.
+        What the check against the baseline before said; None where there was none.
     reason
-        Why a regression or a lost cell is accepted.
+        Why a regression, a lost cell or a drift is accepted.
 
     Raises
     ------
@@ -87,7 +97,9 @@ def update(
     IntegrityError
         A cell failed: its figures are none.
     RegressionError
-        The contender is worse or lacks cells, and there is no reason.
+        There is no reason, and the contender is slower by more than the threshold (proven or not) than the
+        baseline or than the oldest baseline that nothing was accepted after, cannot be compared with it,
+        or lacks cells.
     """
     folder = target.parent if target.name == BASELINE_NAME else target
     if folder.resolve().parent != BASELINES.resolve():
@@ -96,42 +108,86 @@ def update(
             where=target,
             hint=f"Name {BASELINES}/NAME as the baseline.",
         )
-    _refuse(contender, results or [], reason)
-    text = json.dumps(_content(contender, results or [], reason), indent=1) + "\n"
+    accepted = _to_accept(folder, contender, results or [], policy)
+    _refuse(contender, accepted, reason)
+    text = json.dumps(_content(contender, accepted, reason), indent=1) + "\n"
     try:
         return _write(folder, text)
     except OSError as error:
         raise from_os_error(error, folder) from error
 
 
-def _refuse(contender: Side, results: Sequence[CellResult], reason: str) -> None:
+def _to_accept(
+    folder: Path, contender: Side, results: Sequence[CellResult], policy: Policy
+) -> dict[str, str]:
+    """Return what only a reason lets pass, by cell id: label and what is wrong with it."""
+    found = {one.cell_id: f"{one.label}: {wrong}" for one in results if (wrong := _wrong(one))}
+    anchors = _anchors(folder)
+    oldest = Side(source=str(folder / HISTORY), kind="baseline", cells=anchors)
+    for one in judge(oldest, contender, policy, only=[*anchors]) if anchors else []:
+        if one.cell_id not in found and _slower(one):
+            found[one.cell_id] = f"{one.label}: drifted: {one.ratio:.2f} times the oldest baseline's time"
+    return found
+
+
+def _wrong(one: CellResult) -> str:
+    """Return why a result must not become the baseline silently, or ""."""
+    if one.state in (State.WORSE, State.MISSING, State.NOT_COMPARABLE):
+        return f"{one.state}: {one.reason}"
+    if _slower(one):
+        return f"{one.state}: {one.ratio:.2f} times as slow, which is above the threshold"
+    return ""
+
+
+def _slower(one: CellResult) -> bool:
+    """Return whether the point estimate is above the policy's threshold, proven or not."""
+    return one.ratio is not None and one.ratio > 1 + (one.practical_frac or 0.0)
+
+
+def _anchors(folder: Path) -> Mapping[str, CellData]:
+    """Return for each cell the oldest figures since something was last accepted for it, by cell id."""
+    anchors: dict[str, CellData] = {}
+    kept = [
+        (path, read_json(path))
+        for path in [*(folder / HISTORY).glob("*.json"), folder / BASELINE_NAME]
+        if path.is_file()
+    ]
+    for path, raw in sorted(kept, key=lambda item: str(item[1].get("created_utc"))):
+        try:
+            side = side_of_baseline(str(path), raw)
+        except StorebenchError:
+            continue  # one that this version cannot read is nobody's anchor
+        accepted = raw.get("accepted", [])
+        for name, cell in side.cells.items():
+            anew = any(line.startswith(f"{cell.label}: ") for line in accepted)
+            if name not in anchors or anew or anchors[name].figure != cell.figure:
+                anchors[name] = cell
+    return anchors
+
+
+def _refuse(contender: Side, accepted: Mapping[str, str], reason: str) -> None:
     failed = [cell for cell in contender.cells.values() if cell.failure]
     if failed:
         raise IntegrityError(
-            f"{len(failed)} failed cells cannot be a baseline: {failed[0].label}: {failed[0].failure}",
+            f"{number_of(len(failed), 'failed cell')} cannot be a baseline: {failed[0].label}: {failed[0].failure}",
             where=contender.source,
             hint="Run them again.",
         )
-    lost = [one for one in results if one.state in (State.WORSE, State.MISSING)]
-    if lost and not reason.strip():
-        names = ", ".join(f"{one.label} ({one.state})" for one in lost[:3])
+    if accepted and not reason.strip():
+        names = "; ".join(list(accepted.values())[:3])
+        more = f"; and {len(accepted) - 3} more" if len(accepted) > 3 else ""
         raise RegressionError(
-            f"a baseline that would be worse: {names}", where=contender.source, hint=_REASON
+            f"this cannot become the baseline silently: {names}{more}", where=contender.source, hint=_REASON
         )
 
 
-def _content(contender: Side, results: Sequence[CellResult], reason: str) -> dict[str, Any]:
-    accepted = [
-        f"{one.label}: {one.state}: {one.reason}"
-        for one in results
-        if one.state in (State.WORSE, State.MISSING)
-    ]
+def _content(contender: Side, accepted: Mapping[str, str], reason: str) -> dict[str, Any]:
     return {
         "storebench_baseline": BASELINE_VERSION,
         "storebench_version": __version__,
-        "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="microseconds"),
         "reason": reason,
-        "accepted": accepted,
+        "accepted": list(accepted.values()),
         "cells": [dataclasses.asdict(cell) for _, cell in sorted(contender.cells.items())],
     }
 

@@ -9,8 +9,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from storebench.check.judge import CellResult, State, judge
+from storebench.check.judge import judge
+from storebench.check.outcome import number_of
 from storebench.check.policy import Policy
+from storebench.check.result import CellResult, State
 from storebench.check.sides import PAIRING_NAME, Side, read_side
 from storebench.errors import IntegrityError, UsageError
 from storebench.records import RECORDS_NAME
@@ -48,7 +50,9 @@ def confirm(
     suspects = [one for one in results if one.suspected]
     if not suspects:
         return list(results)
-    how.say(f"running {len(suspects)} suspected cells again: {', '.join(one.label for one in suspects)}")
+    how.say(
+        f"running {number_of(len(suspects), 'suspected cell')} again: {', '.join(one.label for one in suspects)}"
+    )
     with tempfile.TemporaryDirectory(prefix="storebench-confirm-") as scratch:
         first, second = _again(suspects, baseline, contender, Path(scratch), how)
         again = {

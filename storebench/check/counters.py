@@ -47,6 +47,18 @@ def compare_counters(
     return results
 
 
+def uncounted(
+    baseline: CellData, contender: CellData, policy: Policy, *, same_environment: bool
+) -> list[str]:
+    """Return the gated counters that the baseline has and the contender lacks."""
+    there = _names(contender, policy)
+    return [
+        name
+        for name in _names(baseline, policy)
+        if name not in there and (same_environment or policy.gate(name).any_environment)
+    ]
+
+
 def _names(cell: CellData, policy: Policy) -> list[str]:
     """Return the counters that every replicate of a cell has."""
     known = {**COUNTERS, **policy.counters}

@@ -1,113 +1,16 @@
-"""A verdict for each cell of two sides: counters by their bands, time by ratio, interval, noise floor and Holm."""
+"""A verdict for each cell of two sides: what is missing, what is not the same work, then counters, then time."""
 
 import dataclasses
-import enum
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from storebench import stats
-from storebench.check.counters import CounterResult, compare_counters
-from storebench.check.policy import CellPolicy, Policy
+from storebench.check import timing
+from storebench.check.counters import compare_counters, uncounted
+from storebench.check.pairs import Pair, basis_of, other_work, resembling
+from storebench.check.policy import Policy
+from storebench.check.result import CellResult, State
 from storebench.check.sides import CellData, Side
-from storebench.units import Better
 
-
-class State(enum.StrEnum):
-    """What a check says of one cell."""
-
-    BETTER = "better"
-    WORSE = "worse"
-    WITHIN_NOISE = "within noise"
-    INCONCLUSIVE = "inconclusive"
-    NOT_COMPARABLE = "not comparable"
-    MISSING = "missing"
-    """The baseline has it and the contender does not."""
-    NEW = "new"
-    """The contender has it and the baseline does not."""
-    FAILED = "failed"
-    """The contender's cell could not be measured as it was asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellResult:
-    """What a check says of one cell, and why.
-
-    Attributes
-    ----------
-    ratio
-        Time of the contender over time of the baseline; above 1 is slower. Null where not compared.
-    low, high
-        Interval of `ratio` for this cell alone.
-    p_adjusted
-        Of "the ratio is 1", corrected for the number of cells.
-    floor_frac
-        The cell's own noise floor: the smallest difference that its spread lets anybody call.
-    threshold_frac
-        What the ratio had to exceed: the policy's threshold or the floor, whichever is larger.
-    practical_frac
-        The policy's threshold for this cell.
-    basis
-        What was compared ("ratio to gather", "seconds", "seconds, interleaved"), or "".
-    replicates
-        (baseline's, contender's).
-    confirmed
-        Whether a second run of a suspected cell showed it again; null where there was none.
-    """
-
-    cell_id: str
-    label: str
-    state: State
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p_adjusted: float | None = None
-    floor_frac: float | None = None
-    threshold_frac: float | None = None
-    practical_frac: float | None = None
-    basis: str = ""
-    replicates: tuple[int, int] = (0, 0)
-    counters: tuple[CounterResult, ...] = ()
-    reason: str = ""
-    confirmed: bool | None = None
-    rerun: str = ""
-
-    @property
-    def worse_counters(self) -> tuple[CounterResult, ...]:
-        """The counters that left their band to the wrong side."""
-        return tuple(one for one in self.counters if one.worse)
-
-    @property
-    def suspected(self) -> bool:
-        """Whether time alone says worse: what a second run can confirm."""
-        return self.state is State.WORSE and not self.worse_counters
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
-    """A cell that both sides have."""
-
-    baseline: CellData
-    contender: CellData
-    paired: bool
-    policy: Policy
-
-    @property
-    def cell_policy(self) -> CellPolicy:
-        return self.policy.cell(self.contender.cell_id, self.contender.label)
-
-    @property
-    def same_environment(self) -> bool:
-        keys = self.baseline.environment.key, self.contender.environment.key
-        return keys[0] == keys[1] != ""
-
-    @property
-    def practical_frac(self) -> float:
-        policy = self.policy
-        wanted = [policy.practical(self.cell_policy)]
-        wanted += [policy.one_process_frac] * (self.baseline.one_process or self.contender.one_process)
-        wanted += [policy.other_environment_frac] * (not self.same_environment)
-        return max(wanted)
+__all__ = ["CellResult", "State", "judge"]
 
 
 def judge(
@@ -118,35 +21,36 @@ def judge(
     Parameters
     ----------
     only
-        Cell ids to look at; null looks at all.
+        Cell ids to look at; None looks at all.
     """
     names = [name for name in dict.fromkeys([*baseline.cells, *contender.cells]) if not only or name in only]
     paired = bool(baseline.pairing) and baseline.pairing == contender.pairing
     results: dict[str, CellResult] = {}
-    compared: dict[str, tuple[_Pair, str, stats.Comparison]] = {}
+    timings: dict[str, timing.Timing] = {}
     for name in names:
-        found = _match(baseline.cells.get(name), contender.cells.get(name))
+        found = _match(name, baseline, contender)
         if isinstance(found, CellResult):
             results[name] = found
             continue
-        pair = _Pair(baseline=found[0], contender=found[1], paired=paired, policy=policy)
+        pair = Pair(baseline=found[0], contender=found[1], paired=paired, policy=policy)
         results[name], basis = _counted(pair)
         if basis:
-            compared[name] = (pair, basis, _compare(pair, basis))
-    corrected = stats.corrected([comparison for _, _, comparison in compared.values()])
-    for (name, (pair, basis, _)), comparison in zip(compared.items(), corrected, strict=True):
-        results[name] = _timed(results[name], pair, basis, comparison)
+            timings[name] = timing.compare_times(pair, basis)
+    every = timing.corrected(list(timings.values()))
+    family = len(every) + sum(one.tail is not None for one in every)
+    for name, one in zip(timings, every, strict=True):
+        results[name] = timing.verdict(results[name], one, family)
     return list(results.values())
 
 
-def _match(first: CellData | None, second: CellData | None) -> CellResult | tuple[CellData, CellData]:
+def _match(name: str, baseline: Side, contender: Side) -> CellResult | tuple[CellData, CellData]:
     """Return both sides of a cell, or the verdict on a cell that only one side has or could measure."""
+    first, second = baseline.cells.get(name), contender.cells.get(name)
     known = second or first
     assert known is not None
     blank = CellResult(cell_id=known.cell_id, label=known.label, state=State.FAILED, rerun=known.rerun)
     if second is None:
-        reason = "the baseline has it, the contender has not"
-        return dataclasses.replace(blank, state=State.MISSING, reason=reason)
+        return dataclasses.replace(blank, state=State.MISSING, reason=_lost(known, baseline, contender))
     if second.failure:
         return dataclasses.replace(blank, reason=second.failure)
     if first is None:
@@ -157,7 +61,15 @@ def _match(first: CellData | None, second: CellData | None) -> CellResult | tupl
     return first, second
 
 
-def _counted(pair: _Pair) -> tuple[CellResult, str]:
+def _lost(cell: CellData, baseline: Side, contender: Side) -> str:
+    """Say what became of a cell that only the baseline has."""
+    if cell.rerun in contender.skipped:
+        return f"it was skipped: {contender.skipped[cell.rerun]}"
+    new = [one for name, one in contender.cells.items() if name not in baseline.cells]
+    return resembling(cell, new) or "the baseline has it, the contender has not"
+
+
+def _counted(pair: Pair) -> tuple[CellResult, str]:
     """Return the verdict of the counters alone, and on what basis time can be compared ("" for not at all)."""
     first, second, rules = pair.baseline, pair.contender, pair.cell_policy
     result = CellResult(
@@ -166,10 +78,15 @@ def _counted(pair: _Pair) -> tuple[CellResult, str]:
         state=State.WITHIN_NOISE,
         replicates=(len(first.replicates), len(second.replicates)),
         rerun=second.rerun,
+        samples=second.samples,
     )
-    if first.samples_of and second.samples_of and first.samples_of != second.samples_of:
-        return _not_comparable(result, "the two sides read other samples"), ""
+    if why_not := other_work(pair):
+        return _not_comparable(result, why_not), ""
     if rules.gate_counters:
+        lost = uncounted(first, second, pair.policy, same_environment=pair.same_environment)
+        if lost:
+            reason = f"the baseline counted {', '.join(lost)}, the contender did not"
+            return dataclasses.replace(result, state=State.FAILED, reason=reason), ""
         counters = compare_counters(first, second, pair.policy, same_environment=pair.same_environment)
         result = dataclasses.replace(result, counters=tuple(counters))
     if result.worse_counters:
@@ -177,7 +94,7 @@ def _counted(pair: _Pair) -> tuple[CellResult, str]:
         result = dataclasses.replace(result, state=State.WORSE, reason=reason)
     if not rules.gate_time:
         return result, ""
-    basis, why_not = _basis(pair)
+    basis, why_not = basis_of(pair)
     return (result, basis) if basis else (_not_comparable(result, why_not), "")
 
 
@@ -186,108 +103,3 @@ def _not_comparable(result: CellResult, reason: str) -> CellResult:
     if result.worse_counters:
         return dataclasses.replace(result, reason=f"{result.reason}; time not comparable: {reason}")
     return dataclasses.replace(result, state=State.NOT_COMPARABLE, reason=reason)
-
-
-def _basis(pair: _Pair) -> tuple[str, str]:
-    """Return what of the two is compared, or "" and why nothing can be."""
-    first, second, wanted = pair.baseline, pair.contender, pair.policy.basis
-    if pair.paired and pair.same_environment and wanted != "ratio":
-        return "seconds, interleaved", ""
-    if wanted != "seconds" and first.calibration and first.calibration == second.calibration:
-        return f"ratio to {first.calibration}", ""
-    if pair.same_environment and wanted != "ratio":
-        return "seconds", ""
-    lacks = "seconds were asked for" if wanted == "seconds" else "no calibration on both sides"
-    return "", f"{lacks}, and {_difference(first, second)}"
-
-
-def _difference(first: CellData, second: CellData) -> str:
-    """Say in which way two environments differ."""
-    before, after = first.environment, second.environment
-    if not before.key or not after.key:
-        return "the environment of one side is not known or not one"
-    if before.key == after.key:
-        return "the policy allows ratios only"
-    names = [
-        name for name in {**before.match, **after.match} if before.match.get(name) != after.match.get(name)
-    ]
-    changes = [f"{name} {before.match.get(name)} -> {after.match.get(name)}" for name in names]
-    return "another environment: " + ("; ".join(changes) or f"{before.key} -> {after.key}")
-
-
-def _compare(pair: _Pair, basis: str) -> stats.Comparison:
-    first, second = _costs(pair, basis)
-    return stats.compare(
-        first,
-        second,
-        better=Better.LOWER,
-        paired=basis == "seconds, interleaved",
-        practical_frac=pair.practical_frac,
-        alpha=pair.policy.alpha,
-    )
-
-
-def _costs(pair: _Pair, basis: str) -> tuple[list[float], list[float]]:
-    """Return a cost for each replicate of both sides; rounds that only one side has are left out of pairs."""
-    field = "relative" if basis.startswith("ratio") else "seconds"
-    sides = [
-        {one.number: getattr(one, field) for one in side.replicates}
-        for side in (pair.baseline, pair.contender)
-    ]
-    if basis == "seconds, interleaved":
-        both = sorted(sides[0].keys() & sides[1].keys())
-        return [sides[0][number] for number in both], [sides[1][number] for number in both]
-    first, second = (
-        [float(getattr(one, field)) for one in side.replicates] for side in (pair.baseline, pair.contender)
-    )
-    return first, second
-
-
-def _timed(result: CellResult, pair: _Pair, basis: str, comparison: stats.Comparison) -> CellResult:
-    costs = _costs(pair, basis)
-    floor = _floor(pair, basis, costs)
-    result = dataclasses.replace(
-        result,
-        ratio=comparison.ratio,
-        low=comparison.low,
-        high=comparison.high,
-        p_adjusted=comparison.p_adjusted,
-        floor_frac=floor,
-        practical_frac=pair.practical_frac,
-        threshold_frac=None if floor is None else max(pair.practical_frac, floor),
-        basis=basis,
-    )
-    if result.worse_counters:
-        return result
-    few = min(map(len, costs)) < pair.policy.min_replicates
-    if few:
-        reason = f"{min(map(len, costs))} replicates, the policy asks for {pair.policy.min_replicates}"
-        return dataclasses.replace(result, state=State.INCONCLUSIVE, reason=reason)
-    state, reason = _time_state(result, pair.policy.alpha, comparison.reason)
-    return dataclasses.replace(result, state=state, reason=reason)
-
-
-def _floor(pair: _Pair, basis: str, costs: tuple[list[float], list[float]]) -> float | None:
-    """Return the larger noise floor of the two sides; of interleaved ones, that of their rounds' ratios."""
-    if basis == "seconds, interleaved":
-        ratios = [second / first for first, second in zip(*costs, strict=True)]
-        floor = stats.noise_floor_frac(ratios, pair.policy.alpha)
-        # Two independent sides would have the square root of two of what the rounds' ratios show.
-        return None if floor is None else math.expm1(math.log1p(floor) / math.sqrt(2))
-    floors = [stats.noise_floor_frac(side, pair.policy.alpha) for side in costs]
-    known = [one for one in floors if one is not None]
-    return max(known) if known else None
-
-
-def _time_state(result: CellResult, alpha: float, reason: str) -> tuple[State, str]:
-    ratio, low, high, threshold = result.ratio, result.low, result.high, result.threshold_frac
-    if ratio is None or low is None or high is None or threshold is None or result.p_adjusted is None:
-        return State.INCONCLUSIVE, reason
-    practical = result.practical_frac or 0.0
-    if result.p_adjusted < alpha and low > 1 and ratio > 1 + threshold:
-        return State.WORSE, f"{ratio - 1:.0%} slower"
-    if result.p_adjusted < alpha and high < 1 and ratio < 1 / (1 + threshold):
-        return State.BETTER, f"{1 - ratio:.0%} less time"
-    if low >= 1 / (1 + practical) and high <= 1 + practical:
-        return State.WITHIN_NOISE, ""
-    return State.INCONCLUSIVE, f"the interval is wider than {practical:.0%} on a side"

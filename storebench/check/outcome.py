@@ -1,12 +1,13 @@
 """From cell verdicts to one exit code and one line."""
 
+import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench import errors
-from storebench.check.judge import CellResult, State
 from storebench.check.policy import Policy
+from storebench.check.result import CellResult, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,30 +28,61 @@ class Outcome:
     counts: dict[str, int]
 
 
-def outcome(results: Sequence[CellResult], policy: Policy, *, strict: bool = False) -> Outcome:
+def outcome(
+    results: Sequence[CellResult], policy: Policy, *, strict: bool = False, allow_missing: Sequence[str] = ()
+) -> Outcome:
     """Return the exit code that the results of all cells add up to.
 
-    Cells that the baseline lacks, single inconclusive ones and (in a run of only some
-    cells) missing ones are told but pass; `strict` lets none of them pass.
+    Missing cells fail unless they are allowed to be missing. New cells and single inconclusive ones
+    are told but pass; `strict` lets none of them pass.
+
+    Parameters
+    ----------
+    allow_missing
+        Labels or ids of cells that may be missing, or shell patterns of them.
     """
-    code, line = _decide(results, policy, strict=strict)
+    code, line = _decide(results, policy, strict=strict, allow_missing=allow_missing)
     counts = Counter(str(one.state) for one in results)
     return Outcome(
         exit_code=code, line=line, counts={str(state): counts[state] for state in State if counts[state]}
     )
 
 
-def _decide(results: Sequence[CellResult], policy: Policy, *, strict: bool) -> tuple[int, str]:
+def check_names(allow_missing: Sequence[str], results: Sequence[CellResult]) -> None:
+    """Refuse a name that no cell has: a misspelt one would allow nothing.
+
+    Raises
+    ------
+    UnknownNameError
+        With the nearest cell.
+    """
+    for name in allow_missing:
+        if not any(_is_called(one, name) for one in results):
+            raise errors.UnknownNameError.of("cell", name, [one.label for one in results])
+
+
+def _is_called(result: CellResult, name: str) -> bool:
+    names = result.cell_id, result.label
+    return name in names or any(fnmatch.fnmatchcase(one, name) for one in names)
+
+
+def _decide(
+    results: Sequence[CellResult], policy: Policy, *, strict: bool, allow_missing: Sequence[str]
+) -> tuple[int, str]:
     by_state = {state: [one for one in results if one.state is state] for state in State}
+    missing = [
+        one
+        for one in by_state[State.MISSING]
+        if strict or not any(_is_called(one, name) for name in allow_missing)
+    ]
     measured = len(results) - len(by_state[State.MISSING])
     compared = measured - len(by_state[State.NEW])
     undecided = by_state[State.INCONCLUSIVE]
     wide = len(undecided) > policy.max_inconclusive_frac * compared
-    missing = by_state[State.MISSING] if strict else []
     new = by_state[State.NEW] if strict or not compared else []
     complaints = (
         (errors.EXIT_INTEGRITY, "failed", by_state[State.FAILED]),
-        (errors.EXIT_INTEGRITY, "not measured", missing if measured else by_state[State.MISSING]),
+        (errors.EXIT_INTEGRITY, "missing", missing if measured else by_state[State.MISSING]),
         (errors.EXIT_REGRESSION, "regression", by_state[State.WORSE]),
         (errors.EXIT_NOT_COMPARABLE, "not comparable", by_state[State.NOT_COMPARABLE]),
         (errors.EXIT_NOT_COMPARABLE, "the baseline lacks", new),
@@ -58,8 +90,17 @@ def _decide(results: Sequence[CellResult], policy: Policy, *, strict: bool) -> t
     )
     for code, what, cells in complaints:
         if cells:
-            return code, f"{what}, {len(cells)} of {len(results)} cells: {_named(cells)}"
-    return errors.EXIT_OK, f"no regression in {compared} cells{_remarks(by_state)}"
+            hint = _PERMIT if what == "missing" else ""
+            return code, f"{what}, {len(cells)} of {number_of(len(results), 'cell')}: {_named(cells)}{hint}"
+    return errors.EXIT_OK, f"no regression in {number_of(compared, 'cell')}{_remarks(by_state)}"
+
+
+_PERMIT = " (--allow-missing NAME lets one pass)"
+
+
+def number_of(count: int, noun: str) -> str:
+    """Return "1 cell", "2 cells"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _remarks(by_state: dict[State, list[CellResult]]) -> str:

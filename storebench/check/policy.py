@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, cast
 import pydantic
 
 from storebench.errors import ScenarioError, UnknownNameError
+from storebench.stats import MIN_ROUNDS
 
 Share = Annotated[float, pydantic.Field(ge=0)]
 
@@ -54,7 +55,7 @@ class CounterGate(_Strict):
 
 COUNTERS: dict[str, CounterGate] = {
     "samples_served": CounterGate(both_ways=True, any_environment=True),
-    "payload_bytes": CounterGate(any_environment=True),
+    "payload_bytes": CounterGate(both_ways=True, any_environment=True),
     "bytes_on_disk": CounterGate(band_frac=0.01),
     "device_read_bytes": CounterGate(band_frac=0.02, slack=64 * 1024),
     "read_calls": CounterGate(band_frac=0.01, slack=16),
@@ -68,6 +69,7 @@ class CellPolicy(_Strict):
 
     match: str
     practical_frac: Share | None = None
+    tail_frac: Share | None = None
     gate_time: bool = True
     gate_counters: bool = True
 
@@ -88,7 +90,19 @@ class Policy(_Strict):
         A larger share of inconclusive cells gives exit code 4; under ``--strict`` any cell does.
     basis
         "ratio" to the calibration of the same process, "seconds" (same environment only), or
-        "auto": ratios where there is a calibration, seconds where two sides ran interleaved.
+        "auto": seconds in the same environment, ratios across environments.
+    tail_frac
+        The slowest tenth of the rounds (or the p95 or p99 of the steps) has to be slower by more than this to
+        alarm.
+    busy_cores
+        Where other processes used this many cores more on one side, a difference that they could have made
+        decides nothing.
+    machine_frac
+        Where the calibration itself differs by more than this between two sides of one environment, a
+        difference in seconds counts only if the calibrated ratio shows it, too.
+    trust_calibration
+        Kinds of calibration whose ratios are compared across environments although
+        `storebench.check.calibration.VALIDATED` does not vouch for them.
     one_process_frac
         Practical threshold where a side's replicates are rounds of one process:
         how processes differ from each other is not in them.
@@ -99,9 +113,13 @@ class Policy(_Strict):
 
     practical_frac: Share = 0.08
     alpha: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.05
-    min_replicates: Annotated[int, pydantic.Field(ge=2)] = 3
+    min_replicates: Annotated[int, pydantic.Field(ge=2)] = MIN_ROUNDS
     max_inconclusive_frac: Share = 0.5
     basis: Literal["auto", "ratio", "seconds"] = "auto"
+    tail_frac: Share = 0.50
+    busy_cores: Share = 0.25
+    machine_frac: Share = 0.10
+    trust_calibration: list[str] = []
     one_process_frac: Share = 0.20
     other_environment_frac: Share = 0.25
     counters: dict[str, CounterGate] = {}
@@ -129,6 +147,10 @@ class Policy(_Strict):
     def practical(self, cell: CellPolicy) -> float:
         """Return the practical threshold of a cell."""
         return self.practical_frac if cell.practical_frac is None else cell.practical_frac
+
+    def tail(self, cell: CellPolicy) -> float:
+        """Return the threshold of a cell's tail."""
+        return self.tail_frac if cell.tail_frac is None else cell.tail_frac
 
 
 def load_policy(path: Path) -> Policy:

@@ -1,17 +1,19 @@
 """The results of a check as text, Markdown, GitHub annotations, JUnit XML and JSON."""
 
 import dataclasses
+import datetime as dt
 import json
 from collections.abc import Callable, Sequence
 from xml.etree import ElementTree as ET
 
-from storebench.check.judge import CellResult, State
-from storebench.check.outcome import Outcome
+from storebench.check.outcome import Outcome, number_of
+from storebench.check.result import CellResult, State
+from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 
 Results = Sequence[CellResult]
 
-_BAD = (State.WORSE, State.FAILED)
-_HEADS = ("cell", "verdict", "time ratio", "95% interval", "floor", "n", "why")
+_BAD = (State.WORSE, State.FAILED, State.MISSING)
+_HEADS = ("cell", "verdict", "time ratio", "95% interval", "tail", "calibrated", "floor", "n", "why")
 
 
 def as_text(results: Results, outcome: Outcome) -> str:
@@ -34,7 +36,7 @@ def as_markdown(results: Results, outcome: Outcome) -> str:
         parts += [*_markdown_table(shown), ""]
     if quiet:
         parts += [
-            f"<details><summary>{len(quiet)} cells within noise</summary>",
+            f"<details><summary>{number_of(len(quiet), 'cell')} within noise</summary>",
             "",
             *_markdown_table(quiet),
             "",
@@ -54,31 +56,69 @@ def as_github(results: Results, outcome: Outcome) -> str:
         level = "error" if one.state in _BAD else "warning"
         message = f"{one.state}: {one.reason}" if one.reason else str(one.state)
         lines.append(f"::{level} title={_property(one.label)}::{_data(message)}")
-    level = "error" if outcome.exit_code else "notice"
+    level = {EXIT_OK: "notice", EXIT_INCONCLUSIVE: "warning"}.get(outcome.exit_code, "error")
     return "\n".join([*lines, f"::{level} title=storebench check::{_data(_summary(outcome))}"]) + "\n"
 
 
 def as_junit(results: Results, outcome: Outcome) -> str:
     """Return JUnit XML: a worse cell is a failure, a failed or missing one an error, an undecided one skipped."""
-    tags = {
-        State.WORSE: "failure",
-        State.FAILED: "error",
-        State.MISSING: "error",
-        State.INCONCLUSIVE: "skipped",
-        State.NOT_COMPARABLE: "skipped",
-        State.NEW: "skipped",
-    }
-    found = [tags.get(one.state) for one in results]
     suite = ET.Element("testsuite", name="storebench check", tests=str(len(results)))
     for attribute, counted in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(attribute, str(found.count(counted)))
-    for one, tag in zip(results, found, strict=True):
-        case = ET.SubElement(suite, "testcase", classname="storebench.check", name=one.label)
-        if tag:
-            ET.SubElement(case, tag, message=f"{one.state}: {one.reason}")
+        suite.set(attribute, str(sum(_JUNIT.get(one.state) == counted for one in results)))
+    suite.set("time", _decimal(sum(_duration_s(one) for one in results)))
+    suite.set("timestamp", dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+    for one in results:
+        case = ET.SubElement(
+            suite, "testcase", classname="storebench.check", name=one.label, time=_decimal(_duration_s(one))
+        )
+        properties = ET.SubElement(case, "properties")
+        for name, value in _figures(one).items():
+            ET.SubElement(properties, "property", name=name, value=value)
+        if tag := _JUNIT.get(one.state):
+            ET.SubElement(case, tag, type=str(one.state), message=f"{one.state}: {one.reason}")
     ET.SubElement(suite, "system-out").text = _summary(outcome)
     ET.indent(suite)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+_JUNIT = {
+    State.WORSE: "failure",
+    State.FAILED: "error",
+    State.MISSING: "error",
+    State.INCONCLUSIVE: "skipped",
+    State.NOT_COMPARABLE: "skipped",
+    State.NEW: "skipped",
+}
+
+
+def _duration_s(one: CellResult) -> float:
+    """Return the seconds of one round of the contender; 0 where it was not compared."""
+    return 0.0 if one.seconds is None else one.seconds[1] * (one.samples or 1)
+
+
+def _decimal(seconds: float) -> str:
+    return f"{seconds:.9f}"
+
+
+def _figures(one: CellResult) -> dict[str, str]:
+    """Return the figures that are known of a cell, as JUnit properties."""
+    found = {
+        "state": str(one.state),
+        "basis": one.basis or None,
+        "ratio": one.ratio,
+        "ratio_low": one.low,
+        "ratio_high": one.high,
+        "tail_ratio": one.tail_ratio,
+        "calibrated_ratio": one.calibrated_ratio,
+        "machine_ratio": one.machine_ratio,
+        "baseline_seconds_per_sample": one.seconds[0] if one.seconds else None,
+        "contender_seconds_per_sample": one.seconds[1] if one.seconds else None,
+    }
+    return {
+        name: f"{value:.6g}" if isinstance(value, float) else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def as_json(results: Results, outcome: Outcome) -> str:
@@ -124,6 +164,8 @@ def _row(one: CellResult) -> tuple[str, ...]:
         f"{one.state}{confirmed}",
         "" if one.ratio is None else f"{one.ratio:.3f}",
         interval,
+        "" if one.tail_ratio is None else f"{one.tail_ratio:.3f}",
+        "" if one.calibrated_ratio is None else f"{one.calibrated_ratio:.3f}",
         "" if one.floor_frac is None else f"{one.floor_frac:.1%}",
         "" if one.replicates == (0, 0) else f"{one.replicates[0]}/{one.replicates[1]}",
         one.reason or one.basis,

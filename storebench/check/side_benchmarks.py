@@ -1,5 +1,7 @@
 """pytest-benchmark's JSON as one side of a check: one file is one session, and a session is one replicate.
 
+A session's figure is the median of its rounds, and its tail the mean of the slowest tenth of them.
+
 What `storebench.testing.benchmarks.measure` puts into ``extra_info`` is used;
 a benchmark without it is compared in seconds, and only with the same machine.
 """
@@ -7,17 +9,25 @@ a benchmark without it is compared in seconds, and only with the same machine.
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storebench.check.sides import CellData, Replicate, Side, Where
 from storebench.errors import CorruptDataError, SchemaVersionError
 
-EXTRA_VERSION = 1
-"""Version of what stands in ``extra_info``."""
+EXTRA_VERSION = 2
+"""Version of what stands in ``extra_info``; 1 had other calibrations."""
 
 FAILED_KEY = "storebench_failed"
 """Top-level key of a session's JSON: node ids of benchmarks that raised, with the error's line."""
+
+SKIPPED_KEY = "storebench_skipped"
+"""Top-level key of a session's JSON: node ids of benchmarks that were skipped, with the reason."""
+
+TAIL = "slowest tenth of the rounds"
+
+_FEWEST_FOR_TAIL = 5
 
 _MACHINE = ("machine", "system", "release", "python_implementation", "python_version")
 _CPU = ("brand_raw", "arch", "count")
@@ -49,18 +59,21 @@ def side_of_sessions(source: str, sessions: Sequence[_Session]) -> Side:
 def _side(source: str, sessions: Sequence[_Session]) -> Side:
     grouped: dict[str, list[_Found]] = {}
     failures: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     for where, raw in sessions:
         environment = _environment(raw.get("machine_info") or {})
         for one in raw["benchmarks"]:
             grouped.setdefault(_cell_id(one), []).append((one, environment, where))
         failures |= raw.get(FAILED_KEY, {})
+        skipped |= raw.get(SKIPPED_KEY, {})
     alone = len(sessions) == 1
     cells = {cell_id: _cell(cell_id, found, one_process=alone) for cell_id, found in grouped.items()}
+    named = {cell.rerun: name for name, cell in cells.items()}
+    failures |= {node: f"it was skipped in one session: {skipped[node]}" for node in skipped if node in named}
     for node, failure in failures.items():
-        known = next((cell for cell in cells.values() if cell.rerun == node), None)
-        name = known.cell_id if known else node
+        name = named.get(node, node)
         cells[name] = CellData(cell_id=name, label=name, failure=failure, rerun=node)
-    return Side(source=source, kind="pytest-benchmark", cells=cells)
+    return Side(source=source, kind="pytest-benchmark", cells=cells, skipped=skipped)
 
 
 def _cell_id(benchmark: Mapping[str, Any]) -> str:
@@ -100,14 +113,27 @@ def _cell(cell_id: str, found: Sequence[_Found], *, one_process: bool) -> CellDa
         one_process=one_process,
         failure=_cache_failure(found) or ("" if numbered else "it has no rounds"),
         rerun=first["fullname"],
+        tail_of=TAIL if numbered and all(one.tail_s is not None for one in numbered) else "",
+        samples=_samples(extra),
+        rounds=min((len(_durations(one)) for one, _, _ in found), default=None) if extra else None,
     )
 
 
+def _samples(extra: Mapping[str, Any]) -> int | None:
+    return int(extra["samples"]) if extra.get("samples") else None
+
+
 def _cache_failure(found: Sequence[_Found]) -> str:
+    """Return why a cold or warm cell was not shown to be in that state, or ""."""
     for one, _, _ in found:
         extra = one.get("extra_info", {})
-        if extra.get("cache_verdict") == "failed":
-            return f"the cache was not {extra.get('cache')}: {extra.get('cache_reason', '')}"
+        verdict, wanted = extra.get("cache_verdict"), extra.get("cache")
+        if verdict == "failed":
+            return f"the cache was not {wanted}: {extra.get('cache_reason', '')}"
+        if wanted == "cold" and verdict != "verified":
+            return (
+                f"the cache was not verified to be cold: {extra.get('cache_reason') or 'it was not checked'}"
+            )
     return ""
 
 
@@ -123,47 +149,71 @@ def _replicates(
             where=f"{where}: {benchmark.get('fullname')}",
             hint="Run the benchmarks again.",
         )
-    seconds, relative = _rounds(benchmark, extra, where)
-    counters = {name: value for name, value in extra.get("counters", {}).items() if value is not None}
-    if not one_process:
-        seconds, relative = _lower_quartile(seconds), _lower_quartile(relative)
+    seconds, beside = _rounds(benchmark, extra, where)
+    samples = float(extra.get("samples") or 1)
+    relative = (
+        [samples * one / machine for one, machine in zip(seconds, beside, strict=True)] if beside else []
+    )
+    common: dict[str, Any] = {
+        "counters": {name: value for name, value in extra.get("counters", {}).items() if value is not None},
+        "busy_cores": extra.get("busy_cores"),
+    }
+    if one_process:
+        return [
+            Replicate(
+                number=position,
+                seconds=value,
+                relative=relative[position] if relative else None,
+                machine_s=beside[position] if beside else None,
+                **common,
+            )
+            for position, value in enumerate(seconds)
+        ]
+    if not seconds:
+        return []
     return [
         Replicate(
-            number=position if one_process else number,
-            seconds=value,
-            relative=relative[position] if relative else None,
-            counters=counters,
+            number=number,
+            seconds=statistics.median(seconds),
+            relative=statistics.median(relative) if relative else None,
+            machine_s=statistics.median(beside) if beside else None,
+            tail_s=_slowest_tenth(seconds),
+            **common,
         )
-        for position, value in enumerate(seconds)
     ]
 
 
-def _lower_quartile(values: Sequence[float]) -> list[float]:
-    """Return the one figure that stands for a session's rounds, or none of none.
+def _slowest_tenth(values: Sequence[float]) -> float | None:
+    """Return the mean of the slowest tenth of a session's rounds, at least of one; None of very few rounds.
 
-    What disturbs a round makes it longer, never shorter, so the lower quartile repeats better
-    than the median; the shortest alone would hang on one lucky round.
+    It is at least as long as the 90th percentile, and a single stall in ten rounds shows in it.
     """
-    return [sorted(values)[(len(values) - 1) // 4]] if values else []
+    if len(values) < _FEWEST_FOR_TAIL:
+        return None
+    return statistics.fmean(sorted(values)[-math.ceil(len(values) / 10) :])
+
+
+def _durations(benchmark: Mapping[str, Any]) -> list[Any]:
+    """Return the seconds of each round; only their median where pytest-benchmark kept no more."""
+    stats = benchmark.get("stats") or {}
+    # --benchmark-json keeps every round; --benchmark-save without --benchmark-save-data does not.
+    return list(stats.get("data") or ([stats["median"]] if "median" in stats else []))
 
 
 def _rounds(
     benchmark: Mapping[str, Any], extra: Mapping[str, Any], where: str
 ) -> tuple[list[float], list[float]]:
-    """Return each round's seconds per sample, and its ratio to the calibration beside it."""
-    stats = benchmark.get("stats") or {}
-    # --benchmark-json keeps every round; --benchmark-save without --benchmark-save-data does not.
-    rounds = stats.get("data") or ([stats["median"]] if "median" in stats else [])
+    """Return each round's seconds per sample, and the seconds of the calibration beside it (or none at all)."""
+    rounds = _durations(benchmark)
     samples = float(extra.get("samples") or 1)
-    calibration = extra.get("calibration_s") or []
-    if not all(
-        isinstance(one, int | float) and 0 < one < math.inf for one in [*rounds, *calibration, samples]
+    calibration = list(extra.get("calibration_s") or [])
+    busy = extra.get("busy_cores")
+    numbers = [*rounds, *calibration, samples]
+    if not all(isinstance(one, int | float) and 0 < one < math.inf for one in numbers) or not (
+        busy is None or (isinstance(busy, int | float) and 0 <= busy < math.inf)
     ):
         raise CorruptDataError(
             "a duration or a number of samples is no positive number",
             where=f"{where}: {benchmark.get('fullname')}",
         )
-    seconds = [one / samples for one in rounds]
-    if len(calibration) != len(rounds):
-        return seconds, []
-    return seconds, [one / beside for one, beside in zip(rounds, calibration, strict=True)]
+    return [one / samples for one in rounds], calibration if len(calibration) == len(rounds) else []

@@ -1,14 +1,19 @@
 """Records of ``storebench bench`` as one side of a check."""
 
+import dataclasses
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from storebench.check.calibration import Kind
 from storebench.check.sides import PAIRING_NAME, CellData, Replicate, Side, Where
 from storebench.errors import DataNotFoundError
 from storebench.records import read_records
 from storebench.results import CacheVerdict, Cell, Record, Status
+
+_ASKED_FOR_STATES = ("cold", "limited")
+_STEPS_FOR_P95, _STEPS_FOR_P99 = 20, 100
 
 
 def side_of_records(path: Path) -> Side:
@@ -61,6 +66,14 @@ def _cell(records: list[Record]) -> CellData:
         rows.setdefault((record.run_id, record.replicate), []).append(record)
     replicates = tuple(_replicate(number, epochs) for number, (_, epochs) in enumerate(_by_round(rows)))
     calibrated = replicates and all(one.relative is not None for one in replicates)
+    tail_of = _tail_of(usable)
+    if tail_of:
+        replicates = tuple(
+            dataclasses.replace(
+                one, tail_s=statistics.median(_slow_step_s(record, tail_of) for record in epochs)
+            )
+            for one, (_, epochs) in zip(replicates, _by_round(rows), strict=True)
+        )
     return CellData(
         cell_id=first.cell.cell_id,
         label=label_of(first.cell),
@@ -68,9 +81,40 @@ def _cell(records: list[Record]) -> CellData:
         samples_of=store.samples_digest if store else "",
         environment=Where(key=environment.key, match=environment.match) if environment else Where(),
         replicates=replicates,
-        failure="" if failed is None else failed.failure or "no step was timed",
+        failure=_cache_failure(usable) if failed is None else failed.failure or "no step was timed",
         rerun=first.cell.cell_id,
+        figure="mean",
+        tail_of=tail_of,
+        samples=store.count if store else None,
+        asked=json.loads(json.dumps(dataclasses.asdict(first.cell))),
     )
+
+
+def _cache_failure(records: Sequence[Record]) -> str:
+    """Return why a cell was not shown to be in the cache state that it asked for, or ""."""
+    for record in records:
+        facts = record.cache
+        if record.cell.cache in _ASKED_FOR_STATES and (
+            facts is None or facts.verdict is not CacheVerdict.VERIFIED
+        ):
+            why = facts.reason if facts else "it was not checked"
+            return f"the cache was not verified to be {record.cell.cache}: {why}"
+    return ""
+
+
+def _tail_of(records: Sequence[Record]) -> str:
+    """Return which percentile of the steps there are enough steps for, or ""."""
+    steps = min((record.timed_steps for record in records if record.data_wait_ns), default=0)
+    if not all(record.data_wait_ns for record in records) or steps < _STEPS_FOR_P95:
+        return ""
+    return "p99 of the steps" if steps >= _STEPS_FOR_P99 else "p95 of the steps"
+
+
+def _slow_step_s(record: Record, tail_of: str) -> float:
+    """Return the seconds of a step that waits as long for its batch as the percentile says."""
+    assert record.data_wait_ns is not None
+    wait_ns = record.data_wait_ns.p99 if tail_of.startswith("p99") else record.data_wait_ns.p95
+    return (record.timed_s - record.data_wait_s) / record.timed_steps + wait_ns / 1e9
 
 
 def _by_round(
@@ -82,6 +126,7 @@ def _by_round(
 def _replicate(number: int, epochs: list[Record]) -> Replicate:
     """Return one replicate: medians over its epochs."""
     relative = [value for record in epochs if (value := _relative(record)) is not None]
+    machine = [value for record in epochs if (value := _ceiling_s(record)) is not None]
     counted = [_counters(record) for record in epochs]
     names = set.intersection(*(set(one) for one in counted))
     return Replicate(
@@ -89,27 +134,44 @@ def _replicate(number: int, epochs: list[Record]) -> Replicate:
         seconds=statistics.median(1 / record.samples_per_s for record in epochs),
         relative=statistics.median(relative) if len(relative) == len(epochs) else None,
         counters={name: statistics.median(one[name] for one in counted) for name in sorted(names)},
+        machine_s=statistics.median(machine) if len(machine) == len(epochs) else None,
     )
 
 
 def _calibration(cell: Cell) -> str:
+    """Return the kind of work that the ceiling of a cell's own process stands for; "" where none does."""
     if cell.compute == "real":
-        return "matrix product"
-    return "plain read" if cell.cache == "cold" else "gather"
+        return Kind.MATRIX_PRODUCT
+    if cell.cache in _ASKED_FOR_STATES:
+        return Kind.DEVICE
+    # No ceiling of a record decodes anything, so encoded images have nothing to be held against.
+    return Kind.MEMORY if cell.codec == "raw" else ""
+
+
+def _ceiling_s(record: Record) -> float | None:
+    """Return the seconds per unit of the ceiling that a cell is calibrated by; None where it was not measured."""
+    ceilings = record.ceilings
+    rates = {
+        Kind.MATRIX_PRODUCT: ceilings.matrix_products_per_s,
+        Kind.DEVICE: ceilings.device_random_1_bytes_per_s,
+        Kind.MEMORY: ceilings.gather_samples_per_s,
+    }
+    kind = _calibration(record.cell)
+    rate = rates[Kind(kind)] if kind else None
+    return 1 / rate if rate else None
 
 
 def _relative(record: Record) -> float | None:
-    """Return the cost of a sample over that of the ceiling of the same process; null where none was measured."""
-    if record.cell.compute == "real":
-        products = record.ceilings.matrix_products_per_s
-        return None if products is None else products / record.samples_per_s
-    if record.cell.cache == "cold":
-        rate, store = record.ceilings.device_sequential_bytes_per_s, record.store
-        if rate is None or store is None or not store.count:
+    """Return the cost of a sample over that of the ceiling of the same process; None where none was measured."""
+    ceiling_s = _ceiling_s(record)
+    if ceiling_s is None:
+        return None
+    units = 1.0
+    if _calibration(record.cell) == Kind.DEVICE:
+        if record.store is None or not record.store.count:
             return None
-        return rate * store.count / store.payload_bytes / record.samples_per_s
-    gather = record.ceilings.gather_samples_per_s
-    return None if gather is None else gather / record.samples_per_s
+        units = record.store.payload_bytes / record.store.count
+    return 1 / record.samples_per_s / (units * ceiling_s)
 
 
 def _counters(record: Record) -> dict[str, float]:
@@ -120,6 +182,7 @@ def _counters(record: Record) -> dict[str, float]:
         "read_calls": record.counters.read_calls,
         "major_faults": record.counters.major_faults,
     }
-    if record.cache and record.cache.requested == "cold" and record.cache.verdict is CacheVerdict.VERIFIED:
+    cache = record.cache
+    if cache and cache.requested in _ASKED_FOR_STATES and cache.verdict is CacheVerdict.VERIFIED:
         found["device_read_bytes"] = record.counters.device_read_bytes
     return {name: value for name, value in found.items() if value is not None}

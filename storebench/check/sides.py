@@ -28,17 +28,27 @@ class Replicate:
     number
         Which one; equal numbers of two paired sides ran next to each other.
     seconds
-        Seconds per sample.
+        Seconds per sample: of a session the median of its rounds.
     relative
-        The same over the calibration of the same process; null where nothing was calibrated.
+        The same over the calibration of the same process; None where nothing was calibrated.
     counters
         Counter name -> what was counted; only those that mean something for the cell.
+    tail_s
+        Seconds per sample of the slowest rounds, or seconds of a slow step (`CellData.tail_of`); None where
+        there are too few of them.
+    machine_s
+        Seconds that the calibration took; None where nothing was calibrated.
+    busy_cores
+        Cores that other processes used meanwhile; None where nothing measured it.
     """
 
     number: int
     seconds: float
     relative: float | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
+    tail_s: float | None = None
+    machine_s: float | None = None
+    busy_cores: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +70,7 @@ class CellData:
     label
         The cell in words.
     calibration
-        What `Replicate.relative` is relative to ("gather", "plain read", "matrix product"), or "".
+        What `Replicate.relative` is relative to (`storebench.check.calibration.Kind`), or "".
     samples_of
         Fingerprint or digest of the samples, or "" where it is not known.
     one_process
@@ -69,6 +79,17 @@ class CellData:
         Why the cell failed, or "".
     rerun
         What runs the cell again: a pytest node id or a cell id.
+    figure
+        What of a replicate `Replicate.seconds` is: "median" of a session's rounds, "mean" of an epoch's steps.
+        Baselines of earlier releases hold a "lower quartile".
+    tail_of
+        What `Replicate.tail_s` is ("slowest tenth of the rounds", "p95 of the steps"), or "".
+    samples
+        Samples that a round serves; None where it is not known.
+    rounds
+        Rounds of each session; None where it is not known.
+    asked
+        The settings that the cell was run with, by name: what differs from a cell that is missing.
     """
 
     cell_id: str
@@ -80,6 +101,11 @@ class CellData:
     one_process: bool = False
     failure: str = ""
     rerun: str = ""
+    figure: str = "median"
+    tail_of: str = ""
+    samples: int | None = None
+    rounds: int | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +120,15 @@ class Side:
         "records", "pytest-benchmark" or "baseline".
     pairing
         Equal on two sides that ran interleaved (``bench --against``); "" otherwise.
+    skipped
+        What runs a benchmark again -> why it was skipped.
     """
 
     source: str
     kind: str
     cells: Mapping[str, CellData]
     pairing: str = ""
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_side(path: Path, *, baseline: bool) -> Side:

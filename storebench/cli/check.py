@@ -39,6 +39,12 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Let no cell pass that is missing, new or inconclusive.")
     ] = False,
+    allow_missing: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Label or id of a cell that the contender may lack, or a pattern; may be repeated."
+        ),
+    ] = None,
     update: Annotated[
         bool, typer.Option("--update", help="Make the contender the baseline; the old one is kept.")
     ] = False,
@@ -58,7 +64,7 @@ def check(
 ) -> None:
     """Compare two sides cell by cell. Exit 0 fine, 1 regression, 3 not comparable, 4 inconclusive, 5 nothing to rest on."""
     with exit_codes():
-        from storebench.check.outcome import outcome
+        from storebench.check.outcome import check_names, outcome
         from storebench.check.policy import Policy, load_policy
         from storebench.check.sides import read_side
 
@@ -69,28 +75,40 @@ def check(
         except NotComparableError as error:
             if not update:
                 raise
-            _first_baseline(baseline, after, error, reason)
+            _first_baseline(baseline, after, error, rules, reason)
             return
         results = _results(before, after, rules, stores or stores_dir(), confirm=confirm)
-        decided = outcome(results, rules, strict=strict)
+        check_names(allow_missing or [], results)
+        decided = outcome(results, rules, strict=strict, allow_missing=allow_missing or [])
         _write(results, decided, output or [Format.TEXT], out or [])
         if update:
             from storebench.check.baseline import update as write_baseline
 
-            say(f"wrote {write_baseline(baseline, after, results, reason=reason)}")
+            say(f"wrote {write_baseline(baseline, after, results, rules, reason=reason)}")
             return
-        say(f"storebench check: {decided.line}")
+        if not _told(output or [Format.TEXT], out or []):
+            say(f"storebench check: {decided.line}")
         raise typer.Exit(decided.exit_code)
 
 
-def _first_baseline(baseline: Path, contender: "Side", error: StorebenchError, reason: str) -> None:
+def _told(formats: list[Format], files: list[Path]) -> bool:
+    """Return whether a format for people, which ends with the outcome's line, was printed."""
+    printed = formats[len(files) :] + [
+        name for name, path in zip(formats, files, strict=False) if str(path) == "-"
+    ]
+    return any(name in (Format.TEXT, Format.MARKDOWN, Format.GITHUB) for name in printed)
+
+
+def _first_baseline(
+    baseline: Path, contender: "Side", error: StorebenchError, rules: "Policy", reason: str
+) -> None:
     from storebench.check.baseline import update as write_baseline
 
     there = baseline.exists() and any(baseline.iterdir() if baseline.is_dir() else [baseline])
     if there and not reason.strip():
         # What is there is no baseline of this version: replacing it must be somebody's decision.
         raise NotComparableError(error.what, where=error.where, hint="Replace it with --reason TEXT.")
-    say(f"wrote {write_baseline(baseline, contender, None, reason=reason)}")
+    say(f"wrote {write_baseline(baseline, contender, None, rules, reason=reason)}")
 
 
 def _results(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
 
-from storebench.check.side_benchmarks import FAILED_KEY
+from storebench.check.side_benchmarks import FAILED_KEY, SKIPPED_KEY
 from storebench.convert import convert
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
@@ -120,6 +120,7 @@ def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, A
 
 
 _failed: dict[str, str] = {}
+_skipped: dict[str, str] = {}
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -127,11 +128,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
         _failed[report.nodeid] = crash.message.splitlines()[0] if crash else f"failed in {report.when}"
+    elif report.skipped and isinstance(report.longrepr, tuple):
+        _skipped[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
 
 
 def pytest_benchmark_update_json(config: pytest.Config, benchmarks: Any, output_json: dict[str, Any]) -> None:
-    """Say in the JSON which benchmarks raised, so that a check can't take them for absent."""
+    """Say in the JSON which benchmarks raised or were skipped: pytest-benchmark only leaves them out."""
     output_json[FAILED_KEY] = dict(_failed)
+    output_json[SKIPPED_KEY] = dict(_skipped)
     output_json["commit_info"].pop("author_time", None)
 
 

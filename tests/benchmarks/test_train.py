@@ -7,13 +7,15 @@ import pytest
 import torch
 from drawn import DrawnDataset
 
+from storebench.check.calibration import Kind
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Spans
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.stores import Store
-from storebench.testing.benchmarks import BATCH, Measurement, gather, gather_in_processes, matrix_product
+from storebench.testing.benchmarks import Measurement
+from storebench.testing.calibrations import BATCH, gather, gather_in_processes, matrix_product
 from storebench.training.models import get_model
 from storebench.training.steps import CpuStep, make_step
 
@@ -44,7 +46,7 @@ def test_loader(measured: Callable[[Measurement], None], loader: tuple[Loader, S
                 cell_id=f"loader/processes/workers-{opened.workers}",
                 target=lambda: sum(len(batch.indices) for _ in range(EPOCHS) for batch in opened.epoch(plan)),
                 samples=EPOCHS * count,
-                calibration="gather" if not opened.workers else f"gather in {opened.workers} processes",
+                calibration=Kind.MEMORY if not opened.workers else f"memory in {opened.workers} processes",
                 calibrate=calibrate if opened.workers else gather(shape, count),
                 samples_of=store.manifest.samples_digest,
             )
@@ -80,7 +82,7 @@ def test_training_step(measured: Callable[[Measurement], None], thumbnails: Draw
             cell_id="train/cifar10_quick",
             target=target,
             samples=len(pixels),
-            calibration="matrix product",
+            calibration=Kind.MATRIX_PRODUCT,
             calibrate=matrix_product(),
             samples_of=thumbnails.info.fingerprint,
         )

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from drawn import DrawnDataset, draw, skip_without_library
 
+from storebench.check.calibration import Kind
 from storebench.codecs import CODECS
 from storebench.convert import How, Replace, convert
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import format_names, parse_backend
-from storebench.testing.benchmarks import Measurement, interpreter
+from storebench.testing.benchmarks import Measurement
+from storebench.testing.calibrations import gather, inflate, interpreter
 
 CONVERTED = 2048
 DECODED = 8
@@ -44,7 +46,7 @@ def test_convert(
             target=target,
             prepare=lambda: shutil.rmtree(store.path, ignore_errors=True),
             samples=len(dataset),
-            calibration="interpreter",
+            calibration=Kind.INTERPRETER,
             calibrate=interpreter(),
             store=scratch,
             counters={"bytes_on_disk": store.manifest.bytes_on_disk},
@@ -72,8 +74,8 @@ def test_decode(measured: Callable[[Measurement], None], photographs: DrawnDatas
             cell_id=f"decode/{name}",
             target=target,
             samples=passes * len(payloads),
-            calibration="interpreter",
-            calibrate=interpreter(),
+            calibration=Kind.MEMORY if name == "raw" else Kind.INFLATE,
+            calibrate=gather(pixels.shape[1:], DECODED) if name == "raw" else inflate(),
             payload_bytes=passes * sum(map(len, payloads)),
             samples_of=photographs.info.fingerprint,
         )

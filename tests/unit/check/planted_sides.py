@@ -47,11 +47,12 @@ def session(
     counters: Mapping[str, Mapping[str, float]] | None = None,
     change: Callable[[dict[str, Any]], None] = lambda _extra: None,
     rounds: int = 8,
+    shape: Callable[[str, list[float]], list[float]] = lambda _cell, seconds: seconds,
 ) -> dict[str, Any]:
     """Return one session's JSON.
 
     `slower` multiplies a cell's time; `scale` multiplies every time and every calibration (a
-    slower machine); `change` edits each benchmark's extra_info.
+    slower machine); `change` edits each benchmark's extra_info; `shape` edits the seconds of a cell's rounds.
     """
     rng = np.random.default_rng((seed, number))
     benchmarks = []
@@ -64,12 +65,12 @@ def session(
             "cell_id": cell,
             "samples": 1024,
             "samples_of": "f00d",
-            "calibration": "gather",
+            "calibration": "memory",
             "calibration_s": beside.tolist(),
             "counters": {**COUNTERS, **(counters or {}).get(cell, {})},
         }
         change(extra)
-        data = (beside * factor).tolist()
+        data = shape(cell, (beside * factor).tolist())
         node = f"tests/benchmarks/test_read.py::test[{cell}]"
         benchmarks.append({"fullname": node, "name": cell, "extra_info": extra, "stats": {"data": data}})
     info = {} if machine is None else {"storebench_environment": machine}
@@ -138,7 +139,7 @@ def record(
         store=store,
         cache=facts,
         counters=Counters(read_calls=1000, major_faults=0, device_read_bytes=3_072_000),
-        ceilings=Ceilings(gather_samples_per_s=gather, device_sequential_bytes_per_s=1e9),
+        ceilings=Ceilings(gather_samples_per_s=gather, device_random_1_bytes_per_s=1e8),
         environment=Environment(key=key, match={"kernel": key}, notes={}),
     )
     return dataclasses.replace(planted, **changes)

@@ -26,8 +26,11 @@ def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     return first, second
 
 
+LOST = ("--allow-missing", CELLS[3])
+
+
 def test_json_holds_everything(sides: tuple[Path, Path]) -> None:
-    code, out, err = run(*sides, "--format", "json")
+    code, out, err = run(*sides, *LOST, "--format", "json")
     raw = json.loads(out)
     assert raw["outcome"]["exit_code"] == code == 1
     by_id = {one["cell_id"]: one for one in raw["cells"]}
@@ -39,20 +42,55 @@ def test_json_holds_everything(sides: tuple[Path, Path]) -> None:
 
 
 def test_junit_counts_failures_errors_and_skipped(sides: tuple[Path, Path]) -> None:
-    _, out, _ = run(*sides, "--format", "junit")
+    _, out, _ = run(*sides, *LOST, "--format", "junit")
     suite = ET.fromstring(out)
     assert suite.get("tests") == "5"
     assert suite.get("failures") == "1"
     assert suite.get("errors") == "1"
     (case,) = [one for one in suite if one.find("failure") is not None]
     assert case.get("name") == CELLS[0]
+    assert suite.get("timestamp")
+    failure = case.find("failure")
+    assert failure is not None
+    assert failure.get("type") == "worse"
+    figures = {one.get("name"): one.get("value") or "" for one in case.iter("property")}
+    assert 1.3 < float(figures["ratio"]) < 1.5
+    assert float(figures["ratio_low"]) < float(figures["ratio"]) < float(figures["ratio_high"])
+    assert figures["basis"] == "seconds"
+    # 1.4 ms a round: a trend of it is the trend of the cell.
+    assert 1.2e-3 < float(case.get("time") or 0) < 1.6e-3
+    assert float(suite.get("time") or 0) > 1e-3
+
+
+def test_an_undecided_check_is_a_warning_in_every_format(tmp_path: Path) -> None:
+    first = write_sessions(tmp_path / "a", seed=3, noise=0.06, cells=CELLS[:1])
+    second = write_sessions(tmp_path / "b", seed=4, noise=0.06, cells=CELLS[:1])
+    code, out, _ = run(first, second, "--format", "github")
+    assert code == 4
+    assert "::error" not in out
+    assert out.splitlines()[-1].startswith("::warning title=storebench check::inconclusive")
+    _, out, _ = run(first, second, "--format", "junit")
+    suite = ET.fromstring(out)
+    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("0", "0", "1")
+    (skipped,) = suite.iter("skipped")
+    assert "more replicates on each side would decide it" in (skipped.get("message") or "")
+    _, out, _ = run(first, second)
+    assert "inconclusive, 1 of 1 cell:" in out
+
+
+def test_the_last_line_is_printed_once(sides: tuple[Path, Path]) -> None:
+    _, out, err = run(*sides)
+    assert "exit code 5" in out
+    assert not err
+    _, out, err = run(*sides, "--format", "json")
+    assert err.startswith("storebench check: missing")
 
 
 def test_github_annotates_what_somebody_should_see(sides: tuple[Path, Path]) -> None:
     _, out, _ = run(*sides, "--format", "github")
     lines = out.splitlines()
     assert any(line.startswith(f"::error title={CELLS[0]}::worse") and "%25" in line for line in lines)
-    assert any(line.startswith(f"::warning title={CELLS[3]}::missing") for line in lines)
+    assert any(line.startswith(f"::error title={CELLS[3]}::missing") for line in lines)
     assert not any("within noise" in line for line in lines[:-1])
 
 
@@ -66,7 +104,7 @@ def test_markdown_shows_the_regression_and_folds_the_rest(sides: tuple[Path, Pat
 def test_several_formats_go_to_several_files(sides: tuple[Path, Path], tmp_path: Path) -> None:
     junit, markdown = tmp_path / "check.xml", tmp_path / "check.md"
     out = ["--format", "junit", "--out", junit, "--format", "markdown", "--out", markdown, "--format", "text"]
-    code, printed, _ = run(*sides, *out)
+    code, printed, _ = run(*sides, *LOST, *out)
     assert code == 1
     assert ET.fromstring(junit.read_text()).tag == "testsuite"
     assert markdown.read_text().startswith("### storebench check")
@@ -110,6 +148,61 @@ def test_history_keeps_every_baseline(sides: tuple[Path, Path]) -> None:
     assert len(list((target / "history").iterdir())) == 3
 
 
+def test_an_update_that_is_not_proven_slower_needs_a_reason_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = Path("results/baselines/ci")
+    first = write_sessions(tmp_path / "a", seed=1, noise=0.3)
+    second = write_sessions(tmp_path / "b", seed=1, noise=0.3, slower={CELLS[0]: 1.51})
+    run(target, first, "--update")
+    code, _, err = run(target, second, "--update")
+    assert code == 1
+    assert f"{CELLS[0]}: inconclusive: 1.5" in err
+    assert run(target, second, "--update", "--reason", "a better disk layout")[0] == 0
+
+
+def test_a_baseline_cannot_drift_by_small_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = Path("results/baselines/ci")
+    codes, err = [], ""
+    for step in range(3):
+        side = write_sessions(tmp_path / str(step), seed=1, noise=0.001, slower={CELLS[0]: 1.07**step})
+        code, _, err = run(target, side, "--update")
+        codes.append(code)
+    assert codes == [0, 0, 1]
+    assert f"{CELLS[0]}: drifted: 1.14 times the oldest baseline's time" in err
+    # What a reason accepted is where the next drift is counted from, for that cell only.
+    third = tmp_path / "2"
+    assert run(target, third, "--update", "--reason", "it checks more now")[0] == 0
+    slower = {CELLS[0]: 1.07**3, CELLS[1]: 1.07}
+    assert run(target, write_sessions(tmp_path / "3", seed=1, noise=0.001, slower=slower), "--update")[0] == 0
+    slower = {CELLS[0]: 1.07**3, CELLS[1]: 1.14}
+    code, _, err = run(target, write_sessions(tmp_path / "4", seed=1, noise=0.001, slower=slower), "--update")
+    assert code == 1
+    assert CELLS[1] in err
+    assert CELLS[0] not in err
+
+
+def test_a_baseline_of_lower_quartiles_is_read_and_compared_with_nothing(sides: tuple[Path, Path]) -> None:
+    first, _ = sides
+    target = Path("results/baselines/ci")
+    run(target, first, "--update")
+    path = target / "baseline.json"
+    raw = json.loads(path.read_text())
+    raw["storebench_baseline"] = 1
+    for cell in raw["cells"]:
+        for name in ("figure", "tail_of", "samples", "rounds", "asked"):
+            del cell[name]
+    path.write_text(json.dumps(raw))
+    code, out, _ = run(target, first)
+    assert code == 3
+    assert "lower quartile" in out
+    assert run(target, first, "--update")[0] == 1
+    assert run(target, first, "--update", "--reason", "medians from now on")[0] == 0
+    assert run(target, first)[0] == 0
+
+
 def test_a_run_with_failed_cells_is_no_baseline(sides: tuple[Path, Path]) -> None:
     _, second = sides
     path = second / "session-0.json"
@@ -133,7 +226,7 @@ def test_a_baseline_of_another_schema_is_replaced_only_with_a_reason(sides: tupl
     target = Path("results/baselines/ci")
     run(target, first, "--update")
     path = target / "baseline.json"
-    path.write_text(path.read_text().replace('"storebench_baseline": 1', '"storebench_baseline": 0'))
+    path.write_text(path.read_text().replace('"storebench_baseline": 2', '"storebench_baseline": 0'))
     code, _, err = run(target, first)
     assert code == 3
     assert "schema version 0" in err

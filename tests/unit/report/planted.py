@@ -47,6 +47,7 @@ ENVIRONMENT = Environment(
     match={"cpu_model": "Planted CPU", "cpu_count": 2, "kernel": "6.8"},
     notes={"load": 0.1},
 )
+COPY_BYTES_PER_S = 400_000.0 * 196_608
 CELL_FIELDS = {field.name for field in dataclasses.fields(Cell)}
 SHAPES = {"imagenet": (256, 256, 3), "cifar10": (32, 32, 3), "mnist": (28, 28, 1)}
 PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000}
@@ -167,7 +168,7 @@ def make_record(
         "counters": Counters(
             device_read_bytes=read, major_faults=10, minor_faults=100, read_amplification=read / payload
         ),
-        "ceilings": Ceilings(gather_samples_per_s=48_000.0, memory_bytes_per_s=48_000.0 * 196_608),
+        "ceilings": Ceilings(gather_samples_per_s=48_000.0, memory_bytes_per_s=COPY_BYTES_PER_S),
         "environment": ENVIRONMENT,
     }
     record = Record(**(fields | changes))

@@ -116,7 +116,14 @@ def limited(
     found = []
     for epoch, wait in enumerate(waits):
         record = make_record(
-            backend, epoch=epoch, wait_ms=wait, compute_ms=0, fetch_ms=0.1, portion=None, **LIMITED
+            backend,
+            epoch=epoch,
+            wait_ms=wait,
+            compute_ms=0,
+            fetch_ms=0.1,
+            prep_ms=0.1,
+            portion=None,
+            **LIMITED,
         )  # type: ignore[arg-type]
         if steady and epoch == len(waits) - 1:
             record = dataclasses.replace(

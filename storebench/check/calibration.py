@@ -1,0 +1,39 @@
+"""The kinds of work that a cell may be calibrated by, and which of them carry over to another machine."""
+
+import enum
+from collections.abc import Collection
+
+
+class Kind(enum.StrEnum):
+    """What bounds a benchmark, and therefore what its rounds are calibrated by."""
+
+    MEMORY = "memory"
+    """Gathering samples from an array (`storebench.testing.calibrations.gather`)."""
+    INFLATE = "inflate"
+    """Inflating a fixed buffer with zlib: encoded images."""
+    INTERPRETER = "interpreter"
+    """A fixed loop of Python: one library call or file per sample."""
+    MATRIX_PRODUCT = "matrix product"
+    """float32 products by torch: training."""
+    DEVICE = "device"
+    """O_DIRECT reads of one payload's size: cold cells."""
+
+
+VALIDATED: dict[Kind, bool] = {
+    Kind.MEMORY: False,
+    Kind.INFLATE: False,
+    Kind.INTERPRETER: False,
+    Kind.MATRIX_PRODUCT: False,
+    Kind.DEVICE: False,
+}
+"""Kind -> whether ratios to it were shown to stay within `Policy.other_environment_frac` on other machines.
+
+``python -m tests.benchmarks.gate_selftest --parts machines`` measures it on four emulated machines, and
+fails where this table promises more than it finds. Whatever is False here, or is no kind of ours, is not
+compared across environments unless the policy's ``trust_calibration`` names it.
+"""
+
+
+def carries_over(kind: str, trusted: Collection[str] = ()) -> bool:
+    """Return whether ratios to a calibration of this kind may be compared across environments."""
+    return kind in trusted or any(kind == known and valid for known, valid in VALIDATED.items())

@@ -1,0 +1,118 @@
+"""A cell that both sides have: whether the two did the same work, and on what basis their times can be compared."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from storebench.check.calibration import carries_over
+from storebench.check.policy import CellPolicy, Policy
+from storebench.check.sides import CellData
+
+INTERLEAVED = "seconds, interleaved"
+
+_MOST_CHANGES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A cell of both sides.
+
+    Attributes
+    ----------
+    paired
+        Whether replicates of equal number ran next to each other.
+    """
+
+    baseline: CellData
+    contender: CellData
+    paired: bool
+    policy: Policy
+
+    @property
+    def cell_policy(self) -> CellPolicy:
+        """What the policy says of this cell."""
+        return self.policy.cell(self.contender.cell_id, self.contender.label)
+
+    @property
+    def same_environment(self) -> bool:
+        """Whether seconds of the two sides mean the same; two unknown machines are not one."""
+        keys = self.baseline.environment.key, self.contender.environment.key
+        return keys[0] == keys[1] != ""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether both sides were calibrated by the same kind of work."""
+        return bool(self.baseline.calibration) and self.baseline.calibration == self.contender.calibration
+
+    @property
+    def practical_frac(self) -> float:
+        """The smallest slow-down that alarms."""
+        policy = self.policy
+        wanted = [policy.practical(self.cell_policy)]
+        wanted += [policy.one_process_frac] * (self.baseline.one_process or self.contender.one_process)
+        wanted += [policy.other_environment_frac] * (not self.same_environment)
+        return max(wanted)
+
+
+def other_work(pair: Pair) -> str:
+    """Return how the work of the two sides differs, so that their figures cannot be compared, or ""."""
+    first, second = pair.baseline, pair.contender
+    if first.samples_of != second.samples_of:
+        if first.samples_of and second.samples_of:
+            return "the two sides read other samples"
+        side = "contender" if first.samples_of else "baseline"
+        return f"the {side} does not say which samples it read"
+    if first.figure != second.figure:
+        return f"the baseline holds the {first.figure} of each session, the contender the {second.figure}: make a new baseline"
+    if first.samples is not None and first.samples != second.samples:
+        return f"a round of the baseline serves {first.samples} samples, of the contender {second.samples}"
+    if first.rounds and second.rounds and second.rounds < first.rounds:
+        return f"a session of the baseline has {first.rounds} rounds, of the contender {second.rounds}"
+    return ""
+
+
+def basis_of(pair: Pair) -> tuple[str, str]:
+    """Return what of the two is compared, or "" and why nothing can be."""
+    policy, kind = pair.policy, pair.baseline.calibration
+    if pair.same_environment and policy.basis != "ratio":
+        return INTERLEAVED if pair.paired else "seconds", ""
+    differs = _difference(pair)
+    if policy.basis == "seconds":
+        return "", f"seconds were asked for, and {differs}"
+    if not pair.calibrated:
+        return "", f"no calibration on both sides, and {differs}"
+    if pair.same_environment or carries_over(kind, policy.trust_calibration):
+        return f"ratio to {kind}", ""
+    return "", f"ratios to {kind!r} have not been shown to carry over to another machine, and {differs}"
+
+
+def _difference(pair: Pair) -> str:
+    """Say in which way two environments differ."""
+    before, after = pair.baseline.environment, pair.contender.environment
+    if not before.key or not after.key:
+        return "the environment of one side is not known or not one"
+    if before.key == after.key:
+        return "the policy allows ratios only"
+    names = [
+        name for name in {**before.match, **after.match} if before.match.get(name) != after.match.get(name)
+    ]
+    changes = [f"{name} {before.match.get(name)} -> {after.match.get(name)}" for name in names]
+    return "another environment: " + ("; ".join(changes) or f"{before.key} -> {after.key}")
+
+
+def resembling(missing: CellData, others: Iterable[CellData]) -> str:
+    """Return which new cell of the contender a missing one has become, and what was changed, or ""."""
+    nearest: tuple[int, str] = (_MOST_CHANGES + 1, "")
+    for one in others:
+        if missing.rerun == one.rerun and missing.rerun:
+            return f"its benchmark is called {one.label} now"
+        if not missing.asked or not one.asked:
+            continue
+        names = [
+            name for name in {**missing.asked, **one.asked} if missing.asked.get(name) != one.asked.get(name)
+        ]
+        if len(names) < nearest[0]:
+            changes = ", ".join(
+                f"{name} {missing.asked.get(name)} -> {one.asked.get(name)}" for name in names
+            )
+            nearest = len(names), f"the contender has it with {changes}"
+    return nearest[1]

@@ -1,0 +1,100 @@
+"""What a check says of one cell: its state, the figures behind it and the reason."""
+
+import enum
+from dataclasses import dataclass
+
+from storebench.check.counters import CounterResult
+
+
+class State(enum.StrEnum):
+    """What a check says of one cell."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    WITHIN_NOISE = "within noise"
+    INCONCLUSIVE = "inconclusive"
+    NOT_COMPARABLE = "not comparable"
+    MISSING = "missing"
+    """The baseline has it and the contender does not."""
+    NEW = "new"
+    """The contender has it and the baseline does not."""
+    FAILED = "failed"
+    """The contender's cell could not be measured as it was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """What a check says of one cell, and why.
+
+    Attributes
+    ----------
+    ratio
+        Time of the contender over time of the baseline; above 1 is slower. None where not compared.
+    low, high
+        Interval of `ratio` for this cell alone.
+    p_adjusted
+        Of "the ratio is 1", corrected for the number of cells.
+    floor_frac
+        The cell's own noise floor: the smallest difference that its spread lets anybody call.
+    threshold_frac
+        What the ratio had to exceed: the policy's threshold or the floor, whichever is larger.
+    practical_frac
+        The policy's threshold for this cell.
+    basis
+        What was compared ("seconds", "seconds, interleaved", "ratio to memory"), or "".
+    replicates
+        (baseline's, contender's).
+    confirmed
+        Whether a second run of a suspected cell showed it again; None where there was none.
+    seconds
+        (baseline's, contender's) seconds per sample, the median of the replicates; None where not compared.
+    samples
+        Samples that one round serves; None where it is not known.
+    calibrated_ratio
+        `ratio` with each side over its own calibration; None where one side has none.
+    machine_ratio
+        Time of the calibration on the contender's side over that on the baseline's; None likewise.
+    tail_of
+        What `tail_ratio` compares ("slowest tenth of the rounds", "p99 of the steps"), or "".
+    tail_ratio, tail_low, tail_high
+        The same as `ratio`, `low` and `high` for the tail; None where it was not compared.
+    more_rounds
+        How many more replicates on each side would decide an inconclusive cell; None where no practicable number
+        would, or none is needed.
+    """
+
+    cell_id: str
+    label: str
+    state: State
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_adjusted: float | None = None
+    floor_frac: float | None = None
+    threshold_frac: float | None = None
+    practical_frac: float | None = None
+    basis: str = ""
+    replicates: tuple[int, int] = (0, 0)
+    counters: tuple[CounterResult, ...] = ()
+    reason: str = ""
+    confirmed: bool | None = None
+    rerun: str = ""
+    seconds: tuple[float, float] | None = None
+    samples: int | None = None
+    calibrated_ratio: float | None = None
+    machine_ratio: float | None = None
+    tail_of: str = ""
+    tail_ratio: float | None = None
+    tail_low: float | None = None
+    tail_high: float | None = None
+    more_rounds: int | None = None
+
+    @property
+    def worse_counters(self) -> tuple[CounterResult, ...]:
+        """The counters that left their band to the wrong side."""
+        return tuple(one for one in self.counters if one.worse)
+
+    @property
+    def suspected(self) -> bool:
+        """Whether time alone says worse: what a second run can confirm."""
+        return self.state is State.WORSE and not self.worse_counters

@@ -1,0 +1,276 @@
+"""The verdict on a cell's time: ratio, interval, noise floor, tail, and what the machine itself did meanwhile."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storebench import stats
+from storebench.check.pairs import INTERLEAVED, Pair
+from storebench.check.result import CellResult, State
+from storebench.check.sides import CellData
+from storebench.units import Better
+
+_Costs = tuple[list[float], list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """The comparisons of one cell: of its time, and of its tail where both sides have one."""
+
+    pair: Pair
+    basis: str
+    time: stats.Comparison
+    tail: stats.Comparison | None
+
+
+def compare_times(pair: Pair, basis: str) -> Timing:
+    """Return the comparisons of one cell, not yet corrected for the number of cells."""
+    tails = _tails(pair)
+    paired = basis == INTERLEAVED
+    return Timing(
+        pair=pair,
+        basis=basis,
+        time=_compare(_costs(pair, basis), pair, pair.practical_frac, paired=paired),
+        tail=None if tails is None else _compare(tails, pair, _tail_frac(pair), paired=pair.paired),
+    )
+
+
+def corrected(timings: Sequence[Timing]) -> list[Timing]:
+    """Return the comparisons with Holm's correction over the times and tails of all cells."""
+    every = [one.time for one in timings] + [one.tail for one in timings if one.tail]
+    adjusted = iter(stats.corrected(every))
+    times = [next(adjusted) for _ in timings]
+    return [
+        dataclasses.replace(one, time=time, tail=next(adjusted) if one.tail else None)
+        for one, time in zip(timings, times, strict=True)
+    ]
+
+
+def verdict(result: CellResult, timing: Timing, family: int) -> CellResult:
+    """Return the result with the figures and the verdict of time; counters that are worse stay decisive.
+
+    Parameters
+    ----------
+    family
+        How many comparisons were corrected for.
+    """
+    pair, time, tail = timing.pair, timing.time, timing.tail
+    costs = _costs(pair, timing.basis)
+    floor = _floor(costs, timing.basis, pair.policy.alpha)
+    result = dataclasses.replace(
+        result,
+        ratio=time.ratio,
+        low=time.low,
+        high=time.high,
+        p_adjusted=time.p_adjusted,
+        floor_frac=floor,
+        practical_frac=pair.practical_frac,
+        threshold_frac=None if floor is None else max(pair.practical_frac, floor),
+        basis=timing.basis,
+        seconds=(_seconds(pair.baseline), _seconds(pair.contender)),
+        calibrated_ratio=_calibrated_ratio(pair),
+        machine_ratio=_machine_ratio(pair),
+        tail_of=pair.contender.tail_of if tail else "",
+        tail_ratio=tail.ratio if tail else None,
+        tail_low=tail.low if tail else None,
+        tail_high=tail.high if tail else None,
+    )
+    if result.worse_counters:
+        return result
+    more = _more_rounds(costs, timing, family)
+    result = _decided(result, timing, min(map(len, costs)))
+    if result.state is not State.INCONCLUSIVE:
+        return result
+    return dataclasses.replace(result, more_rounds=more, reason=f"{result.reason}{_advice(more)}")
+
+
+def _advice(more: int | None) -> str:
+    if more is None:
+        return f"; {stats.MOST_ROUNDS} replicates on each side would not decide it here"
+    return (
+        f"; {more} more {'replicate' if more == 1 else 'replicates'} on each side would decide it"
+        if more
+        else ""
+    )
+
+
+def _decided(result: CellResult, timing: Timing, rounds: int) -> CellResult:
+    policy = timing.pair.policy
+    if rounds < policy.min_replicates:
+        have = f"{rounds} {'replicate' if rounds == 1 else 'replicates'}"
+        reason = f"{have}, the policy asks for {policy.min_replicates}"
+        return dataclasses.replace(result, state=State.INCONCLUSIVE, reason=reason)
+    state, reason = _time_state(result, policy.alpha, timing.time.reason)
+    state, reason = _with_tail(state, reason, timing)
+    if timing.basis == "seconds":
+        state, reason = _with_machine(state, reason, result, timing.pair)
+    return dataclasses.replace(result, state=state, reason=reason)
+
+
+def _time_state(result: CellResult, alpha: float, reason: str) -> tuple[State, str]:
+    ratio, low, high, threshold = result.ratio, result.low, result.high, result.threshold_frac
+    if ratio is None or low is None or high is None or threshold is None or result.p_adjusted is None:
+        return State.INCONCLUSIVE, reason
+    practical = result.practical_frac or 0.0
+    if result.p_adjusted < alpha and low > 1 and ratio > 1 + threshold:
+        return State.WORSE, f"{ratio - 1:.0%} slower"
+    if result.p_adjusted < alpha and high < 1 and ratio < 1 / (1 + threshold):
+        return State.BETTER, f"{1 - ratio:.0%} less time"
+    if low >= 1 / (1 + practical) and high <= 1 + practical:
+        return State.WITHIN_NOISE, ""
+    return State.INCONCLUSIVE, f"the interval is wider than {practical:.0%} on a side"
+
+
+def _with_tail(state: State, reason: str, timing: Timing) -> tuple[State, str]:
+    """Return the state with what the tail adds: a proven one is a regression, a suspected one decides nothing."""
+    tail, frac = timing.tail, _tail_frac(timing.pair)
+    if (
+        tail is None
+        or tail.ratio is None
+        or tail.low is None
+        or state is State.WORSE
+        or tail.ratio <= 1 + frac
+    ):
+        return state, reason
+    words = f"the {timing.pair.contender.tail_of} took {tail.ratio:.2f} times as long"
+    if tail.p_adjusted is not None and tail.p_adjusted < timing.pair.policy.alpha and tail.low > 1:
+        return State.WORSE, words
+    return State.INCONCLUSIVE, f"{words}, but that may be chance"
+
+
+def _with_machine(state: State, reason: str, result: CellResult, pair: Pair) -> tuple[State, str]:
+    """Return the state, or inconclusive where the machine itself, in another state than before, could have made it."""
+    disturbed = _busier(pair) or _drifted(result, pair.policy.machine_frac)
+    if not disturbed:
+        return state, reason
+    slower, why, calibrated = disturbed
+    doubtful = (State.WORSE,) if slower else (State.BETTER, State.WITHIN_NOISE)
+    if state not in doubtful or (calibrated is not None and _agrees(state, calibrated, result)):
+        return state, reason
+    told = f"{reason}, but " if reason else ""
+    return State.INCONCLUSIVE, f"{told}{why}"
+
+
+def _busier(pair: Pair) -> tuple[bool, str, None] | None:
+    """Return whether the contender's machine was the busier one, where the two sides differ in that."""
+    before, after = _busy(pair.baseline), _busy(pair.contender)
+    if before is None or after is None or abs(after - before) <= pair.policy.busy_cores:
+        return None
+    words = (
+        f"other processes used {before:.2f} cores beside the baseline and {after:.2f} beside the contender"
+    )
+    return after > before, words, None
+
+
+def _drifted(result: CellResult, machine_frac: float) -> tuple[bool, str, float | None] | None:
+    machine, calibrated = result.machine_ratio, result.calibrated_ratio
+    if machine is None or abs(math.log(machine)) <= math.log1p(machine_frac):
+        return None
+    words = f"the calibration itself took {machine:.2f} times as long as beside the baseline"
+    return machine > 1, words, calibrated
+
+
+def _agrees(state: State, calibrated: float, result: CellResult) -> bool:
+    """Return whether the calibrated ratio alone says the same as the seconds."""
+    threshold, practical = result.threshold_frac or 0.0, result.practical_frac or 0.0
+    if state is State.WORSE:
+        return calibrated > 1 + threshold
+    if state is State.BETTER:
+        return calibrated < 1 / (1 + threshold)
+    return 1 / (1 + practical) <= calibrated <= 1 + practical
+
+
+def _busy(cell: CellData) -> float | None:
+    values = [one.busy_cores for one in cell.replicates if one.busy_cores is not None]
+    return statistics.median(values) if values else None
+
+
+def _compare(costs: _Costs, pair: Pair, frac: float, *, paired: bool) -> stats.Comparison:
+    return stats.compare(
+        *costs, better=Better.LOWER, paired=paired, practical_frac=frac, alpha=pair.policy.alpha
+    )
+
+
+def _costs(pair: Pair, basis: str) -> _Costs:
+    """Return a cost for each replicate of both sides; rounds that only one side has are left out of pairs."""
+    field = "relative" if basis.startswith("ratio") else "seconds"
+    return _values(pair, field, paired=basis == INTERLEAVED)
+
+
+def _values(pair: Pair, field: str, *, paired: bool) -> _Costs:
+    sides = [
+        {one.number: getattr(one, field) for one in side.replicates}
+        for side in (pair.baseline, pair.contender)
+    ]
+    if paired:
+        both = sorted(sides[0].keys() & sides[1].keys())
+        return [sides[0][number] for number in both], [sides[1][number] for number in both]
+    first, second = (
+        [float(getattr(one, field)) for one in side.replicates] for side in (pair.baseline, pair.contender)
+    )
+    return first, second
+
+
+def _tails(pair: Pair) -> _Costs | None:
+    """Return the tails of both sides in seconds; None where they are not the same thing."""
+    first, second = pair.baseline, pair.contender
+    if not first.tail_of or first.tail_of != second.tail_of or not pair.same_environment:
+        return None
+    return _values(pair, "tail_s", paired=pair.paired)
+
+
+def _tail_frac(pair: Pair) -> float:
+    return pair.policy.tail(pair.cell_policy)
+
+
+def _floor(costs: _Costs, basis: str, alpha: float) -> float | None:
+    """Return the larger noise floor of the two sides; of interleaved ones, that of their rounds' ratios."""
+    if basis == INTERLEAVED:
+        ratios = [second / first for first, second in zip(*costs, strict=True)]
+        floor = stats.noise_floor_frac(ratios, alpha)
+        # Two independent sides would have the square root of two of what the rounds' ratios show.
+        return None if floor is None else math.expm1(math.log1p(floor) / math.sqrt(2))
+    floors = [stats.noise_floor_frac(side, alpha) for side in costs]
+    known = [one for one in floors if one is not None]
+    return max(known) if known else None
+
+
+def _more_rounds(costs: _Costs, timing: Timing, family: int) -> int | None:
+    """Return how many more replicates on each side tell the practical threshold, at the level of Holm's first step."""
+    paired = timing.basis == INTERLEAVED
+    if paired:
+        spreads = [stats.spread([second / first for first, second in zip(*costs, strict=True)])]
+    else:
+        spreads = [stats.spread(side) for side in costs]
+    known = [one for one in spreads if one is not None]
+    have = min(map(len, costs))
+    if not known:
+        return max(1, timing.pair.policy.min_replicates - have)
+    alpha = timing.pair.policy.alpha / max(1, family)
+    needed = stats.rounds_needed(max(known), timing.pair.practical_frac, alpha=alpha, paired=paired)
+    return None if needed is None else max(0, timing.pair.policy.min_replicates - have, needed - have)
+
+
+def _seconds(cell: CellData) -> float:
+    return statistics.median(one.seconds for one in cell.replicates)
+
+
+def _calibrated_ratio(pair: Pair) -> float | None:
+    return _ratio(pair, "relative") if pair.calibrated else None
+
+
+def _machine_ratio(pair: Pair) -> float | None:
+    return _ratio(pair, "machine_s") if pair.calibrated else None
+
+
+def _ratio(pair: Pair, field: str) -> float | None:
+    """Return the ratio of the geometric means of a field of the replicates; None where one lacks it."""
+    logarithms = []
+    for side in (pair.baseline, pair.contender):
+        values = [getattr(one, field) for one in side.replicates]
+        if not values or any(one is None for one in values):
+            return None
+        logarithms.append(statistics.fmean(map(math.log, values)))
+    return math.exp(logarithms[1] - logarithms[0])

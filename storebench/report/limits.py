@@ -1,0 +1,131 @@
+"""What a single record cannot have reached: rates above a ceiling, and bytes that came from nowhere."""
+
+from collections.abc import Iterator
+
+from storebench.report.findings import Finding, Kind, finding
+from storebench.results import PortionKind, Record
+
+_HEADROOM = 1.25
+"""A ceiling is measured for half a second, in which the machine may have been slower than during the epoch."""
+
+_DEVICE_LEAST_FRAC = 0.9
+"""Block layers and counters disagree by a few percent; a tenth is missing for a reason."""
+
+_WARM_MOST_FRAC = 0.05
+_WARM_MOST_BYTES = 16 << 20
+"""A warm epoch that took more than this from a device was not warm; less may be pages of libraries."""
+
+_LIMIT_HEADROOM = 1.02
+"""A page cache is counted in whole pages, and its limit is kept by reclaim, which lags a little."""
+
+_SAME = 1e-6
+
+
+def check_limits(record: Record) -> Iterator[Finding]:
+    """Yield every figure of a usable record that is above or below what is possible."""
+    if record.cell.format != "null":
+        yield from _memory_ceiling(record)
+        yield from _device_ceiling(record)
+        yield from _device_floor(record)
+        yield from _warm_reads(record)
+        yield from _limit(record)
+    yield from _portion(record)
+
+
+def _memory_ceiling(record: Record) -> Iterator[Finding]:
+    """Find more bytes per second of fetching and decoding than a thread can copy into memory."""
+    ceiling = record.ceilings.memory_bytes_per_s
+    busy_s = record.fetch_s + record.decode_s
+    if ceiling is None or not busy_s:
+        return
+    most = ceiling * _HEADROOM * _copying_s(record, busy_s)
+    if record.payload_bytes > most:
+        message = (
+            f"{record.payload_bytes / busy_s:.3g} bytes per second of fetching and decoding, above what memory can"
+            f" give there ({most / busy_s:.3g})"
+        )
+        yield finding(Kind.CEILING, record, "payload_bytes_per_s", message)
+
+
+def _copying_s(record: Record, busy_s: float) -> float:
+    """Return the seconds that all threads together can have copied while producers were busy for `busy_s`.
+
+    Several threads copy at once only on as many cores, and only in CPU time that was counted.
+    """
+    match = record.environment.match if record.environment else {}
+    threads = min(record.cell.threads or 2**16, match.get("cores") or record.cell.threads or 1)
+    cpu_s = record.counters.cpu_s
+    side_by_side = busy_s * max(1, threads)
+    return side_by_side if cpu_s is None else min(side_by_side, max(cpu_s, busy_s))
+
+
+def _device_ceiling(record: Record) -> Iterator[Finding]:
+    """Find cold bytes that arrived faster than the device delivers at best."""
+    cache, best, cold = record.cache, record.ceilings.device_best_bytes_per_s, record.portion
+    if best is None or cold is None or cache is None or cold.kind is not PortionKind.COLD:
+        return
+    spare = cold.excess_frac + (cache.resident_frac_before or 0.0)
+    delivered = cold.payload_bytes * max(0.0, 1 - spare) / cold.seconds
+    if not cold.upper_bound and delivered > best * _HEADROOM:
+        message = f"{delivered:.3g} cold bytes/s, but the device delivers {best:.3g} at best"
+        yield finding(Kind.CEILING, record, "portion.samples_per_s", message)
+
+
+def _device_floor(record: Record) -> Iterator[Finding]:
+    cache, read = record.cache, record.counters.device_read_bytes
+    if cache is None or cache.resident_frac_before is None or read is None:
+        return
+    if record.cell.cache != "cold" or cache.applies_to == "open":
+        return
+    least = record.payload_bytes * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
+    if read < least:
+        message = (
+            f"{read} bytes came from the device, but {record.payload_bytes} were asked for and only"
+            f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
+        )
+        yield finding(Kind.CEILING, record, "device_read_bytes", message)
+
+
+def _warm_reads(record: Record) -> Iterator[Finding]:
+    read = record.counters.device_read_bytes
+    most = max(_WARM_MOST_BYTES, _WARM_MOST_FRAC * record.payload_bytes)
+    if record.cell.cache == "warm" and read is not None and read > most:
+        share = read / max(1, record.payload_bytes)
+        message = f"called warm, but the device delivered {share:.0%} of what was asked for"
+        yield finding(Kind.CACHE, record, "device_read_bytes", message)
+
+
+def _limit(record: Record) -> Iterator[Finding]:
+    """Find moments at which a limited page cache held more than its limit."""
+    cache, store, limit = record.cache, record.store, record.cell.memory_bytes
+    if record.cell.cache != "limited" or cache is None or store is None or limit is None:
+        return
+    held = [point.resident_frac for point in cache.curve]
+    most = max([*held, cache.resident_max_frac or 0.0]) * store.file_bytes
+    if most > limit * _LIMIT_HEADROOM:
+        message = f"{most:.0f} bytes of the store were resident, above the limit of {limit}"
+        yield finding(Kind.CACHE, record, "resident_max_frac", message)
+
+
+def _portion(record: Record) -> Iterator[Finding]:
+    """Find a portion that is no part of its epoch, or whose figures do not follow from each other."""
+    part = record.portion
+    if part is None:
+        return
+    wanted = {"cold": PortionKind.COLD, "limited": PortionKind.STEADY}.get(record.cell.cache)
+    if part.kind is not wanted:
+        message = f"a {part.kind} portion in a cell whose cache state is {record.cell.cache}"
+        yield finding(Kind.CACHE, record, "portion.kind", message)
+    if not 0 < part.steps <= record.timed_steps or not 0 < part.samples <= record.timed_samples:
+        message = (
+            f"{part.steps} steps of {part.samples} samples, in an epoch of {record.timed_steps} timed ones"
+        )
+        yield finding(Kind.ARITHMETIC, record, "portion.steps", message)
+        return
+    explained = part.data_wait_s + part.h2d_s + part.compute_s
+    if part.seconds <= 0 or abs(part.samples_per_s * part.seconds / part.samples - 1) > _SAME:
+        message = f"{part.samples_per_s:.6g}, but {part.samples} samples took {part.seconds:.6g} s"
+        yield finding(Kind.ARITHMETIC, record, "portion.samples_per_s", message)
+    elif explained > part.seconds * (1 + _SAME) + 1e-6:
+        message = f"wait, copy and compute add up to {explained:.6g} s, more than the {part.seconds:.6g} s"
+        yield finding(Kind.ARITHMETIC, record, "portion.seconds", message)
