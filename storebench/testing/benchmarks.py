@@ -186,7 +186,7 @@ def _findings(measurement: Measurement, rounds: _Rounds, median_s: float) -> dic
         "counters": counters,
     }
     if measurement.calibration == Kind.MEMORY:
-        found["gather_samples_per_s"] = measurement.samples / statistics.median(beside)
+        found["gather_once_samples_per_s"] = measurement.samples / statistics.median(beside)
     if rounds.cache is not None:
         cache = rounds.cache
         found |= {"cache": cache.requested, "cache_verdict": cache.verdict, "cache_reason": cache.reason}

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from storebench.probes.gather import take_once
+
 BATCH = 64
 
 Calibrate = Callable[[], float]
@@ -27,7 +29,7 @@ _BLOCK = 4096
 
 
 def gather(shape: tuple[int, ...], samples: int, *, at_least_s: float = 0.004) -> Calibrate:
-    """Return a calibration for readers: `numpy.take` of `samples` shuffled uint8 samples, in batches of 64.
+    """Return a calibration for readers: `samples` shuffled uint8 samples gathered by one copy, in batches of 64.
 
     The gathering is repeated for `at_least_s`, and the seconds of one pass are returned.
     """
@@ -38,7 +40,7 @@ def gather(shape: tuple[int, ...], samples: int, *, at_least_s: float = 0.004) -
     def work() -> None:
         for start in range(0, samples, BATCH):
             rows = order[start : start + BATCH]
-            np.take(array, rows, axis=0, out=out[: len(rows)], mode="clip")
+            take_once(array, rows, out[: len(rows)])
 
     return _repeated(work, at_least_s)
 

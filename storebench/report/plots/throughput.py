@@ -22,6 +22,7 @@ from storebench.report.plots.style import (
     whiskers,
 )
 
+_RANDOM = tuple(f"device_random_{depth}_bytes_per_s" for depth in (1, 4, 16, 32))
 _NEAR = 2.5
 
 
@@ -56,32 +57,35 @@ def _ceilings(ax: Axes, cells: Sequence[CellSummary], highest: float) -> list[fl
     lines = {name: value for name, value in ceilings(cells).items() if value and value < _NEAR * highest}
     for (name, value), dashes in zip(lines.items(), ("-", "--", "-.", ":"), strict=False):
         ax.axvline(value, color="black", linestyle=dashes, linewidth=1.2, label=f"{name}: {number(value)}")
-    legend_below(ax, "ceilings, samples a second")
+    legend_below(ax, "ceilings and yardsticks, samples per second")
     return list(lines.values())
 
 
 def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
-    """Return the ceilings that the cells carry, in samples a second."""
+    """Return the ceilings and yardsticks that the cells carry, in samples per second, by what they are.
+
+    A ceiling is the highest rate of any replicate: another moment's rate is one that a reader may exceed. The rate of one
+    read per sample is a yardstick: a reader that merges reads may exceed it, up to the device at its best.
+    """
     null = next((cell.median("samples_per_s") for cell in cells if cell.is_null), None)
-    found: dict[str, float | None] = {"compute alone": null}
     stored = [cell for cell in cells if not cell.is_null]
-    found["gather from memory"] = _highest(stored, "gather_samples_per_s")
     raw = [cell for cell in stored if cell.cell.codec == "raw"]
     each = next(
         (b / n for c in raw if (b := c.fact("store_payload_bytes")) and (n := c.fact("store_count"))), None
     )
-    for depth in (1, 16):
-        rate = _highest(raw, f"device_random_{depth}_bytes_per_s")
-        found[f"device, {depth} read{'s' if depth > 1 else ''} at a time"] = (
-            rate / each if rate and each else None
-        )
-    rate = _highest(raw, "device_sequential_bytes_per_s")
-    found["device, in sequence"] = rate / each if rate and each else None
-    return found
+    device = {
+        "device at its best": _highest(raw, ("device_best_bytes_per_s",)),
+        "device, one read per sample (a yardstick)": _highest(raw, _RANDOM),
+    }
+    return {
+        "compute alone": null,
+        "one copying thread": _highest(stored, ("copy_ceiling_samples_per_s",)),
+    } | {name: rate / each if rate and each else None for name, rate in device.items()}
 
 
-def _highest(cells: Sequence[CellSummary], metric: str) -> float | None:
-    return max((value for cell in cells if (value := cell.median(metric)) is not None), default=None)
+def _highest(cells: Sequence[CellSummary], metrics: Sequence[str]) -> float | None:
+    found = (value for cell in cells for metric in metrics for value in cell.values(metric).values())
+    return max(found, default=None)
 
 
 def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
