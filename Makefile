@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
-        bench-overhead bench-counters bench-training bench-report bench-aa bench-ci check gate-selftest mutation reference \
+        bench-overhead bench-counters bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test lint clean distclean
 
 help: ## List the targets
@@ -100,6 +100,9 @@ bench-counters: setup ## Are the counters right? Cold LMDB against what is known
 
 bench-training: setup ## Does training get faster as the spans predict when the reader does?
 	$(BIN)/python -m tests.benchmarks.bench_training --stores $(STORES)
+
+bench-null: setup ## Does the null backend compute as long as training from memory?
+	$(BIN)/python -m tests.benchmarks.bench_null --stores $(STORES)
 
 bench-report: setup ## How long the report of 10,000 cells takes, and how much memory
 	$(BIN)/python -m tests.benchmarks.bench_report

@@ -49,8 +49,8 @@ class Traits:
     holds_pixels
         Whether opening reads and decodes everything into memory, so that a fetch touches no disk.
     ready_made
-        Whether it hands out one batch that is in memory already: nothing is fetched,
-        decoded or prepared, and its pixels are nobody's samples.
+        Whether it hands out a few batches that are in memory already: nothing is fetched,
+        decoded or prepared, and its samples are real ones but not those of the plan.
     note
         What the harness does about a limit ("each reader opens a hard-linked snapshot").
     """

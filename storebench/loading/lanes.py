@@ -18,7 +18,7 @@ import torch
 
 from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Opened
 from storebench.loading.loader import Loader, ReusedBuffer, requests_of
-from storebench.loading.producer import Allocate, Producer
+from storebench.loading.producer import Allocate, Producer, lasting_memory
 
 SLOTS = 3
 """Batches that a lane has memory for: one with the loop, one ready, one being filled."""
@@ -200,7 +200,7 @@ class LaneLoader(Loader):
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
-        self._own = Producer(job, ReusedBuffer(pin=pin))
+        self._own = Producer(job, ReusedBuffer(pin=pin), lasting=lasting_memory(pin=pin))
         self._lanes: list[Lane] = []
         self._is_open = False
         self._epoch: object = None

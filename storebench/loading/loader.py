@@ -20,9 +20,9 @@ import torch
 import torch.utils.data as torch_data
 
 from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
-from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
+from storebench.loading.batch import Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
 from storebench.loading.order import share_of
-from storebench.loading.producer import Producer
+from storebench.loading.producer import Producer, lasting_memory
 
 LOADERS = {
     "processes": "storebench.loading.loader:ProcessLoader",
@@ -151,8 +151,11 @@ class _BatchDataset(torch_data.Dataset[Any]):
         """The producer of this process, made when it is first needed."""
         if self._producer is None:
             info = torch_data.get_worker_info()
-            allocate = allocate_shared if info else ReusedBuffer(pin=self._pin)
-            self._producer = Producer(self._job, allocate, info.id if info else LOOP_WORKER)
+            if info:
+                self._producer = Producer(self._job, allocate_shared, info.id, lasting=allocate_shared)
+            else:
+                lasting = lasting_memory(pin=self._pin)
+                self._producer = Producer(self._job, ReusedBuffer(pin=self._pin), lasting=lasting)
         return self._producer
 
     def __getitems__(self, request: BatchRequest | _Open | _Close) -> Batch | Opened | Failure:

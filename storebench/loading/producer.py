@@ -14,6 +14,7 @@ from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import get_format
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened, Spans
+from storebench.loading.ready import ReadyBatches
 from storebench.manifest import Manifest
 
 Allocate = Callable[[tuple[int, ...]], torch.Tensor]
@@ -23,6 +24,16 @@ Allocate = Callable[[tuple[int, ...]], torch.Tensor]
 def allocate_fresh(shape: tuple[int, ...]) -> torch.Tensor:
     """Return a new uint8 tensor in ordinary memory."""
     return torch.empty(shape, dtype=torch.uint8)
+
+
+def allocate_pinned(shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a new uint8 tensor in page-locked memory, for a GPU."""
+    return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+
+
+def lasting_memory(*, pin: bool) -> Allocate:
+    """Return what gives new memory in the loop's own process."""
+    return allocate_pinned if pin else allocate_fresh
 
 
 class Producer:
@@ -39,6 +50,8 @@ class Producer:
     reader
         An open reader to share with other producers, who opened it and will
         close it; None opens one of its own.
+    lasting
+        Where ready-made batches go: memory that nobody else writes to.
     """
 
     def __init__(
@@ -47,6 +60,7 @@ class Producer:
         allocate: Allocate = allocate_fresh,
         worker: int = LOOP_WORKER,
         reader: Reader | None = None,
+        lasting: Allocate = allocate_fresh,
     ) -> None:
         self.job = job
         self.worker = worker
@@ -54,13 +68,17 @@ class Producer:
         self._reader = reader
         self._owns_reader = reader is None
         self._scratch: Pixels | None = None
-        self._ready: torch.Tensor | None = None
+        self._lasting = lasting
+        self._ready: ReadyBatches | None = None
 
     def open(self) -> Opened:
-        """Open the reader in this process, timed."""
+        """Open the reader in this process, timed, and make the batches that have to be ready."""
         start = time.perf_counter_ns()
         if self._reader is None:
             self._reader = open_backend(self.job)
+        if self.job.backend.traits.ready_made:
+            self._ready = self._ready_batches(self._reader)
+            self._ready.prepare(self.job.batch_size)
         return Opened(pid=os.getpid(), open_ns=time.perf_counter_ns() - start, notes=self._reader.notes())
 
     def close(self) -> Opened:
@@ -68,7 +86,7 @@ class Producer:
         notes = self._reader.notes() if self._reader else {}
         if self._reader is not None and self._owns_reader:
             self._reader.close()
-        self._reader = None
+        self._reader = self._ready = None
         return Opened(pid=os.getpid(), open_ns=0, notes=notes)
 
     @property
@@ -116,20 +134,32 @@ class Producer:
         )
 
     def _produce_ready(self, request: BatchRequest) -> Batch:
-        """Hand out the batch that was made the first time: nothing is fetched, decoded or prepared."""
+        """Hand out a batch that is there already: nothing is fetched, decoded or prepared.
+
+        Its samples are not those that were asked for; it carries the plan's indices, so nothing can be proven of it.
+        """
         start = time.perf_counter_ns()
         reader, count = self.reader, len(request.indices)
-        if self._ready is None or len(self._ready) < count:
-            self._ready = self._allocate((count, *self.job.augment.output_shape(reader.image_shape))).fill_(
-                128
-            )
+        if self._ready is None:
+            self.open()
+        assert self._ready is not None
+        pixels, labels = self._ready.take(count)
         return Batch(
-            pixels=self._ready[:count],
-            labels=reader.labels[request.indices],
+            pixels=pixels,
+            labels=labels,
             indices=request.indices,
             spans=Spans(start_ns=start, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=time.perf_counter_ns()),
             payload_bytes=count * reader.manifest.dataset.image_bytes,
             worker=self.worker,
+        )
+
+    def _ready_batches(self, reader: Reader) -> ReadyBatches:
+        return ReadyBatches(
+            reader,
+            self.job.augment,
+            seed=self.job.seed,
+            worker=max(0, self.worker),
+            allocate=self._lasting,
         )
 
     def _pixels(self, reader: Reader, indices: Indices, decoded: Pixels) -> tuple[int, int, int]:

@@ -79,7 +79,7 @@ class _WorkerEnd:
     def _row(self, batch: Batch) -> _Row:
         spans, pixels = batch.spans, batch.pixels
         offset = self._memory.offset_of(pixels)
-        if offset is None:  # a ready-made batch from before the slots grew
+        if offset is None:  # a ready-made batch, which lies in memory of its own
             offset = self._memory.offset_of(self._slots.allocate(tuple(pixels.shape)).copy_(pixels))
         assert offset is not None
         return (

@@ -19,7 +19,7 @@ import torch
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
 from storebench.loading.loader import ReusedBuffer
-from storebench.loading.producer import Producer
+from storebench.loading.producer import Producer, lasting_memory
 
 SHORT_STEP_NS = 50_000
 """A loop that asks again within so many nanoseconds waits longer for the hand-over than it could hide."""
@@ -204,7 +204,7 @@ class ThreadLoader(LaneLoader):
     def _start_lane(self, worker: int) -> Lane:
         slots = Slots([ReusedBuffer(pin=self.pin) for _ in range(SLOTS)])
         reader = self._own.reader if self._shared else None
-        producer = Producer(self.job, slots.allocate, worker, reader)
+        producer = Producer(self.job, slots.allocate, worker, reader, lasting_memory(pin=self.pin))
         if self.workers > 1:
             return ThreadLane(producer, slots)
         self._only = OnlyThreadLane(producer, slots)

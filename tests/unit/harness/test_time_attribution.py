@@ -133,6 +133,16 @@ def test_the_null_backend_fetches_nothing_and_is_the_fastest(bench: Bench, run_f
     assert record.samples_per_s > lmdb.samples_per_s
 
 
+def test_the_null_backend_trains_on_real_samples_with_their_labels(bench: Bench, run_folder: Path) -> None:
+    null = only_record(small_cell("null"), bench.stores, run_folder)
+    lmdb = only_record(small_cell("lmdb"), bench.stores, run_folder)
+    assert null.loss is not None
+    assert lmdb.loss is not None
+    # Its first batch is the first one of the epoch's order; the others follow an order of their own.
+    assert null.loss.first == lmdb.loss.first
+    assert null.loss.last != lmdb.loss.last
+
+
 def test_the_first_loss_is_that_of_the_initial_weights_so_the_warm_up_learned_nothing(
     bench: Bench, run_folder: Path
 ) -> None:

@@ -1,6 +1,8 @@
 """What every loader promises, whichever way its batches take: one class, run for each loader and number of workers."""
 
 import ast
+import dataclasses
+import itertools
 import signal
 import threading
 import time
@@ -14,10 +16,15 @@ from loading_tools import MakeJob, MakePlan
 
 from storebench.digests import sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
+from storebench.formats.base import Batch as Pixels
+from storebench.formats.base import Indices
 from storebench.formats.registry import PAPER_BACKENDS
+from storebench.loading import ready
 from storebench.loading.augment import Augment
-from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, Opened
+from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Opened
 from storebench.loading.loader import LOADERS, Loader, get_loader
+from storebench.loading.order import epoch_order
+from storebench.loading.ready import READY_BATCHES
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
@@ -52,6 +59,14 @@ def assert_served(batches: list[Batch], plan: EpochPlan, small: SmallStore) -> N
         np.testing.assert_array_equal(batch.indices, indices)
         np.testing.assert_array_equal(batch.labels, small.labels[indices])
         np.testing.assert_array_equal(batch.pixels.numpy(), small.pixels[indices])
+
+
+def _ready(small: SmallStore, job: LoadJob, epoch: int) -> tuple[Pixels, Indices]:
+    """Return the nine samples, augmented, that begin an epoch's order."""
+    order = epoch_order(COUNT, seed=job.seed, epoch=epoch)[:9]
+    pixels = np.empty((9, *job.augment.output_shape(SHAPE)), np.uint8)
+    job.augment.apply(small.pixels[order], order, pixels, seed=job.seed, epoch=epoch)
+    return pixels, small.labels[order]
 
 
 class TestEveryLoader:
@@ -166,15 +181,43 @@ class TestEveryLoader:
         if backend.startswith("leveldb"):
             assert {one.notes["snapshot"] for one in opened} == {"hard links"}
 
-    def test_the_ready_made_batch(self, kind: type[Loader], workers: int, make_job: MakeJob) -> None:
-        """It keeps its pixels whatever sizes are asked for later, within an epoch and between two."""
-        with kind(make_job("null"), workers=workers) as loader:
+    @pytest.mark.parametrize("batch_size", [0, 9])
+    def test_ready_made_batches_are_real_samples_that_change_from_batch_to_batch(
+        self, kind: type[Loader], workers: int, batch_size: int, make_job: MakeJob, store_of: StoreOf
+    ) -> None:
+        """With their own labels, whatever sizes are asked for later, within an epoch and between two."""
+        job = dataclasses.replace(
+            make_job("null", augment=Augment(crop=5, mirror=True)), batch_size=batch_size
+        )
+        right = [_ready(store_of("null"), job, epoch) for epoch in range(READY_BATCHES * max(1, workers))]
+        with kind(job, workers=workers) as loader:
             loader.open()
             for sizes in ([2] * 9, [2] * 5 + [9] * 9, [4] * 9):
                 batches = [np.arange(size, dtype=np.int64) for size in sizes]
                 served = drained(loader, EpochPlan(epoch=0, batches=batches))
-                assert [batch.pixels.shape for batch in served] == [(size, *SHAPE) for size in sizes]
-                assert all((batch.pixels == 128).all() for batch in served)
+                assert [len(batch.pixels) for batch in served] == sizes
+                which = [
+                    [
+                        number
+                        for number, (pixels, labels) in enumerate(right)
+                        if np.array_equal(pixels[: len(batch.labels)], batch.pixels.numpy())
+                        and np.array_equal(labels[: len(batch.labels)], batch.labels)
+                    ]
+                    for batch in served
+                ]
+                assert all(len(numbers) == 1 for numbers in which)
+                assert all(one != following for one, following in itertools.pairwise(which))
+
+    def test_large_ready_made_batches_are_two_and_still_change(
+        self, kind: type[Loader], workers: int, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ready, "READY_BYTES", 1)
+        with kind(make_job("null"), workers=workers) as loader:
+            loader.open()
+            served = drained(loader, EpochPlan(epoch=0, batches=[np.arange(4)] * 8))
+        pixels = [batch.pixels.numpy().tobytes() for batch in served]
+        assert len(set(pixels)) == 2 * max(1, workers)
+        assert all(one != following for one, following in itertools.pairwise(pixels))
 
     @pytest.mark.usefixtures("odd")
     def test_each_producer_is_told_its_share_and_asked_for_no_other(
