@@ -172,6 +172,9 @@ class Run:
     def extended(self, replicates: int) -> "Run":
         """Return this run with more rounds to go; what is recorded stays, and the rounds keep their orders.
 
+        Rounds that are added to records may have been added because of what those showed. ``run.json``
+        keeps when that was (``extended_utc``), and intervals are wider for it.
+
         Raises
         ------
         UsageError
@@ -185,7 +188,11 @@ class Run:
             )
         scenario = self.scenario.model_copy(update={"replicates": replicates})
         about = json.loads((self.folder / RUN_NAME).read_text(encoding="utf-8"))
-        _write_about(self.folder, about | {"scenario": scenario.model_dump(mode="json")})
+        about |= {"scenario": scenario.model_dump(mode="json")}
+        if replicates > self.scenario.replicates and self.recorded():
+            now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+            about["extended_utc"] = [*about.get("extended_utc", ()), now]
+        _write_about(self.folder, about)
         return dataclasses.replace(self, scenario=scenario)
 
     def discard(self) -> None:

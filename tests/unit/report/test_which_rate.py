@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 from planted import make_record, portion_of
 
+from storebench.records import append_record, run_looks
 from storebench.report.cells import WHOLE_COLD, WHOLE_LIMITED, CellSummary, summarise
+from storebench.report.decisions import Topic, decide
+from storebench.report.decisions import looks as cell_looks
 from storebench.report.frame import to_frame
 from storebench.results import PortionKind, Record
+from storebench.runner import Run
+from storebench.scenario import make_scenario
+from storebench.stats import look_alpha
 
 
 def summary(*records: Record, run: Path = Path("run")) -> CellSummary:
@@ -65,3 +71,42 @@ def test_how_often_a_run_may_have_been_looked_at_stands_beside_its_records(tmp_p
     assert summary(record, run=tmp_path).fact("looks") == 1
     (tmp_path / "run.json").write_text(json.dumps({"extended_utc": ["2026-01-01", "2026-01-02"]}))
     assert summary(record, run=tmp_path).fact("looks") == 3
+
+
+def test_rounds_that_are_added_to_records_count_as_another_look(tmp_path: Path) -> None:
+    matrix = {"dataset": "mnist", "backends": ["png", "lmdb"], "compute": ["none"]}
+    scenario = make_scenario({"name": "looked", "replicates": 3, "matrix": [matrix]})
+    run = Run.create(scenario, tmp_path, scenario.cells())
+    run = run.extended(4)
+    assert run_looks(tmp_path) == 1, "nothing was recorded that anybody could have looked at"
+    append_record(tmp_path, make_record("lmdb"))
+    run = run.extended(4)
+    assert run_looks(tmp_path) == 1, "no round was added"
+    run.extended(6)
+    assert run_looks(tmp_path) == 2
+    Run.resume(tmp_path).extended(9)
+    assert run_looks(tmp_path) == 3
+
+
+def test_every_look_makes_intervals_wider_and_all_looks_together_spend_five_percent() -> None:
+    spent = [look_alpha(look) for look in range(1, 30)]
+    assert spent == sorted(spent, reverse=True)
+    assert 0.049 < sum(spent) <= 0.05
+    records = [
+        make_record(b, replicate=n, wait_ms=w + n) for b, w in (("png", 60), ("lmdb", 20)) for n in range(4)
+    ]
+    widths = []
+    for looks in (1, 2):
+        cells = summarise(
+            to_frame((record, Path("run/records.jsonl")) for record in records).assign(looks=looks)
+        )
+        (decision,) = [one for one in decide(cells).found.values() if one.topic is Topic.BACKEND]
+        assert decision.ratio.lo is not None
+        widths.append(decision.ratio.mid / decision.ratio.lo)
+    assert widths[1] > widths[0]
+
+
+def test_two_runs_of_a_cell_are_two_looks() -> None:
+    first, second = make_record("lmdb"), make_record("lmdb", run_id="run-b")
+    assert cell_looks([summary(first)]) == 1
+    assert cell_looks([summary(first, second)]) == 2

@@ -1,0 +1,162 @@
+"""Cells of whole pages with rates that are drawn, so that what a page claims can be held against the truth.
+
+A page has two data sets, cold and warm, and 0 and 2 workers: 8 tables of five stores, with null cells
+beside one data set's training. Rates vary from process to process by a lognormal factor.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from storebench.report.cells import CellSummary
+from storebench.report.conclusions import Conclusion, Says
+from storebench.report.decisions import Decisions, decide
+from storebench.report.frame import column_types
+from storebench.report.headline import headline
+from storebench.report.recommend import recommend
+from storebench.results import Cell
+from storebench.stats import PRACTICAL_FRAC
+
+BACKENDS = {
+    "png": ("files", "png", "get"),
+    "hdf5": ("hdf5", "raw", "get"),
+    "leveldb": ("leveldb", "raw", "get"),
+    "lmdb": ("lmdb", "raw", "get"),
+    "lmdb:direct": ("lmdb", "raw", "direct"),
+}
+NULL = ("null", "raw", "null")
+DATASETS = {"cifar10": ("none", "32x32x3"), "imagenet": ("real", "256x256x3")}
+"""Data set -> what is computed on it, and its images."""
+
+STEPS, BATCH = 100, 50
+_BLANK = dict.fromkeys(column_types())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What is true of a page.
+
+    Attributes
+    ----------
+    samples_per_s
+        Backend -> its rate in every setting; others have 1,000.
+    spread
+        Standard deviation of the logarithm of a rate, from process to process.
+    rounds
+        Replicates of every cell.
+    """
+
+    spread: float
+    rounds: int
+    samples_per_s: Mapping[str, float]
+
+    def rate(self, cell: CellSummary) -> float:
+        """Return the true rate of a cell."""
+        return self.samples_per_s.get(cell.backend, 1000.0)
+
+
+def drawn_page(truth: Truth, rng: np.random.Generator, *, settings: int = 8) -> list[CellSummary]:
+    """Return the cells of a page; fewer `settings` leave out data sets, workers and cache states in this order."""
+    names = [
+        (dataset, workers, cache)
+        for dataset in ("imagenet", "cifar10")
+        for workers in (0, 2)
+        for cache in ("cold", "warm")
+    ][:settings]
+    cells = []
+    for dataset, workers, cache in names:
+        compute, shape = DATASETS[dataset]
+        if compute == "real" and cache == "cold":
+            cells.append(_cell("null", NULL, dataset, workers, "any", shape, truth, rng))
+        for backend, parts in BACKENDS.items():
+            cells.append(_cell(backend, parts, dataset, workers, cache, shape, truth, rng))
+    return cells
+
+
+def _cell(
+    backend: str,
+    parts: tuple[str, str, str],
+    dataset: str,
+    workers: int,
+    cache: str,
+    shape: str,
+    truth: Truth,
+    rng: np.random.Generator,
+) -> CellSummary:
+    container, codec, reader = parts
+    compute = DATASETS[dataset][0]
+    cell = Cell(
+        dataset=dataset, backend=backend, format=container, codec=codec, reader=reader,
+        batch_size=BATCH, model="tiny", compute=compute, cache=cache, workers=workers,
+    )  # fmt: skip
+    rate = truth.samples_per_s.get(backend, 1000.0)
+    rows = tuple(_rows(cell, rate, compute, shape, truth, rng))
+    return CellSummary(cell=cell, environment_key="machine", rows=rows)
+
+
+def _rows(
+    cell: Cell, rate: float, compute: str, shape: str, truth: Truth, rng: np.random.Generator
+) -> Iterator[dict[str, object]]:
+    samples = STEPS * BATCH
+    for replicate in range(truth.rounds):
+        seconds = samples / rate * float(np.exp(truth.spread * rng.standard_normal()))
+        computing = 0.2 * samples / 1000.0 * float(np.exp(truth.spread * rng.standard_normal()))
+        computing = computing if compute == "real" else 0.0
+        waiting = max(seconds - computing, 0.3 * seconds)
+        sums = {
+            "data_wait_s": waiting, "h2d_s": 0.0, "compute_s": computing, "handover_s": 0.0, "prep_s": 0.0,
+            "fetch_s": 0.6 * waiting, "decode_s": 0.4 * waiting, "payload_bytes": samples * 3072,
+        }  # fmt: skip
+        row = _BLANK | {
+            "run_id": "run", "replicate": replicate, "epoch": 0, "status": "ok", "looks": 1,
+            "samples_per_s": samples / seconds, "timed_s": seconds, "timed_samples": samples, "samples": samples,
+            "timed_steps": STEPS, "data_wait_frac": waiting / (waiting + computing), "bytes_on_disk": 1000.0,
+            "store_image_shape": shape, "cache_applies_to": "epoch", "payload_bytes_per_s": samples * 3072 / seconds,
+            "read_amplification": 1.8 * float(np.exp(truth.spread * rng.standard_normal())),
+        }  # fmt: skip
+        row |= sums
+        if cell.cache == "cold":
+            row |= {f"portion_{name}": value for name, value in sums.items()}
+            row |= {
+                "portion_kind": "cold", "portion_steps": STEPS, "portion_samples": samples,
+                "portion_seconds": seconds, "portion_samples_per_s": samples / seconds, "portion_upper_bound": False,
+                "portion_asked_frac": 0.1, "portion_excess_frac": 0.0,
+            }  # fmt: skip
+        yield row
+
+
+def concluded(cells: Sequence[CellSummary]) -> tuple[Decisions, list[Conclusion]]:
+    """Return what a page decides in its tables, and what its sentences assert."""
+    decisions = decide(cells)
+    said = [*headline(cells, decisions).conclusions]
+    for dataset in DATASETS:
+        group = [cell for cell in cells if cell.cell.dataset == dataset]
+        said += [one for advice in recommend(group, decisions) for one in advice.conclusions]
+    return decisions, said
+
+
+def false_claims(cells: Sequence[CellSummary], truth: Truth) -> list[str]:
+    """Return every claim of a page, in its tables and in its sentences, that is not true."""
+    decisions, said = concluded(cells)
+    found = []
+    for one in decisions.found.values():
+        # All computing takes as long, whatever loads; all else is as fast as its backend.
+        ratio = 1.0 if one.topic == "compute" else truth.rate(one.cell) / truth.rate(one.base)
+        if (one.faster and ratio <= 1) or (one.slower and ratio >= 1) or (one.equal and not _equal(ratio)):
+            found.append(f"{one.topic}: {one.cell.backend} {one.verdict} than {one.base.backend}")
+    return found + [f"{one.says}: {one.subject.backend}" for one in said if not _true(one, truth)]
+
+
+def _equal(ratio: float) -> bool:
+    return 1 / (1 + PRACTICAL_FRAC) <= ratio <= 1 + PRACTICAL_FRAC
+
+
+def _true(one: Conclusion, truth: Truth) -> bool:
+    """Whether an assertion holds: the loop waits four fifths of its time, and reads are amplified 1.8 times."""
+    if one.says in (Says.UNDECIDED, Says.SHARE):
+        return True
+    if one.object is None:
+        return False
+    ratio = truth.rate(one.subject) / truth.rate(one.object)
+    return ratio > 1 if one.says is Says.FASTER else _equal(ratio)

@@ -1,0 +1,78 @@
+"""Whole pages of drawn rates: how many claim anything false, and what of the truth they find."""
+
+import itertools
+
+import numpy as np
+import pytest
+from drawn_pages import BACKENDS, Truth, concluded, drawn_page, false_claims
+from scipy import stats as scipy_stats
+
+from storebench.report.conclusions import Says
+from storebench.report.recommend import recommend
+from storebench.stats import compare
+
+PAGES = 100
+EQUAL = dict.fromkeys(BACKENDS, 1000.0)
+
+
+def most_false(pages: int) -> int:
+    """Return how many of so many pages may be false where 5% are, save once in 1,000 runs of this test."""
+    return int(scipy_stats.binom.ppf(0.999, pages, 0.05))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [3, 4, 5])
+def test_pages_of_equal_backends_claim_something_false_in_at_most_5_of_100(rounds: int) -> None:
+    rng = np.random.default_rng(rounds)
+    false = 0
+    for number in range(PAGES):
+        truth = Truth(spread=(0.05, 0.15, 0.3)[number % 3], rounds=rounds, samples_per_s=EQUAL)
+        false += bool(false_claims(drawn_page(truth, rng), truth))
+    assert false <= most_false(PAGES)
+
+
+@pytest.mark.slow
+def test_without_correction_nearly_every_such_page_would_claim_something_false() -> None:
+    rng = np.random.default_rng(1)
+    alarmed = 0
+    for _ in range(10):
+        truth = Truth(spread=0.1, rounds=4, samples_per_s=EQUAL)
+        cells = drawn_page(truth, rng)
+        pairs = [
+            (one.values("samples_per_s"), other.values("samples_per_s"))
+            for one, other in itertools.pairwise(cells)
+        ]
+        p_values = [compare(list(a.values()), list(b.values())).p_value or 1.0 for a, b in pairs]
+        alarmed += min(p_values) < 0.05
+    assert alarmed >= 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", [1.3, 2.0])
+def test_pages_of_unequal_backends_claim_something_false_in_at_most_5_of_100(ratio: float) -> None:
+    rng = np.random.default_rng(9)
+    false = 0
+    for number in range(PAGES // 2):
+        truth = Truth(
+            spread=(0.05, 0.15, 0.3)[number % 3], rounds=5, samples_per_s=EQUAL | {"lmdb": 1000 * ratio}
+        )
+        false += bool(false_claims(drawn_page(truth, rng), truth))
+    assert false <= most_false(PAGES // 2)
+
+
+def test_a_large_difference_is_found_and_advised_with_few_rounds() -> None:
+    truth = Truth(spread=0.05, rounds=5, samples_per_s=EQUAL | {"lmdb": 3000.0})
+    for seed in range(5):
+        cells = drawn_page(truth, np.random.default_rng(seed), settings=1)
+        assert {one.rule[:2] for one in recommend(cells)} >= {"R2"}
+        _, said = concluded(cells)
+        assert all(one.subject.backend == "lmdb" for one in said if one.says is Says.FASTER)
+
+
+def test_a_simulated_page_has_eight_tables_and_its_sentences_do_not_contradict_each_other() -> None:
+    truth = Truth(spread=0.05, rounds=5, samples_per_s=EQUAL | {"lmdb": 3000.0, "png": 500.0})
+    cells = drawn_page(truth, np.random.default_rng(3))
+    assert len({cell.setting + cell.dataset_key for cell in cells if not cell.is_null}) == 8
+    _, said = concluded(cells)
+    assert any(one.says is Says.FASTER for one in said)
+    assert not [pair for pair in itertools.combinations(said, 2) if pair[0].contradicts(pair[1])]
