@@ -5,6 +5,7 @@ process for every replicate. It writes its records to the job's `out` file and
 nothing else that anybody reads.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import datetime as dt
@@ -38,11 +39,14 @@ from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
 from storebench.measure import epoch_record
 from storebench.probes.below import below_cache, with_below
+from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.counters import CounterProbe
 from storebench.probes.device_rate import device_rates_once
 from storebench.probes.environment import environment
 from storebench.probes.gather import gather_rate
+from storebench.probes.limited import LimitedCache
+from storebench.probes.loop_mount import mount_image
 from storebench.probes.page_cache import Residency, cache_facts, evict, resident, warm
 from storebench.records import record_to_dict
 from storebench.results import (
@@ -90,6 +94,10 @@ class CellJob:
         Replay each epoch outside the timer and compare every sample's digest.
     drop_caches
         Also drop the whole machine's caches for a cold cell (needs root).
+    memory_group
+        Folder of the control group whose limit the page cache of a limited cell gets; None in every other.
+    image
+        The image to mount on `store`, in this process's own mount namespace; None where the store is there.
     """
 
     cell: Cell
@@ -101,6 +109,8 @@ class CellJob:
     out: Path
     check_pixels: bool = True
     drop_caches: bool = False
+    memory_group: Path | None = None
+    image: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +160,9 @@ class CellRun:
         )
         self.loader: Loader = get_loader(cell.loader)(load, workers=cell.workers, pin=pin)
         self.opened: list[Opened] = []
+        self.limit: LimitedCache | None = None
+        if job.memory_group is not None and cell.memory_bytes is not None:
+            self.limit = LimitedCache(MemoryGroup.at(job.memory_group), cell.memory_bytes, self.files)
 
     def records(self) -> list[Record]:
         """Run every epoch and return its records; a cell without its cache state fails and is not timed."""
@@ -165,6 +178,8 @@ class CellRun:
             self.loader.close()
             raise
         closed = self.loader.close()
+        if self.limit is not None:
+            self.limit.leave()
         ceilings = self._ceilings()
         notes = {key: value for one in (*self.opened, *closed) for key, value in one.notes.items()}
         return [self._record(epoch, ceilings, notes) for epoch in epochs]
@@ -179,7 +194,7 @@ class CellRun:
         return step
 
     def _open_loader(self) -> None:
-        if self.cell.cache == "cold" and not self.traits.ready_made:
+        if self.cell.cache in ("cold", "limited") and not self.traits.ready_made:
             evict(self.files)  # what an open reader maps of a warm store could not be evicted afterwards
         self.opened = self.loader.open()
 
@@ -195,6 +210,8 @@ class CellRun:
 
         From the second epoch on a warm store stays as the one before has left it: the reader maps it now.
         """
+        if self.limit is not None:
+            return self.limit.prepare(self._pids())
         requested, how = self.cell.cache, "none"
         if self.traits.ready_made:
             reason = "nothing is read"
@@ -212,14 +229,13 @@ class CellRun:
         if cache.verdict is CacheVerdict.FAILED:
             return _Epoch(number=number, started_utc=started, cache=cache)
         batches = self._batches(number)
-        pids = {os.getpid(), *(one.pid for one in self.opened)}
         keeper = self._keeper(batches)
-        probe = CounterProbe(pids, self.job.store)
+        probe = CounterProbe(self._pids(), self.job.store)
         gc.collect()
         probe.start()
         times = run_epoch(self.loader.epoch(EpochPlan(epoch=number, batches=batches)), self.step, keeper)
         counters = probe.stop(sum(one.payload_bytes for one in times))
-        after = resident(self.files)
+        cache = self._outcome(cache, resident(self.files))
         losses = self.step.losses()
         served = [one.indices for one in times]
         table = step_table(times, losses, warmup_steps=self.cell.warmup_steps)
@@ -230,7 +246,7 @@ class CellRun:
         return _Epoch(
             number=number,
             started_utc=started,
-            cache=dataclasses.replace(cache, resident_frac_after=after.frac),
+            cache=cache,
             table=table,
             counters=counters,
             coverage=dataclasses.replace(
@@ -244,6 +260,15 @@ class CellRun:
             digests=Digests(samples=check.digest, order=order_digest(served), loss=_loss_digest(losses)),
             accuracy=self._accuracy(),
         )
+
+    def _pids(self) -> set[int]:
+        return {os.getpid(), *(one.pid for one in self.opened)}
+
+    def _outcome(self, cache: CacheFacts, after: Residency) -> CacheFacts:
+        """Return the facts of the cache with what the epoch has left resident."""
+        if self.limit is not None:
+            return self.limit.judged(cache, after)
+        return dataclasses.replace(cache, resident_frac_after=after.frac)
 
     def _batches(self, number: int) -> list[Indices]:
         cell = self.cell
@@ -284,7 +309,8 @@ class CellRun:
     def _accuracy(self) -> tuple[float, int] | None:
         if self.job.test_store is None or self.model is None or not isinstance(self.step, CpuStep):
             return None
-        return accuracy(self.step, self.model, self.job.test_store)
+        with self.limit.outside() if self.limit is not None else contextlib.nullcontext():
+            return accuracy(self.step, self.model, self.job.test_store)
 
     def _ceilings(self) -> Ceilings:
         """Measure what physics allows beside the cells that only load, and a yardstick beside those that train."""
@@ -343,7 +369,7 @@ class CellRun:
             ceilings=ceilings,
             reader_notes=notes,
             steps_file=name if epoch.table is not None else None,
-            environment=environment(self.job.store, self.cell.device),
+            environment=environment(self.job.store, self.cell.device, image=self.job.image),
             code=self.code,
         )
         return record if epoch.table is None else epoch_record(record, epoch.table)
@@ -436,15 +462,28 @@ def _end_with_the_runner() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _remove_group(folder: Path) -> None:
+    """Remove the memory group of a runner that was killed, as far as its processes have ended."""
+    group = MemoryGroup(folder, home=folder.parent)
+    group.leave([os.getpid()])
+    group.remove()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the job in the named file; a failure we know is an answer, too."""
     _end_with_the_runner()
+    runner = os.getppid()
     job = read_job(Path(arguments[0]))
     try:
+        if job.image is not None:
+            mount_image(job.image, job.store, job.cell.readahead_kib or 0)
         records = CellRun(job).records()
     except StorebenchError as error:
         _write_out(job.out, {"failure": str(error), "exit_code": error.exit_code})
         return error.exit_code
+    finally:
+        if job.memory_group is not None and os.getppid() != runner:
+            _remove_group(job.memory_group)
     answer = [record_to_dict(record) for record in records]
     _write_out(job.out, {"records": answer, "package": str(package_folder())})
     return 0

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from storebench.formats.registry import parse_backend
 from storebench.results import Cell
 from storebench.scenario import Scenario, cell_backend, cell_spec
 from storebench.stores import store_path
+from storebench.surroundings import permitted
 
 PROCESS_START_S = 3.0
 """Start of a process with torch, its checks and its evaluation, on 2 cores (FACTS section 3: 1-2 s for torch)."""
@@ -37,13 +38,20 @@ class PlannedStore:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What a run would do."""
+    """What a run would do.
+
+    Attributes
+    ----------
+    notes
+        Which cells cannot exist, and which this machine does not permit.
+    """
 
     cells: list[Cell]
     stores: list[PlannedStore]
     convert_bytes: int
     read_bytes: int
     estimate_s: float
+    notes: list[str] = field(default_factory=list)
     estimate_note: str = "a rough guess, from the rates of a 2-core machine"
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,7 +60,15 @@ class RunPlan:
 
 
 def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> RunPlan:
-    """Return what running `cells` would convert, read and take."""
+    """Return what running `cells` would convert, read and take; cells that are not permitted here are left out.
+
+    Raises
+    ------
+    UsageError
+        A cell that is not optional needs rights that this process does not have.
+    """
+    allowed = permitted(scenario, cells, stores)
+    cells = allowed.cells
     planned: dict[str, PlannedStore] = {}
     convert_bytes, read_bytes, seconds = 0, 0, 0.0
     counts: dict[DatasetSpec, tuple[int, int]] = {}
@@ -79,6 +95,7 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> RunPlan
         convert_bytes=convert_bytes,
         read_bytes=read_bytes,
         estimate_s=seconds,
+        notes=[*scenario.impossible(), *allowed.lines()],
     )
 
 

@@ -240,6 +240,10 @@ class PortionKind(enum.StrEnum):
     """The steps after a limited page cache had filled."""
 
 
+STEADY_DRIFT = (0.8, 1.25)
+"""Between these, the rates of the two halves of a portion count as the same."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Portion:
     """The consecutive timed steps of an epoch during which the requested cache state held.
@@ -281,6 +285,11 @@ class Portion:
     drift: float | None = None
     reason: str = ""
 
+    @property
+    def is_steady(self) -> bool | None:
+        """Whether its two halves were served at the same rate, within 0.8 and 1.25; None where that is not known."""
+        return None if self.drift is None else STEADY_DRIFT[0] <= self.drift <= STEADY_DRIFT[1]
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheFacts:
@@ -312,6 +321,13 @@ class CacheFacts:
         this kernel's page cache, and its 95% interval; None where it was not measured.
     below_reason
         What was measured, or why the verdict is "unknown", in words; "" where it was not looked for.
+    limit_bytes
+        What the page cache and the new memory of the cell's processes may hold together; None without a limit.
+    limit_peak_bytes
+        The most that they held at any time up to this epoch's end, as the kernel counted it.
+    limit_own_bytes
+        The part of it that was the processes' own memory at this epoch's end: the page cache can hold so much
+        less than the limit.
     """
 
     requested: str
@@ -330,6 +346,9 @@ class CacheFacts:
     below_low: float | None = None
     below_high: float | None = None
     below_reason: str = ""
+    limit_bytes: int | None = None
+    limit_peak_bytes: int | None = None
+    limit_own_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from storebench._version import __version__
 from storebench.cell import CellJob, store_facts, write_job
 from storebench.convert import How, Replace, ensure_store
 from storebench.datasets import DatasetSpec, Origin
+from storebench.devices import StoreImage, ensure_image
 from storebench.errors import (
     CorruptDataError,
     DataNotFoundError,
@@ -47,6 +48,7 @@ from storebench.records import (
 )
 from storebench.results import Cell, Record, Status
 from storebench.scenario import Scenario, cell_backend, cell_spec
+from storebench.surroundings import LeftOut, Surroundings, check_size, refusals, surroundings
 
 CELL_TIMEOUT_S = 6 * 3600.0
 RUN_SCHEMA_VERSION = 1
@@ -62,11 +64,12 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The stores that a cell reads."""
+    """The stores that a cell reads, and the image of the first where it is put on a device of its own."""
 
     store: Path
     manifest: Manifest
     test_store: Path | None
+    image: StoreImage | None = None
 
 
 class Watcher(Protocol):
@@ -116,8 +119,10 @@ class Run:
     cells: list[Cell]
 
     @classmethod
-    def create(cls, scenario: Scenario, folder: Path, cells: Sequence[Cell]) -> "Run":
-        """Make the folder of a new run.
+    def create(
+        cls, scenario: Scenario, folder: Path, cells: Sequence[Cell], left_out: Sequence[LeftOut] = ()
+    ) -> "Run":
+        """Make the folder of a new run; the cells that were left out are named in it, with the reason.
 
         Raises
         ------
@@ -138,6 +143,10 @@ class Run:
             "storebench_version": __version__,
             "scenario": scenario.model_dump(mode="json"),
             "cells": [dataclasses.asdict(cell) | {"cell_id": cell.cell_id} for cell in cells],
+            "left_out": [
+                {"cell_id": one.cell.cell_id, "backend": one.cell.backend, "reason": one.reason}
+                for one in left_out
+            ],
         }
         _make_folders(folder)
         _write_about(folder, about)
@@ -261,6 +270,8 @@ def execute(
     code_digest(package_folder())  # before the first cell: a change of the code during the run must show
     work, done = run.left(), run.recorded()
     try:
+        for refusal in refusals((one.cell for one in work), stores).values():
+            raise refusal
         prepared = prepare(dict.fromkeys(one.cell for one in work), run.scenario, stores, data_root, watcher)
     except StorebenchError:
         if not done:
@@ -295,7 +306,12 @@ def prepare(
             store = ensure_store(key[0], parse_backend(key[1]), stores, data_root=data_root, how=how)
             test = _test_store(cell, store.manifest, scenario.test_limit, stores, data_root, how)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
+        check_size(cell, built[key].manifest)
         found[cell] = built[key]
+    for cell in cells:
+        if cell.readahead_kib is not None:
+            image = ensure_image(found[cell].store, watcher.store(cell).say)
+            found[cell] = dataclasses.replace(found[cell], image=image)
     return found
 
 
@@ -316,39 +332,44 @@ def _test_store(
 
 
 def _replicate(run: Run, work: Work, prepared: Prepared, *, drop_caches: bool) -> list[Record]:
-    with tempfile.TemporaryDirectory(prefix="storebench-cell-") as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="storebench-cell-") as scratch,
+        surroundings(work.cell, prepared.image) as around,
+    ):
         out = Path(scratch) / "out.json"
         job = CellJob(
             cell=work.cell,
             replicate=work.replicate,
             run_id=run.run_id,
             run=run.folder.resolve(),
-            store=prepared.store,
+            store=prepared.store if prepared.image is None else prepared.image.point,
             test_store=prepared.test_store if work.cell.compute == "real" else None,
             out=out,
             check_pixels=run.scenario.check_pixels,
             drop_caches=drop_caches,
+            memory_group=around.group.folder if around.group else None,
+            image=around.image,
         )
         write_job(job, Path(scratch) / "job.json")
         log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
-        code = _fresh_process(Path(scratch) / "job.json", log)
+        code = _fresh_process(Path(scratch) / "job.json", log, around)
         answer: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
+        if "records" not in answer:
+            ending = f"the cell's process ended with {_ending(code)}; see {LOGS_DIR}/{log.name}"
+            failure = around.explained(answer.get("failure") or ending, work.cell)
     if "records" in answer:
         if not log.stat().st_size:
             log.unlink()
         records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
         return [_proven(record, answer.get("package", "")) for record in records]
-    failure = (
-        answer.get("failure") or f"the cell's process ended with {_ending(code)}; see {LOGS_DIR}/{log.name}"
-    )
     return [_failed(run, work, prepared, failure, epoch) for epoch in range(work.cell.epochs)]
 
 
-def _fresh_process(job: Path, log: Path) -> int | None:
+def _fresh_process(job: Path, log: Path, around: Surroundings) -> int | None:
     """Run one job in a fresh interpreter and return its exit code, None if it never ended; it never outlives us."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "storebench.cell", str(job)],
+            around.command([sys.executable, "-P", "-m", "storebench.cell", str(job)]),
             env=_cell_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,

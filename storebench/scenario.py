@@ -14,7 +14,10 @@
     workers = [0, 2]
 
 Every key of a matrix that is written as a list is an axis: the matrix is the
-product of its axes.
+product of its axes. The cache state "limited" needs ``memory``, what the page
+cache may hold; ``readahead`` puts the store on a device with that read-ahead.
+Both need rights that not every machine gives: a matrix that is ``optional`` is
+left out where they are missing.
 """
 
 import itertools
@@ -30,8 +33,16 @@ from storebench.datasets.catalog import DATASETS, FOLDER_PREFIX
 from storebench.errors import ScenarioError, StorebenchError, UnknownNameError
 from storebench.formats.registry import PAPER_BACKENDS, Backend, parse_backend
 from storebench.results import Cell
+from storebench.units import format_bytes, parse_bytes
 
-CACHE_STATES = ("cold", "warm", "any")
+CACHE_STATES = ("cold", "warm", "limited", "any")
+LEAST_MEMORY_BYTES = 32 << 20
+"""A limit below this holds little more than the process's own new memory."""
+
+LIMITED_EPOCHS = 2
+"""The default of a limited cell: the first epoch fills the page cache, the second shows the steady state."""
+
+_PAGE_KIB = 4
 LOADER_NAMES = ("processes", "threads", "ring")
 MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64, "none": 64}
 """Caffe's training batch of each network (FACTS section 4), the default of `batch_size`."""
@@ -66,17 +77,20 @@ class Matrix(_Strict):
     backends: list[str] = list(PAPER_BACKENDS)
     model: str | None = None
     compute: Annotated[list[str], Axis] = ["real"]
-    cache: Annotated[list[Literal["cold", "warm", "any"]], Axis] = ["any"]
+    cache: Annotated[list[Literal["cold", "warm", "limited", "any"]], Axis] = ["any"]
+    memory: str | None = None
+    readahead: Annotated[list[Natural], Axis] | None = None
     loader: Annotated[list[Literal["processes", "threads", "ring"]], Axis] = ["processes"]
     workers: Annotated[list[Natural], Axis] = [0]
     batch_size: Annotated[list[Count], Axis] | None = None
-    epochs: Count = 1
+    epochs: Count | None = None
     max_steps: Count | None = None
     warmup_steps: Natural = 0
     shuffle: bool = True
     device: str = "cpu"
     seed: Natural = 0
     threads: Count | None = None
+    optional: bool = False
 
     @pydantic.field_validator("dataset")
     @classmethod
@@ -117,6 +131,32 @@ class Matrix(_Strict):
                 raise ValueError(str(error)) from error
         return values
 
+    @pydantic.field_validator("memory")
+    @classmethod
+    def _enough_memory(cls, value: str | None) -> str | None:
+        if value is not None and parse_bytes(value) < LEAST_MEMORY_BYTES:
+            least = format_bytes(LEAST_MEMORY_BYTES)
+            raise ValueError(f"memory {value!r} is less than {least}, which the process itself needs")
+        return value
+
+    @pydantic.field_validator("readahead")
+    @classmethod
+    def _whole_pages(cls, values: list[int] | None) -> list[int] | None:
+        for value in values or ():
+            if value % _PAGE_KIB:
+                raise ValueError(f"readahead is in KiB and a multiple of {_PAGE_KIB} (a page), not {value}")
+        return values
+
+    @pydantic.model_validator(mode="after")
+    def _limits(self) -> Self:
+        if "limited" in self.cache and self.memory is None:
+            raise ValueError("cache 'limited' needs memory, what the page cache may hold, such as '400 MiB'")
+        if self.memory is not None and "limited" not in self.cache:
+            raise ValueError("memory is for cells with a limited page cache: add 'limited' to cache")
+        if not self.cells():
+            raise ValueError(f"no cell is left: {'; '.join(self.impossible())}")
+        return self
+
     @pydantic.model_validator(mode="after")
     def _sensible(self) -> Self:
         if self.max_steps is not None and self.warmup_steps >= self.max_steps:
@@ -138,22 +178,40 @@ class Matrix(_Strict):
         )
 
     def cells(self) -> list[Cell]:
-        """Return the product of the axes."""
+        """Return the product of the axes, less the cells that cannot exist (see `impossible`)."""
         model = self.model or DATASET_MODELS.get(self.dataset, "caffenet")
-        batch_sizes = self.batch_size or [MODEL_BATCHES[model]]
+        readahead: list[int | None] = [*self.readahead] if self.readahead else [None]
         axes = itertools.product(
-            self.backends, self.compute, self.cache, self.loader, self.workers, batch_sizes
+            [parse_backend(backend) for backend in self.backends],
+            self.compute,
+            self.cache,
+            self.loader,
+            self.workers,
+            self.batch_size or [MODEL_BATCHES[model]],
+            readahead,
         )
-        found = [
-            self._cell(parse_backend(backend), model, compute, cache, loader, workers, batch)
-            for backend, compute, cache, loader, workers, batch in axes
-        ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(self._cell(model, *axis) for axis in axes if _exists(axis[0], axis[2])))
+
+    def impossible(self) -> list[str]:
+        """Return one line for each backend that has no cell in one of the cache states, and why."""
+        if "limited" not in self.cache:
+            return []
+        names = [backend for backend in self.backends if not _exists(parse_backend(backend), "limited")]
+        return [f"{name} has no limited cell, for it holds all pixels in memory" for name in names]
 
     def _cell(
-        self, backend: Backend, model: str, compute: str, cache: str, loader: str, workers: int, batch: int
+        self,
+        model: str,
+        backend: Backend,
+        compute: str,
+        cache: str,
+        loader: str,
+        workers: int,
+        batch: int,
+        readahead: int | None,
     ) -> Cell:
         reference = backend.traits.ready_made
+        limited = cache == "limited" and not reference
         return Cell(
             **self.model_dump(include=_PASSED_ON),
             backend=str(backend),
@@ -166,13 +224,22 @@ class Matrix(_Strict):
             batch_size=batch,
             model=model,
             compute=compute,
-            # A reference that reads nothing has one cell, whatever the page cache holds.
+            epochs=self.epochs or (LIMITED_EPOCHS if limited else 1),
+            # A reference that reads nothing has one cell, whatever the page cache or the device does.
             cache="any" if reference else cache,
+            memory_bytes=parse_bytes(self.memory) if limited and self.memory else None,
+            readahead_kib=None if reference else readahead,
         )
 
 
+def _exists(backend: Backend, cache: str) -> bool:
+    """Return whether there is such a cell: a backend that holds all pixels in memory has no limited one."""
+    traits = backend.traits
+    return cache != "limited" or traits.ready_made or not traits.holds_pixels
+
+
 _PASSED_ON = {
-    *("dataset", "split", "size", "limit", "data_seed", "synthetic", "epochs", "max_steps"),
+    *("dataset", "split", "size", "limit", "data_seed", "synthetic", "max_steps"),
     *("warmup_steps", "shuffle", "device", "seed", "threads"),
 }
 
@@ -191,6 +258,15 @@ class Scenario(_Strict):
     def cells(self) -> list[Cell]:
         """Return every cell once, in the order of the file."""
         return list(dict.fromkeys(cell for matrix in self.matrix for cell in matrix.cells()))
+
+    def impossible(self) -> list[str]:
+        """Return one line for each backend and cache state of a matrix that have no cell, and why."""
+        return list(dict.fromkeys(line for matrix in self.matrix for line in matrix.impossible()))
+
+    def optional_cells(self) -> set[Cell]:
+        """Return the cells that may be left out: those that only optional matrices ask for."""
+        asked = {cell for matrix in self.matrix if not matrix.optional for cell in matrix.cells()}
+        return {cell for matrix in self.matrix if matrix.optional for cell in matrix.cells()} - asked
 
 
 def cell_spec(cell: Cell) -> DatasetSpec:

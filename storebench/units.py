@@ -1,6 +1,7 @@
-"""Every metric once: its name in records and tables, unit, direction, and one line of meaning."""
+"""Every metric once: its name in records and tables, unit, direction, and one line of meaning. Sizes as people write them."""
 
 import enum
+import re
 from dataclasses import dataclass
 
 
@@ -98,3 +99,32 @@ METRICS: dict[str, Metric] = {
     )
 }
 """Metric by name."""
+
+
+_BYTES = {
+    "B": 1,
+    "byte": 1,
+    "bytes": 1,
+    **{f"{letter}iB": 1 << (10 * power) for power, letter in enumerate("KMGT", start=1)},
+    **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", start=1)},
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Return a size such as "400 MiB" or "2GB" in bytes.
+
+    Raises
+    ------
+    ValueError
+        It is no number with a unit of bytes.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    if found is None or found[2] not in _BYTES:
+        raise ValueError(f"{text!r} is no size: write a number with a unit, such as '400 MiB' or '2 GB'")
+    return int(float(found[1]) * _BYTES[found[2]])
+
+
+def format_bytes(size: int) -> str:
+    """Return a size as people write it, in the largest binary unit that gives a whole number: "400 MiB"."""
+    unit = next(unit for unit in ("TiB", "GiB", "MiB", "KiB", "B") if size % _BYTES[unit] == 0)
+    return f"{size // _BYTES[unit]} {unit}"

@@ -247,7 +247,7 @@ class _Side:
 def _side(tree: Path, python: Path, folder: Path, stores: Path, what: dict[str, Any]) -> Iterator[_Side]:
     """Start one side in the folder of its own sources; it is ended in the end."""
     job = {
-        "scenario": what["scenario"].model_dump(mode="json"),
+        "scenario": what["scenario"].model_dump(mode="json", exclude_unset=True),
         "only": list(what["only"] or []),
         "folder": str(folder.resolve()),
         "stores": str(stores.resolve()),

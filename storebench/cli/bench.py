@@ -103,8 +103,15 @@ def _bench(
 ) -> None:
     from storebench.records import read_records, record_to_dict
     from storebench.runner import Run, execute
+    from storebench.surroundings import permitted
 
-    run = Run.resume(folder) if resume else Run.create(scenario, folder, cells)
+    if resume:
+        run = Run.resume(folder)
+    else:
+        found = permitted(scenario, cells, stores)
+        for line in (*scenario.impossible(), *found.lines()):
+            say(line)
+        run = Run.create(scenario, folder, found.cells, left_out=found.left_out)
     if run.scenario.name != scenario.name:
         raise UsageError(
             f"the run here is of the scenario {run.scenario.name!r}", where=folder, hint="Name another --out."
@@ -125,8 +132,12 @@ def _against(
     ref: str, scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, *, drop_caches: bool
 ) -> None:
     from storebench.check.against import run_against
+    from storebench.surroundings import permitted
 
-    only = [cell.cell_id for cell in cells]
+    found = permitted(scenario, cells, stores)
+    for line in found.lines():
+        say(line)
+    only = [cell.cell_id for cell in found.cells]
     sides = run_against(ref, scenario, folder, stores, only=only, drop_caches=drop_caches, say=say)
     print(sides.baseline)
     print(sides.contender)
@@ -144,6 +155,8 @@ def _print_plan(scenario: "Scenario", cells: list["Cell"], stores: Path, *, as_j
         return
     for cell in plan.cells:
         print(f"{cell.cell_id}  {describe(cell)}")
+    for line in plan.notes:
+        print(line)
     for store in plan.stores:
         state = "there already" if store.exists else f"to convert, {_mib(store.pixel_bytes)} of pixels"
         print(f"store {store.name}: {store.count:,} samples, {state}")

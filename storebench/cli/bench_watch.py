@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storebench.cli.common import progress, say
+from storebench.units import format_bytes
 
 if TYPE_CHECKING:
     from storebench.convert import How
@@ -34,9 +35,12 @@ def describe(cell: "Cell") -> str:
     """Return a cell in words."""
     compute = cell.model if cell.compute == "real" else f"compute {cell.compute}"
     loader = "" if cell.loader == "processes" else f" by {cell.loader}"
-    return (
-        f"{cell.dataset} from {cell.backend}, {cell.cache} cache, {cell.workers} workers{loader}, {compute}"
-    )
+    cache = f"{cell.cache} cache"
+    if cell.memory_bytes is not None:
+        cache = f"cache limited to {format_bytes(cell.memory_bytes)}"
+    if cell.readahead_kib is not None:
+        cache += f", read-ahead {cell.readahead_kib} KiB"
+    return f"{cell.dataset} from {cell.backend}, {cache}, {cell.workers} workers{loader}, {compute}"
 
 
 def outcome(record: "Record") -> str:

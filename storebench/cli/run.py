@@ -33,7 +33,10 @@ def run(
             help="Ask for the stand-in, or refuse it. [default: only without real files]",
         ),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs in one process.")] = 1,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Epochs in one process. [default: 1; 2 with a limited page cache]"),
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step. [default: Caffe's]")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Producers beside the loop.")] = 0,
     loader: Annotated[str, typer.Option(help="processes, threads or ring.")] = "processes",
@@ -46,8 +49,22 @@ def run(
     ] = "real",
     max_steps: Annotated[int | None, typer.Option(min=1, help="Stop each epoch after so many steps.")] = None,
     cache: Annotated[
-        str, typer.Option(help="Page cache at the start of an epoch: cold, warm or any.")
+        str,
+        typer.Option(help="Page cache at the start of an epoch: cold, warm or any; or limited to --memory."),
     ] = "any",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="For limited: what the page cache may hold, such as '400 MiB' (a control group).",
+        ),
+    ] = None,
+    readahead: Annotated[
+        int | None,
+        typer.Option(
+            metavar="KIB", help="Put the store on a device of its own with this read-ahead, in KiB (root)."
+        ),
+    ] = None,
     replicates: Annotated[int, typer.Option(min=1, help="Fresh processes per backend.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Of order, augmentation and network.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -79,6 +96,8 @@ def run(
             "compute": compute,
             "max_steps": max_steps,
             "cache": cache,
+            "memory": memory,
+            "readahead": readahead,
             "seed": seed,
             "device": device,
             "threads": threads,
@@ -101,7 +120,11 @@ def _run(
     # Before torch is imported: what is refused is refused at once.
     scenario = make_scenario({"name": "run", "replicates": replicates, "matrix": [matrix]})
     from storebench.runner import Run, execute
+    from storebench.surroundings import permitted
 
+    for line in scenario.impossible():
+        say(line)
+    permitted(scenario, scenario.cells(), stores or stores_dir())
     folder = out or new_run_folder("run")
     made = Run.create(scenario, folder, scenario.cells())
     records = execute(made, stores or stores_dir(), drop_caches=drop_caches, watcher=Teller())

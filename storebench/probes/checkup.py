@@ -12,9 +12,11 @@ from pathlib import Path
 from storebench.errors import UsageError, from_os_error
 from storebench.probes import machine, page_cache
 from storebench.probes.below import below_cache, below_sentence, with_below
+from storebench.probes.cgroup import find_controller
 from storebench.probes.counters import CounterProbe
 from storebench.probes.device_rate import KEYS, device_rates
 from storebench.probes.environment import version_of
+from storebench.probes.loop_mount import why_not
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
 from storebench.results import BelowCache, CacheFacts, CacheVerdict, Counters
 
@@ -84,6 +86,8 @@ def checkup(folder: Path) -> list[Check]:
         _below(folder),
         *_read_ahead(mount),
         _drop_caches(),
+        _limit(),
+        _own_device(folder),
         _reclaim(),
         _swap(),
         _governor(),
@@ -214,6 +218,33 @@ def _drop_caches() -> Check:
         state=State.NOTE,
         found="needs root",
         advice="Not needed: files are evicted one by one, and the pages counted.",
+    )
+
+
+def _limit() -> Check:
+    name = "limiting the page cache"
+    try:
+        controller = find_controller()
+    except UsageError as error:
+        return Check(
+            name=name,
+            state=State.NOTE,
+            found=error.what,
+            advice='Cells with cache = "limited" cannot be run. As root they can, where a memory controller is writable.',
+        )
+    return Check(name=name, state=State.OK, found=f"works (control groups, version {controller.version})")
+
+
+def _own_device(folder: Path) -> Check:
+    name = "read-ahead per cell"
+    reason = why_not(folder)
+    if not reason:
+        return Check(name=name, state=State.OK, found="works (loop devices with direct I/O)")
+    return Check(
+        name=name,
+        state=State.NOTE,
+        found=reason,
+        advice="Cells with a readahead of their own cannot be run; all others can.",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from storebench.probes import machine
 from storebench.probes.code import checkout_of, package_folder
+from storebench.probes.loop_mount import describe_device
 from storebench.probes.mounts import mount_of
 from storebench.results import Environment
 
@@ -21,7 +22,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 _GIB = 1 << 30
 
 
-def environment(store: Path | str, device: str = "cpu") -> Environment:
+def environment(store: Path | str, device: str = "cpu", *, image: Path | None = None) -> Environment:
     """Describe this machine and process for a store on `store`'s filesystem.
 
     `match` depends on nothing that a process has imported or done so far, so that
@@ -33,9 +34,14 @@ def environment(store: Path | str, device: str = "cpu") -> Environment:
     ----------
     device
         "cpu", or an accelerator as torch names it; torch is imported for the latter.
+    image
+        The image that is mounted on `store`. What must match is then the disk that the image lies on: the
+        read-ahead of the mounted device belongs to the cell, and stands in the notes.
     """
-    match = _match(store, device)
-    return Environment(key=match_key(match), match=match, notes=_notes(store))
+    place = store if image is None else image.parent
+    match = _match(place, device)
+    own = {} if image is None else {"own_device": describe_device(Path(store))}
+    return Environment(key=match_key(match), match=match, notes={**_notes(place), **own})
 
 
 def match_key(match: dict[str, Any]) -> str:

@@ -96,7 +96,7 @@ def test_the_version_is_printed(cli: Cli) -> None:
         (["lmdb", "--model", "lenett"], "Did you mean 'lenet'?"),
         (["lmdb", "--model", "none"], "compute 'real' needs a model"),
         (["lmdb", "--loader", "prosesses"], "--loader: Input should be 'processes', 'threads' or 'ring'"),
-        (["lmdb", "--cache", "icy"], "--cache: Input should be 'cold', 'warm' or 'any'"),
+        (["lmdb", "--cache", "icy"], "--cache: Input should be 'cold', 'warm', 'limited' or 'any'"),
         (["lmdb", "--compute", "fast"], "emulated:MILLISECONDS"),
         (["lmdb", "--device", "tpu"], "'cpu', 'cuda' or 'cuda:NUMBER'"),
         (["lmdb", "--split", "tain"], "'train' or 'test'"),

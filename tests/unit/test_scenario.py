@@ -105,7 +105,7 @@ def test_a_cell_names_its_samples() -> None:
         ('dataset = "cifar10"', 'dataset = "cifar10"\nmax_stepz = 3', 13, "Did you mean 'max_steps'?"),
         ('"lmdb+jpeg"', '"lmbd+jpeg"', 7, "Did you mean 'lmdb'?"),
         ('"lmdb+jpeg"', '"lmdb+jepg"', 7, "Did you mean 'jpeg'?"),
-        ('"cold"', '"icy"', 8, "'cold', 'warm' or 'any'"),
+        ('"cold"', '"icy"', 8, "'cold', 'warm', 'limited' or 'any'"),
         ("[0, 2]", "[0, -2]", 9, "greater than or equal to 0"),
         ("[0, 2]", '"many"', 9, "valid integer"),
         ("replicates = 3", "replicates = 0", 3, "greater than or equal to 1"),
@@ -162,3 +162,84 @@ def test_the_papers_scenario_is_its_three_datasets_by_its_six_backends() -> None
         for state in ("cold", "warm"):
             found = {cell.backend for cell in cells if cell.dataset == dataset and cell.cache == state}
             assert found >= set(PAPER_BACKENDS), (dataset, state)
+
+
+LIMITED = """\
+name = "limited"
+
+[[matrix]]
+dataset = "mnist"
+backends = ["png", "memory:native", "lmdb", "null"]
+cache = ["cold", "limited"]
+memory = "40 MiB"
+readahead = [128, 8192]
+"""
+
+
+def test_memory_is_for_limited_cells_only_and_read_ahead_is_an_axis(tmp_path: Path) -> None:
+    cells = load(tmp_path, LIMITED)
+    of = {
+        backend: [
+            (one.cache, one.memory_bytes, one.readahead_kib, one.epochs)
+            for one in cells
+            if one.backend == backend
+        ]
+        for backend in ("lmdb", "memory:native", "null")
+    }
+    cold = [("cold", None, 128, 1), ("cold", None, 8192, 1)]
+    assert of["lmdb"] == [*cold, ("limited", 40 << 20, 128, 2), ("limited", 40 << 20, 8192, 2)]
+    assert of["memory:native"] == cold, "what holds all pixels in memory has no limited cell"
+    assert of["null"] == [("any", None, None, 1)]
+
+
+def test_cells_without_the_new_settings_keep_their_ids(tmp_path: Path) -> None:
+    plain = 'name = "x"\n[[matrix]]\ndataset = "mnist"\nbackends = ["lmdb"]\ncache = '
+    [before] = load(tmp_path, f'{plain}"cold"\n')
+    cold, limited = load(tmp_path, f'{plain}["cold", "limited"]\nmemory = "40 MiB"\n')
+    assert cold.cell_id == before.cell_id != limited.cell_id
+
+
+def test_a_dropped_combination_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(LIMITED)
+    assert load_scenario(path).impossible() == [
+        "memory:native has no limited cell, for it holds all pixels in memory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('memory = "40 MiB"\n', "", "cache 'limited' needs memory"),
+        ('["cold", "limited"]', '"cold"', "add 'limited' to cache"),
+        ('"40 MiB"', '"40"', "write a number with a unit, such as '400 MiB'"),
+        ('"40 MiB"', '"40 apples"', "write a number with a unit"),
+        ('"40 MiB"', "40000000", "valid string"),
+        ('"40 MiB"', '"31 MiB"', "memory '31 MiB' is less than 32 MiB"),
+        ("8192]", "8190]", "a multiple of 4"),
+        ("8192]", "-4]", "greater than or equal to 0"),
+        (
+            'backends = ["png", "memory:native", "lmdb", "null"]\ncache = ["cold", "limited"]',
+            'backends = ["memory:native", "memory:python"]\ncache = ["limited"]',
+            "no cell is left: memory:native has no limited cell",
+        ),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_in_one_line(
+    old: str, new: str, words: str, tmp_path: Path
+) -> None:
+    assert old in LIMITED
+    said = refusal(tmp_path, LIMITED.replace(old, new))
+    assert words in said
+    assert "\n" not in said
+
+
+def test_a_cell_is_optional_only_where_no_other_matrix_asks_for_it(tmp_path: Path) -> None:
+    optional = LIMITED + "optional = true\n"
+    path = tmp_path / "scenario.toml"
+    path.write_text(optional)
+    assert load_scenario(path).optional_cells() == set(load_scenario(path).cells())
+    path.write_text(optional + LIMITED[LIMITED.index("[[") :].replace("8192]", "4096]"))
+    both = load_scenario(path)
+    assert {cell.readahead_kib for cell in both.optional_cells()} == {8192}
+    assert {cell.readahead_kib for cell in both.cells()} == {None, 128, 4096, 8192}

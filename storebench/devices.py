@@ -1,0 +1,92 @@
+"""The image of a store: the same files in a file system of its own, for a device with a read-ahead of its own.
+
+Images lie beside the stores, in ``stores/DATASET/.devices/STORE/``:
+``store.img``, the manifest of the store when it was copied, and the empty
+folder ``store`` that a cell mounts the image on. They are written whole or
+not at all, and anew when the store's manifest has changed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from storebench.errors import from_os_error
+from storebench.manifest import MANIFEST_NAME
+from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
+from storebench.progress import Say, mute
+from storebench.staging import publish, staged, sync_file, temporary_folder
+
+DEVICES_DIR = ".devices"
+IMAGE_NAME = "store.img"
+POINT_NAME = "store"
+
+_INODE_BYTES = 256
+_SLACK_BYTES = 32 << 20
+_SLACK_FRAC = 0.03
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreImage:
+    """A copy of a store in an image.
+
+    Attributes
+    ----------
+    image
+        The file that holds the file system.
+    point
+        The folder to mount it on; the store is then there.
+    """
+
+    image: Path
+    point: Path
+
+
+def ensure_image(store: Path, say: Say = mute) -> StoreImage:
+    """Return the image of `store`, copied now unless there is one of the store as it is.
+
+    Raises
+    ------
+    DiskFullError, OutputError, CellFailedError
+        It cannot be written; what was there before stays.
+    """
+    target = store.parent / DEVICES_DIR / store.name
+    if not _is_of(target, store):
+        try:
+            with staged(target, say):
+                if not _is_of(target, store):  # another process may have copied it while we waited
+                    say(f"copying {store.name} into an image of its own for a device of its own")
+                    _copy(store, target)
+        except OSError as error:
+            raise from_os_error(error, target) from error
+    return StoreImage(image=target / IMAGE_NAME, point=target / POINT_NAME)
+
+
+def _is_of(target: Path, store: Path) -> bool:
+    try:
+        same = (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
+    except OSError:
+        return False
+    return same and (target / IMAGE_NAME).is_file() and (target / POINT_NAME).is_dir()
+
+
+def _copy(store: Path, target: Path) -> None:
+    manifest = (store / MANIFEST_NAME).read_bytes()
+    with temporary_folder(target) as folder:
+        image, point = folder / IMAGE_NAME, folder / POINT_NAME
+        point.mkdir()
+        paths = list(store.rglob("*"))
+        make_image(image, _size(paths), files=len(paths))
+        fill_image(image, point, store)
+        (folder / MANIFEST_NAME).write_bytes(manifest)
+        for path in (image, folder / MANIFEST_NAME):
+            sync_file(path)
+        publish(folder, target)
+
+
+def _size(paths: list[Path]) -> int:
+    """Return the bytes that a file system needs for copies of these files and folders."""
+    content = sum(_blocks(path.stat().st_size) + _INODE_BYTES for path in paths)
+    return _blocks(int(content * (1 + _SLACK_FRAC)) + _SLACK_BYTES)
+
+
+def _blocks(size: int) -> int:
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES

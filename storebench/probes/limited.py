@@ -1,0 +1,106 @@
+"""Keep the page cache of a cell below a limit, and judge whether it was: the cache state "limited".
+
+The first epoch begins with nothing resident. From there on nothing is evicted
+or warmed: what an epoch finds resident is what the one before has left, as it
+is in a long training run with a store larger than memory.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from storebench.probes.cgroup import MemoryGroup
+from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
+from storebench.results import CacheFacts, CacheVerdict
+
+TOLERATED_FRAC = 0.01
+"""Of the store: pages that were resident before the limit began to count, as `cold` tolerates them."""
+
+
+class LimitedCache:
+    """The limit on the page cache of one cell.
+
+    Parameters
+    ----------
+    group
+        The control group that has the limit; this process is not in it yet.
+    limit_bytes
+        What it may hold.
+    files
+        The store's data files.
+    """
+
+    def __init__(self, group: MemoryGroup, limit_bytes: int, files: Sequence[Path]) -> None:
+        self.group = group
+        self.limit_bytes = limit_bytes
+        self.files = files
+        self._inside: set[int] = set()
+
+    def prepare(self, pids: Collection[int]) -> CacheFacts:
+        """Begin an epoch: the first time evict the store, then put the processes under the limit; return the count.
+
+        The eviction is outside: pages that stay resident belong to the group that touched them first.
+        """
+        how = f"cgroup-v{self.group.version}"
+        if self._inside:
+            return _continued(resident(self.files), self.limit_bytes, how)
+        evicted = evict(self.files)
+        cold = cache_facts("cold", resident(self.files), paths=self.files, how=f"{how}+{evicted}")
+        if cold.verdict is not CacheVerdict.FAILED:
+            self.group.enter(pids)
+            self._inside = set(pids)
+        return dataclasses.replace(cold, requested="limited", limit_bytes=self.limit_bytes)
+
+    def judged(self, facts: CacheFacts, after: Residency) -> CacheFacts:
+        """Return the facts after an epoch: failed where more was resident at any time than the limit allows.
+
+        Parameters
+        ----------
+        facts
+            Those of the epoch's start, with the largest residency that was sampled during it where one was.
+        after
+            The count just after the last timed step.
+        """
+        usage = self.group.usage()
+        found = dataclasses.replace(
+            facts,
+            resident_frac_after=after.frac,
+            limit_peak_bytes=usage.peak_bytes,
+            limit_own_bytes=usage.own_bytes,
+        )
+        counted = (found.resident_frac_before, found.resident_frac_after, found.resident_max_frac)
+        most = max((frac for frac in counted if frac is not None), default=0.0)
+        allowed = (
+            self.limit_bytes / (after.pages_total * PAGE_BYTES) + TOLERATED_FRAC if after.pages_total else 1.0
+        )
+        if most <= allowed:
+            return found
+        reason = f"{most:.1%} of the store was resident and the limit allows {allowed:.1%}; do others read it, too?"
+        return dataclasses.replace(found, verdict=CacheVerdict.FAILED, reason=reason)
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Put the processes outside of the limit for the time of a with statement."""
+        self.leave()
+        try:
+            yield
+        finally:
+            self.group.enter(self._inside)
+
+    def leave(self) -> None:
+        """Put the processes back to where they came from."""
+        self.group.leave(self._inside)
+
+
+def _continued(before: Residency, limit_bytes: int, how: str) -> CacheFacts:
+    unknown = before.frac is None
+    return CacheFacts(
+        requested="limited",
+        method=f"{how}+{before.method}",
+        resident_frac_before=before.frac,
+        resident_frac_after=None,
+        verdict=CacheVerdict.UNVERIFIED if unknown else CacheVerdict.VERIFIED,
+        reason=f"resident pages cannot be counted: {before.reason}" if unknown else "",
+        limit_bytes=limit_bytes,
+    )

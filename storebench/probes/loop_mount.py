@@ -1,0 +1,173 @@
+"""Put a file system image on a loop device with a read-ahead of its own, for one process and as long as it lives.
+
+The process starts in a mount namespace of its own (`own_namespace`), so nobody
+else sees the mount, and the device detaches itself with its last user. When
+the process ends, however it ends, the kernel therefore unmounts the image and
+frees the device. No setting of the machine's own devices is touched.
+
+The device reads its image with direct I/O, so the page cache holds the pages
+of the mounted files only, not those of the image a second time.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from storebench.errors import CellFailedError, from_os_error
+from storebench.probes.machine import block_device, read_text
+from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.page_cache import evict
+
+TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
+"""The programs that are used, from util-linux and e2fsprogs."""
+
+BLOCK_BYTES = 4096
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SYS_BLOCK = Path("/sys/dev/block")
+_TRIAL_BYTES = 8 << 20
+_TRIAL_READAHEAD_KIB = 64
+
+_FILL = """\
+mount -o loop,noatime "$1" "$2"
+rmdir "$2/lost+found"
+cp -a --sparse=never "$3/." "$2/"
+sync -f "$2"
+umount "$2"
+"""
+
+
+def own_namespace(command: Sequence[str]) -> list[str]:
+    """Return `command` so that it runs in a mount namespace of its own; its process id does not change."""
+    unshare = shutil.which("unshare", path=_path()) or "unshare"
+    return [unshare, "--mount", "--propagation", "private", "--", *command]
+
+
+def mount_image(image: Path, folder: Path, readahead_kib: int) -> None:
+    """Mount `image` read-only on `folder` in this process's own namespace, with this read-ahead.
+
+    Parameters
+    ----------
+    image
+        A file that holds a file system.
+    folder
+        An empty folder.
+    readahead_kib
+        KiB that the kernel reads ahead of a sequential reader and around a page fault; 0 is none.
+
+    Raises
+    ------
+    CellFailedError
+        The kernel refuses; the text says which step.
+    """
+    # mount(8) has the device detach itself when it is unmounted, and says so to the kernel before it mounts.
+    _call("mount", "-o", "ro,loop", str(image), str(folder))
+    device = mount_of(folder).device
+    if device is None:
+        raise CellFailedError("the image is mounted, but on no device", where=folder)
+    settings = (_SYS_BLOCK / f"{device[0]}:{device[1]}").resolve()
+    _call("losetup", "--direct-io=on", f"/dev/{settings.name}")
+    try:
+        (settings / "queue" / "read_ahead_kb").write_text(str(readahead_kib))
+    except OSError as error:
+        raise CellFailedError(f"read-ahead cannot be set ({error.strerror})", where=settings) from None
+    if read_text(settings / "loop" / "dio") != "1":
+        raise CellFailedError("the loop device does no direct I/O on this file system", where=image)
+    # What mounting has read of the image came through the page cache.
+    evict([image])
+
+
+def make_image(image: Path, size_bytes: int, *, files: int) -> None:
+    """Write an empty ext4 file system of `size_bytes` with room for so many files.
+
+    Raises
+    ------
+    DiskFullError, OutputError
+        There is no room, or the image cannot be written.
+    CellFailedError
+        mkfs.ext4 refuses.
+    """
+    try:
+        with image.open("wb") as file:
+            # Allocated in one go: the store in it should lie on the disk as its own files would.
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+    except OSError as error:
+        raise from_os_error(error, image) from error
+    # Written once and then mounted read-only: it needs no journal.
+    options = ("-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=0", "-m", "0")
+    _call("mkfs.ext4", "-q", "-F", "-b", str(BLOCK_BYTES), *options, "-N", str(files + 16), str(image))
+
+
+def fill_image(image: Path, folder: Path, source: Path) -> None:
+    """Copy everything in `source` into the image, which is mounted on `folder` for that time, and sync it.
+
+    Raises
+    ------
+    CellFailedError
+        A step fails; the text says which.
+    """
+    _call(*own_namespace(["sh", "-ec", _FILL, "sh", str(image), str(folder), str(source)]))
+
+
+def describe_device(folder: Path) -> dict[str, str | None]:
+    """Return what `folder` is mounted on ("name") and its read-ahead, without the number of a loop device."""
+    mount = mount_of(folder)
+    device = block_device(mount)
+    name = device.get("name") or mount.source
+    backing = read_text(f"/sys/block/{name}/loop/backing_file")
+    if backing is not None:
+        below = mount_of(Path(backing).parent)
+        name = f"loop over {below.fstype} on {block_device(below).get('name') or below.source}"
+    return {"name": name, "read_ahead_kb": device.get("read_ahead_kb")}
+
+
+def why_not(folder: Path) -> str:
+    """Return why no image in `folder` can be mounted with a read-ahead of its own, found out by doing it, or ""."""
+    if os.geteuid() != 0:
+        return "needs root"
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=_path()) is None]
+    if missing:
+        return f"needs {', '.join(missing)} (from util-linux and e2fsprogs)"
+    fstype = mount_of(folder).fstype
+    if fstype in IN_MEMORY:
+        return f"needs a disk, and {folder} is on {fstype}"
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".storebench-trial-") as scratch:
+        image, point = Path(scratch, "trial.img"), Path(scratch, "mount")
+        point.mkdir()
+        try:
+            make_image(image, _TRIAL_BYTES, files=16)
+            trial = (sys.executable, "-P", "-m", __name__, str(image), str(point), str(_TRIAL_READAHEAD_KIB))
+            _call(*own_namespace(trial))
+        except CellFailedError as error:
+            return error.what
+    return ""
+
+
+def _call(*command: str) -> None:
+    ours = str(Path(__file__).parents[2])  # a Python among the commands finds this package and no other
+    python_path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PATH": _path(), "PYTHONPATH": python_path}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    except OSError as error:
+        raise CellFailedError(f"{command[0]} cannot be run ({error.strerror})") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise CellFailedError(f"{command[0]}: {lines[-1]}")
+
+
+def _path() -> str:
+    """Return PATH with the folders of system programs, which not every account has."""
+    return os.pathsep.join(filter(None, (os.environ.get("PATH"), _SYSTEM_PATH)))
+
+
+if __name__ == "__main__":
+    # A trial of why_not: mount, say in the last line what the kernel refuses, and let the end clean up.
+    try:
+        mount_image(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    except CellFailedError as refusal:
+        sys.exit(refusal.what)

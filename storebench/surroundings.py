@@ -1,0 +1,157 @@
+"""What a cell's process needs around it: a memory limit, a device of its own. Who may have them, and their end.
+
+Both need rights. Whether this process has them is found out before any store
+is built; cells of optional matrices are left out without them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storebench.devices import StoreImage
+from storebench.errors import UsageError
+from storebench.manifest import Manifest
+from storebench.probes.cgroup import MemoryGroup, find_controller
+from storebench.probes.loop_mount import own_namespace, why_not
+from storebench.results import Cell
+from storebench.scenario import Scenario
+from storebench.units import format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A cell that this machine does not permit."""
+
+    cell: Cell
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permitted:
+    """Cells that may be run here, and those of optional matrices that may not."""
+
+    cells: list[Cell]
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Return one line for each reason why cells are left out."""
+        counts: dict[str, int] = {}
+        for one in self.left_out:
+            counts[one.reason] = counts.get(one.reason, 0) + 1
+        return [
+            f"{count} cells of optional matrices are left out: {reason}" for reason, count in counts.items()
+        ]
+
+
+def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
+    """Return which of `cells` this process may run with stores in `stores`, found out by trying.
+
+    Raises
+    ------
+    UsageError
+        It may not run one that is not optional.
+    """
+    refused = refusals(cells, stores)
+    optional = scenario.optional_cells() if refused else set()
+    for cell in cells:
+        if cell in refused and cell not in optional:
+            raise refused[cell]
+    left_out = [LeftOut(cell=cell, reason=refused[cell].what) for cell in cells if cell in refused]
+    kept = [cell for cell in cells if cell not in refused]
+    if not kept:
+        raise next(iter(refused.values()))
+    return Permitted(cells=kept, left_out=left_out)
+
+
+def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
+    """Return why cells cannot be run here, by cell; cells that can be run are not in it."""
+    listed = list(cells)
+    no_limit = _no_limit() if any(cell.memory_bytes is not None for cell in listed) else None
+    no_device = _no_device(stores) if any(cell.readahead_kib is not None for cell in listed) else None
+    found: dict[Cell, UsageError] = {}
+    for cell in listed:
+        if no_limit is not None and cell.memory_bytes is not None:
+            found[cell] = no_limit
+        elif no_device is not None and cell.readahead_kib is not None:
+            found[cell] = no_device
+    return found
+
+
+def _no_limit() -> UsageError | None:
+    try:
+        find_controller()
+    except UsageError as error:
+        return error
+    return None
+
+
+def _no_device(stores: Path) -> UsageError | None:
+    folder = next(path for path in (stores.resolve(), *stores.resolve().parents) if path.is_dir())
+    reason = why_not(folder)
+    if not reason:
+        return None
+    return UsageError(
+        f"read-ahead cannot be set here: {reason}",
+        hint="It needs root and a loop device of its own; 'storebench doctor' checks it.",
+    )
+
+
+def check_size(cell: Cell, manifest: Manifest) -> None:
+    """Refuse a limit that a store fits into.
+
+    Raises
+    ------
+    UsageError
+        The whole store could become resident: the cell would be a warm one by its second epoch.
+    """
+    if cell.memory_bytes is not None and cell.memory_bytes >= manifest.file_bytes:
+        size = f"{manifest.file_bytes / 2**20:,.0f} MiB"
+        raise UsageError(
+            f"a limit of {format_bytes(cell.memory_bytes)} holds the whole store, which has {size}",
+            where=cell.backend,
+            hint="Ask for less memory or a larger dataset, or use cache 'warm'.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What one cell's process is given.
+
+    Attributes
+    ----------
+    group
+        The memory group that it enters; None without a limit.
+    image
+        The image that it mounts on its store's folder; None where the store is read where it is.
+    """
+
+    group: MemoryGroup | None = None
+    image: Path | None = None
+
+    def command(self, command: list[str]) -> list[str]:
+        """Return the command that starts the cell."""
+        return command if self.image is None else own_namespace(command)
+
+    def explained(self, failure: str, cell: Cell) -> str:
+        """Return the reason of a failure, with the limit named where the kernel killed for it."""
+        if self.group is None or cell.memory_bytes is None:
+            return failure
+        usage = self.group.usage()
+        if not usage.oom_kills:
+            return failure
+        return (
+            f"the limit of {format_bytes(cell.memory_bytes)} was too small for the process itself: the kernel "
+            f"killed it when no page cache was left to free; ask for more memory ({failure})"
+        )
+
+
+@contextmanager
+def surroundings(cell: Cell, image: StoreImage | None) -> Iterator[Surroundings]:
+    """Provide what `cell` needs, and remove it when its process has ended."""
+    group = None if cell.memory_bytes is None else MemoryGroup.create(cell.memory_bytes)
+    try:
+        yield Surroundings(group=group, image=None if image is None else image.image)
+    finally:
+        if group is not None:
+            group.remove()
