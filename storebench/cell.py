@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from storebench._version import __version__
+from storebench.cell_job import CellJob, read_job
 from storebench.digests import array_digest
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
@@ -53,7 +54,6 @@ from storebench.results import (
     CacheFacts,
     CacheVerdict,
     Ceilings,
-    Cell,
     Counters,
     Coverage,
     Digests,
@@ -76,41 +76,6 @@ PROBES_FOLDER = "probes"
 """Folder of a run in which its cells keep for each other what one of them measured."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellJob:
-    """One replicate to run.
-
-    Attributes
-    ----------
-    run
-        The run's folder; step tables go to its ``steps/``.
-    store, test_store
-        Training store, and the store that test accuracy is taken from (null: none).
-    out
-        Where the records go, as a JSON array.
-    check_pixels
-        Replay each epoch outside the timer and compare every sample's digest.
-    drop_caches
-        Also drop the whole machine's caches for a cold cell (needs root).
-    memory_group
-        Folder of the control group whose limit the page cache of a limited cell gets; None in every other.
-    image
-        The image to mount on `store`, in this process's own mount namespace; None where the store is there.
-    """
-
-    cell: Cell
-    replicate: int
-    run_id: str
-    run: Path
-    store: Path
-    test_store: Path | None = None
-    out: Path
-    check_pixels: bool = True
-    drop_caches: bool = False
-    memory_group: Path | None = None
-    image: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +194,8 @@ class CellRun:
         if cache.verdict is CacheVerdict.FAILED:
             return _Epoch(number=number, started_utc=started, cache=cache)
         batches = self._batches(number)
-        keeper = self._keeper(batches)
+        with self._outside_the_limit():
+            keeper = self._keeper(batches)
         probe = CounterProbe(self._pids(), self.job.store)
         gc.collect()
         probe.start()
@@ -263,6 +229,10 @@ class CellRun:
 
     def _pids(self) -> set[int]:
         return {os.getpid(), *(one.pid for one in self.opened)}
+
+    def _outside_the_limit(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context whose memory does not count against the limit on the page cache."""
+        return contextlib.nullcontext() if self.limit is None else self.limit.outside()
 
     def _outcome(self, cache: CacheFacts, after: Residency) -> CacheFacts:
         """Return the facts of the cache with what the epoch has left resident."""
@@ -309,7 +279,7 @@ class CellRun:
     def _accuracy(self) -> tuple[float, int] | None:
         if self.job.test_store is None or self.model is None or not isinstance(self.step, CpuStep):
             return None
-        with self.limit.outside() if self.limit is not None else contextlib.nullcontext():
+        with self._outside_the_limit():
             return accuracy(self.step, self.model, self.job.test_store)
 
     def _ceilings(self) -> Ceilings:
@@ -341,7 +311,8 @@ class CellRun:
     def _with_below(self, facts: CacheFacts) -> CacheFacts:
         if self.cell.cache not in ("cold", "limited") or self.traits.ready_made:
             return facts
-        return with_below(facts, below_cache(self.job.store, fallback=self.job.run / PROBES_FOLDER))
+        disk = self.job.store if self.job.image is None else self.job.image.parent
+        return with_below(facts, below_cache(disk, fallback=self.job.run / PROBES_FOLDER))
 
     def _record(self, epoch: _Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Record:
         name = f"steps/{self.cell.cell_id}-r{self.job.replicate}-e{epoch.number}.parquet"
@@ -430,19 +401,6 @@ def _warm_up(step: Step, shape: tuple[int, ...]) -> None:
         step.rehearse()
 
 
-def read_job(path: Path) -> CellJob:
-    """Read a job that the runner wrote."""
-    from pydantic import TypeAdapter
-
-    job: CellJob = TypeAdapter(CellJob).validate_json(path.read_bytes())
-    return job
-
-
-def write_job(job: CellJob, path: Path) -> None:
-    """Write a job for a fresh process to read."""
-    path.write_text(json.dumps(dataclasses.asdict(job), default=str), encoding="utf-8")
-
-
 def _write_out(path: Path, answer: Any) -> None:
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps(answer), encoding="utf-8")
@@ -462,13 +420,6 @@ def _end_with_the_runner() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _remove_group(folder: Path) -> None:
-    """Remove the memory group of a runner that was killed, as far as its processes have ended."""
-    group = MemoryGroup(folder, home=folder.parent)
-    group.leave([os.getpid()])
-    group.remove()
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the job in the named file; a failure we know is an answer, too."""
     _end_with_the_runner()
@@ -483,7 +434,7 @@ def main(arguments: Sequence[str]) -> int:
         return error.exit_code
     finally:
         if job.memory_group is not None and os.getppid() != runner:
-            _remove_group(job.memory_group)
+            MemoryGroup(job.memory_group, home=job.memory_group.parent).disband()
     answer = [record_to_dict(record) for record in records]
     _write_out(job.out, {"records": answer, "package": str(package_folder())})
     return 0

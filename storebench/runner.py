@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from storebench._version import __version__
-from storebench.cell import CellJob, store_facts, write_job
+from storebench.cell import store_facts
+from storebench.cell_job import CellJob, write_job
 from storebench.convert import How, Replace, ensure_store
 from storebench.datasets import DatasetSpec, Origin
 from storebench.devices import StoreImage, ensure_image

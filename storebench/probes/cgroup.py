@@ -176,6 +176,11 @@ class MemoryGroup:
             return _number(self.folder / "memory.kmem.usage_in_bytes") or 0
         return stat.get("kernel", 0)
 
+    def disband(self) -> None:
+        """Leave the group and remove it, for a process whose maker was killed; others in it must have ended."""
+        self.leave([os.getpid()])
+        self.remove()
+
     def remove(self) -> None:
         """Remove the group; processes that are still in it (they are ending) are waited for, up to two seconds."""
         for wait_s in _REMOVE_WAITS_S:

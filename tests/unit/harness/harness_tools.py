@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from storebench.cell import CellJob, CellRun
+from storebench.cell import CellRun
+from storebench.cell_job import CellJob
 from storebench.results import Cell, Record
 from storebench.runner import Silent, prepare
 from storebench.scenario import Scenario, make_scenario

@@ -1,0 +1,56 @@
+"""What a cell's process is asked to do, and the file in which the runner tells it."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from storebench.results import Cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellJob:
+    """One replicate to run.
+
+    Attributes
+    ----------
+    run
+        The run's folder; step tables go to its ``steps/``.
+    store, test_store
+        Training store, and the store that test accuracy is taken from (null: none).
+    out
+        Where the records go, as a JSON array.
+    check_pixels
+        Replay each epoch outside the timer and compare every sample's digest.
+    drop_caches
+        Also drop the whole machine's caches for a cold cell (needs root).
+    memory_group
+        Folder of the control group whose limit the page cache of a limited cell gets; None in every other.
+    image
+        The image to mount on `store`, in this process's own mount namespace; None where the store is there.
+    """
+
+    cell: Cell
+    replicate: int
+    run_id: str
+    run: Path
+    store: Path
+    test_store: Path | None = None
+    out: Path
+    check_pixels: bool = True
+    drop_caches: bool = False
+    memory_group: Path | None = None
+    image: Path | None = None
+
+
+def read_job(path: Path) -> CellJob:
+    """Read a job that the runner wrote."""
+    from pydantic import TypeAdapter
+
+    job: CellJob = TypeAdapter(CellJob).validate_json(path.read_bytes())
+    return job
+
+
+def write_job(job: CellJob, path: Path) -> None:
+    """Write a job for a fresh process to read."""
+    path.write_text(json.dumps(dataclasses.asdict(job), default=str), encoding="utf-8")
