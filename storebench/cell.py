@@ -122,6 +122,7 @@ class CellRun:
             augment=self.augment,
             seed=cell.seed,
             batch_size=cell.batch_size,
+            threads=cell.threads,
         )
         self.loader: Loader = get_loader(cell.loader)(load, workers=cell.workers, pin=pin)
         self.opened: list[Opened] = []

@@ -73,7 +73,9 @@ class Cell:
     seed
         Of the order, the augmentation and the network.
     threads
-        torch's intra-op threads in the training process; null leaves torch's default.
+        Threads that compute in one process: torch's in the training process, and those of a reader that decodes in
+        several, unless its own options name a number; None leaves the libraries' defaults. Worker processes and
+        loader threads always compute with one thread of torch.
     """
 
     dataset: str

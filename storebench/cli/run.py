@@ -69,7 +69,11 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="Of order, augmentation and network.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="torch's threads. [default: torch's own choice]")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads that compute: torch's, and those of a reader that decodes in several. [default: the libraries' own choice]",
+        ),
     ] = None,
     drop_caches: Annotated[
         bool, typer.Option("--drop-caches", help="For cold: also drop the whole machine's caches (root).")

@@ -26,7 +26,7 @@ class FilesThreadsReader(FilesReader):
     """Decode in threads, straight into the batch: Pillow lets go of the interpreter lock while it decodes."""
 
     options_help: ClassVar[Mapping[str, str]] = {
-        "threads": "how many files are read and decoded at a time (default: the cores that we may use)",
+        "threads": "how many files are read and decoded at a time (default: the cell's threads, else the cores that we may use)",
         "ahead": f"how many files ahead of the loop the kernel is asked to read (default {AHEAD_FILES})",
     }
 

@@ -24,6 +24,8 @@ class LoadJob:
     ----------
     batch_size
         Samples of the largest batch, so that its memory is there when the epoch begins; 0 where nobody knows it yet.
+    threads
+        How many threads a reader may compute with, unless the backend's options name a number; None leaves it to the reader.
     """
 
     store: Path
@@ -31,6 +33,7 @@ class LoadJob:
     augment: Augment = field(default_factory=Augment)
     seed: int = 0
     batch_size: int = 0
+    threads: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

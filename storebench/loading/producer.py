@@ -184,10 +184,16 @@ class Producer:
 
 
 def open_backend(job: LoadJob) -> Reader:
-    """Open the reader that a job's backend names."""
+    """Open the reader that a job's backend names.
+
+    A reader with an option called ``threads`` is given the job's number, unless the backend's own options name one.
+    """
     manifest = Manifest.read(job.store)
-    backend = job.backend
-    return get_format(backend.format).reader(job.store, manifest, backend.reader, dict(backend.options))
+    backend, store_format = job.backend, get_format(job.backend.format)
+    options = dict(backend.options)
+    if job.threads is not None and "threads" in store_format.readers()[backend.reader].reader.options_help:
+        options.setdefault("threads", str(job.threads))
+    return store_format.reader(job.store, manifest, backend.reader, options)
 
 
 def _digests(images: Pixels, labels: Indices) -> Pixels:

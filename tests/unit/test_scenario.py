@@ -243,3 +243,10 @@ def test_a_cell_is_optional_only_where_no_other_matrix_asks_for_it(tmp_path: Pat
     both = load_scenario(path)
     assert {cell.readahead_kib for cell in both.optional_cells()} == {8192}
     assert {cell.readahead_kib for cell in both.cells()} == {None, 128, 4096, 8192}
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_cell_of_ours_says_how_many_threads_compute(path: Path) -> None:
+    missing = {cell.backend for cell in load_scenario(path).cells() if cell.threads is None}
+    # Where nothing is said each library takes as many as it likes, and a table compares unequal cells.
+    assert not missing or path.stem == "gate"

@@ -6,6 +6,7 @@ so storebench finds it as it would find anybody's.
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, 
 from storebench.manifest import Manifest, StoreSpec
 
 SLEEP_S = 0.05
+BURN_S = 0.02
 
 
 class FlatWriter(Writer):
@@ -108,6 +110,20 @@ class PatientReader(FlatReader):
         (self.store.parent / f"begun-{os.getpid()}").touch()
         time.sleep(60)
         return super().fetch_into(indices, out)
+
+
+class BurningReader(FlatReader):
+    """Use 20 ms of processor time for each fetch, in a thread of its own."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        thread = threading.Thread(target=self._burn)
+        thread.start()
+        thread.join()
+        return super().fetch_into(indices, out)
+
+    def _burn(self) -> None:
+        while time.thread_time() < BURN_S:
+            pass
 
 
 class TimedFaultReader(FlatReader):
@@ -214,6 +230,7 @@ class PlantedFormat(Format):
             "killed": KilledReader,
             "broken": BrokenReader,
             "patient": PatientReader,
+            "burning": BurningReader,
             "uncopied": UncopiedReader,
             "constant": ConstantReader,
             "yesterday": YesterdayReader,
