@@ -121,7 +121,7 @@ bench-ci: setup ## The pytest-benchmark suite, for time, in five sessions; 'make
 check: bench-ci ## The regression gate: this tree against the committed baseline
 	$(BIN)/storebench check results/baselines/ci $(RUNS)/ci --confirm
 
-gate-selftest: setup ## Measure the gate itself: false alarms, and planted slow-downs that it must catch
+gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (25 minutes; root)
 	$(BIN)/python -m tests.benchmarks.gate_selftest
 
 # SAMPLE mutants of each module, drawn by a fixed seed; SAMPLE=0 tries all of them, which takes hours.

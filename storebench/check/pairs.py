@@ -61,18 +61,16 @@ def other_work(pair: Pair) -> str:
             return "the two sides read other samples"
         side = "contender" if first.samples_of else "baseline"
         return f"the {side} does not say which samples it read"
-    if first.figure != second.figure:
-        return f"the baseline holds the {first.figure} of each session, the contender the {second.figure}: make a new baseline"
     if first.samples is not None and first.samples != second.samples:
         return f"a round of the baseline serves {first.samples} samples, of the contender {second.samples}"
-    if first.rounds and second.rounds and second.rounds < first.rounds:
-        return f"a session of the baseline has {first.rounds} rounds, of the contender {second.rounds}"
     return ""
 
 
 def basis_of(pair: Pair) -> tuple[str, str]:
     """Return what of the two is compared, or "" and why nothing can be."""
     policy, kind = pair.policy, pair.baseline.calibration
+    if why_not := _other_figures(pair):
+        return "", why_not
     if pair.same_environment and policy.basis != "ratio":
         return INTERLEAVED if pair.paired else "seconds", ""
     differs = _difference(pair)
@@ -83,6 +81,16 @@ def basis_of(pair: Pair) -> tuple[str, str]:
     if pair.same_environment or carries_over(kind, policy.trust_calibration):
         return f"ratio to {kind}", ""
     return "", f"ratios to {kind!r} have not been shown to carry over to another machine, and {differs}"
+
+
+def _other_figures(pair: Pair) -> str:
+    """Return why the times of the two sides are not the same figure, or ""."""
+    first, second = pair.baseline, pair.contender
+    if first.figure != second.figure:
+        return f"the baseline holds the {first.figure} of each session, the contender the {second.figure}: make a new baseline"
+    if first.rounds and second.rounds and second.rounds < first.rounds:
+        return f"a session of the baseline has {first.rounds} rounds, of the contender {second.rounds}"
+    return ""
 
 
 def _difference(pair: Pair) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from storebench.testing.calibrations import (
     interpreter,
     matrix_product,
 )
+from tests.benchmarks.machines import MACHINES, Place, unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 MEMORY = Path("/dev/shm")
@@ -102,6 +104,40 @@ def test_cores_of_others_are_counted_and_our_own_are_not(stranger: None) -> None
     assert anyway is not None
     assert counted is not None
     assert counted < anyway + 1.2
+
+
+ENVIRONMENT = """
+import tempfile
+from storebench.probes.environment import environment
+print(environment(tempfile.gettempdir()).key)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "emulates machines")
+@pytest.mark.parametrize("name", ["quota", "slow-device", "one-core"])
+def test_an_emulated_machine_is_another_environment_and_leaves_nothing(name: str) -> None:
+    """So a check refuses it; the gate's own test measures which calibrations would carry over to it."""
+    groups = set(Path("/sys/fs/cgroup").glob("**/storebench-selftest-*"))
+    with MACHINES[name]() as place:
+        there = _environment(place)
+        mounts = Path("/proc/self/mounts").read_text()
+        assert place.temporary is None or str(place.temporary) in mounts
+    assert there != _environment(Place())
+    assert place.temporary is None or str(place.temporary) not in Path("/proc/self/mounts").read_text()
+    assert set(Path("/sys/fs/cgroup").glob("**/storebench-selftest-*")) == groups
+
+
+def _environment(place: Place) -> str:
+    variables = {} if place.temporary is None else {"TMPDIR": str(place.temporary)}
+    done = subprocess.run(
+        [*place.prefix, sys.executable, "-c", ENVIRONMENT],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
 
 
 def test_every_kind_of_calibration_does_a_fixed_piece_of_work(tmp_path: Path) -> None:

@@ -127,6 +127,18 @@ def test_only_equal_calibrations_are_compared(tmp_path: Path) -> None:
     assert "no calibration on both sides" in found[CELLS[0]].reason
 
 
+def test_elsewhere_the_counters_alone_can_be_compared(tmp_path: Path) -> None:
+    policy = Path(__file__).parents[3] / "results" / "baselines" / "elsewhere.toml"
+    first = write_sessions(tmp_path / "a", seed=1)
+    slow = write_sessions(tmp_path / "b", seed=2, machine=ELSEWHERE, scale=2, slower={CELLS[0]: 3})
+    assert run(first, slow, "--policy", policy)[0] == 0
+    calls = {CELLS[1]: {"read_calls": 2048}}
+    more = write_sessions(tmp_path / "c", seed=2, machine=ELSEWHERE, counters=calls)
+    code, text = run(first, more, "--policy", policy)
+    assert code == 1
+    assert "read_calls 1,024 -> 2,048" in text
+
+
 def test_two_unknown_machines_are_not_one(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1, machine=None)
     second = write_sessions(tmp_path / "b", seed=2, machine=None)
