@@ -4,10 +4,8 @@
 
 All loaders of a backend are open at once and take turns epoch by epoch, so that
 a machine that slows down slows every one of them; each epoch is held against
-the epoch without workers of the same round. Medians over the rounds; "best to
-best" compares the fastest epoch of each, which other people's work on the
-machine disturbs least. A balanced
-emulated step sleeps for as long as a batch takes without workers: an epoch with
+the epoch without workers of the same round, by Student's t on the logarithms of the
+ratios. A balanced emulated step sleeps for as long as a batch takes without workers: an epoch with
 perfect overlap takes as long as the longer of the two, one without as long as both.
 What one producer beside the loop should make of such an epoch is predicted from the
 spans of the same round's epoch without workers: each batch is made as soon as there
@@ -32,7 +30,7 @@ from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
-from storebench.stats import compare
+from storebench.stats import compare, compare_family
 from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import EmulatedStep, NoStep, Step
 
@@ -106,19 +104,20 @@ def measure(job: LoadJob, samples: int, rounds: int) -> dict[Name, Found]:
 def report(title: str, samples: int, found: dict[Name, Found]) -> None:
     print(f"\n{title}: {samples:,} samples, batches of {BATCH}")
     print(
-        "  loader         samples/s   of no workers, 95% interval   best to best   "
-        "balanced epoch, of no workers, 95% interval"
+        "  loader         samples/s   of no workers, 95% interval   balanced epoch, of no workers, 95% interval"
     )
     base = found[BASE]
-    for name, mine in found.items():
+    others = {name: mine for name, mine in found.items() if name != BASE}
+    shares = compare_family([(mine.drained, base.drained) for mine in others.values()])
+    overlaps = compare_family([(base.balanced, mine.balanced) for mine in others.values()])
+    print(f"  {BASE[0]:>9} {BASE[1]}  {samples / statistics.median(base.drained):>11,.0f}")
+    for (name, mine), share, overlap in zip(others.items(), shares, overlaps, strict=True):
         rate = samples / statistics.median(mine.drained)
-        share = compare(mine.drained, base.drained)
-        overlap = compare(base.balanced, mine.balanced)
-        best = min(base.drained) / min(mine.drained)
         print(
             f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {share.ratio:>13.0%} [{share.low:.0%}, {share.high:.0%}]"
-            f"   {best:>11.0%}   {overlap.ratio:>13.0%} [{overlap.low:.0%}, {overlap.high:.0%}]"
+            f"   {overlap.ratio:>13.0%} [{overlap.low:.0%}, {overlap.high:.0%}]"
         )
+    print("  (the intervals of a column hold together with 95%; those below are of one ratio each)")
     ring = compare(found["ring", 2].drained, found["processes", 2].drained)
     print(f"  ring 2 over processes 2: {ring.ratio:.1f} times [{ring.low:.1f}, {ring.high:.1f}]")
     asked = compare(base.balanced, base.overlapped)

@@ -1,14 +1,14 @@
-"""Each reader's shuffled warm batch rate as a share of the gather rate of the same run.
+"""Each reader's shuffled warm batch rate as a share of one thread's copying in the same round.
 
 ``python -m tests.benchmarks.bench_readers``, or ``make bench-readers``. One
-process, batches of 64, every page of the stores in the page cache. The gather
-rate is ``numpy.take(array, indices, axis=0, out=batch)``. Every round gathers
-shuffled batches and then reads the same ones, for each reader in turn; a share
-is the median over the rounds of rate over gather rate. Encoded payloads are decoded.
-"numpy's clip mode" gathers without the second copy that ``take`` makes to check
-its indices: it is the ceiling of one thread's copying. Every way has one thread,
-torch's `index_select` too: numpy has no more, and two threads that share a batch
-of 200 KB wait for each other as soon as anything else runs on the machine.
+process, batches of 64, every page of the stores in the page cache. Every round
+measures the ceiling and then each reader on the same shuffled batches; a share is the
+ratio of the two in one round, and its interval is Student's t on the logarithms.
+The ceiling is the fastest gather of one thread (`storebench.probes.gather`). The
+yardstick, numpy's default mode, copies twice: floors are given as shares of it. Encoded
+payloads are decoded. Every way has one thread, torch's `index_select` too: numpy has
+no more, and two threads that share a batch of 200 KB wait for each other as soon as
+anything else runs on the machine.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Literal
 
 import numpy as np
 import torch
@@ -33,10 +32,10 @@ from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import format_names, get_format, parse_backend
 from storebench.manifest import Manifest
+from storebench.probes.gather import WAYS, YARDSTICK, gather_rate
 from storebench.probes.page_cache import warm
+from storebench.stats import Comparison, compare, compare_family
 
-GATHER = "numpy.take"
-CEILING = "numpy's clip mode"
 ALSO = ("files+raw",)
 WARM_UP_S = 5.0
 
@@ -44,25 +43,46 @@ FLOORS = {
     "imagenet": {"memory:native": 100, "lmdb": 80, "hdf5": 50, "leveldb": 50, "png": 1},
     "cifar10": {"memory:native": 95, "lmdb": 17, "hdf5": 3, "leveldb": 12, "png": 0.4},
 }
-"""Percent of the gather rate that plain loops over each library reach."""
+"""Percent of the yardstick that plain loops over each library reach."""
 
 Fill = Callable[[Indices, Batch], object]
 
-Rates = tuple[float, float]
-"""Samples/s of a way, and of gathering right before it."""
+CEILING = "one copying thread"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """Samples per second of a reader, and of both kinds of gathering right before it."""
+
+    rate: float
+    yardstick: float
+    ceiling: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One reader on one dataset: medians over the rounds, and the floor where there is one, in percent."""
+    """One reader on one dataset; shares in percent.
+
+    Attributes
+    ----------
+    of_yardstick, of_ceiling
+        Share, and its low and high end, which hold together for all rows of a dataset in 95 of 100 runs.
+    floor_pct
+        What plain loops reach of the yardstick, where that is known.
+    """
 
     dataset: str
     origin: str
     backend: str
     samples_per_s: float
-    of_gather_pct: float
-    of_ceiling_pct: float
+    of_yardstick: tuple[float, float, float]
+    of_ceiling: tuple[float, float, float]
     floor_pct: float | None
+
+    @property
+    def below_floor(self) -> bool:
+        """Whether the whole interval lies below the floor."""
+        return self.floor_pct is not None and self.of_yardstick[2] < self.floor_pct
 
 
 def main() -> int:
@@ -80,7 +100,7 @@ def main() -> int:
         print(text)
     if args.out:
         args.out.write_text(text + "\n", encoding="utf-8")
-    below = [row for row in rows if row.floor_pct is not None and row.of_gather_pct < row.floor_pct]
+    below = [row for row in rows if row.below_floor]
     for row in below:
         print(f"below its floor: {row.backend} on {row.dataset}", file=sys.stderr)
     return 1 if below and args.check else 0
@@ -102,27 +122,23 @@ def measure(spec: DatasetSpec, backends: list[str], args: argparse.Namespace) ->
     array = np.load(pixels / "data.npy")
     shuffled = _shuffled(len(array), args.batch_size, np.random.default_rng(0))
     out = np.zeros((args.batch_size, *array.shape[1:]), dtype=np.uint8)
-    gather: Fill = partial(_gather, array, "raise")
+    fastest = gather_rate(array.shape[1:], args.batch_size, count=len(array)).copy_method
+    yardstick, ceiling = (partial(WAYS[name], array) for name in (YARDSTICK, fastest))
     with contextlib.ExitStack() as stack:
         readers = {name: stack.enter_context(_opened(spec, name, args.stores)) for name in backends}
         for reader in readers.values():
             _warm_up(reader, shuffled(), out, array)
-        ways: dict[str, Fill] = {CEILING: partial(_gather, array, "clip")}
-        ways |= {name: _filler(reader) for name, reader in readers.items()}
-        rates: dict[str, list[Rates]] = {name: [] for name in ways}
+        rounds: dict[str, list[Round]] = {name: [] for name in readers}
         for _ in range(args.rounds):
             batches = shuffled()
-            for name, way in ways.items():
-                if name in readers:
-                    readers[name].plan(batches)
-                # Right before each reader, so that whatever else the machine does hits both.
-                gathered = _rate(gather, batches, out, args.seconds)
-                rates[name].append((_rate(way, batches, out, args.seconds), gathered))
-    return _rows(spec, str(Manifest.read(pixels).dataset.provenance.origin), rates)
-
-
-def _gather(array: Batch, mode: Literal["raise", "clip"], indices: Indices, out: Batch) -> None:
-    np.take(array, indices, axis=0, out=out, mode=mode)
+            for name, reader in readers.items():
+                reader.plan(batches)
+                # Right before each reader, so that whatever else the machine does hits all three.
+                rates = [
+                    _rate(way, batches, out, args.seconds) for way in (yardstick, ceiling, _filler(reader))
+                ]
+                rounds[name].append(Round(yardstick=rates[0], ceiling=rates[1], rate=rates[2]))
+    return _rows(spec, str(Manifest.read(pixels).dataset.provenance.origin), rounds)
 
 
 def _opened(spec: DatasetSpec, name: str, stores: Path) -> Reader:
@@ -183,31 +199,45 @@ def _rate(fill: Fill, batches: list[Indices], out: Batch, seconds: float) -> flo
     return samples / took_s
 
 
-def _rows(spec: DatasetSpec, origin: str, rates: dict[str, list[Rates]]) -> list[Row]:
-    of_gather = {
-        name: 100 * median(one / gathered for one, gathered in pairs) for name, pairs in rates.items()
-    }
-    gather = Row(
+def _rows(spec: DatasetSpec, origin: str, rounds: dict[str, list[Round]]) -> list[Row]:
+    shares: dict[str, dict[str, tuple[float, float, float]]] = {"yardstick": {}, "ceiling": {}}
+    for base, found in shares.items():
+        pairs = [
+            ([getattr(one, base) for one in each], [one.rate for one in each]) for each in rounds.values()
+        ]
+        found |= dict(zip(rounds, map(_percent, compare_family(pairs)), strict=True))
+    ceiling = Row(
         dataset=spec.name,
         origin=origin,
-        backend=GATHER,
-        samples_per_s=round(median(gathered for pairs in rates.values() for _, gathered in pairs)),
-        of_gather_pct=100.0,
-        of_ceiling_pct=round(10_000 / of_gather[CEILING], 2),
+        backend=CEILING,
+        samples_per_s=round(median(one.ceiling for each in rounds.values() for one in each)),
+        of_yardstick=_percent(
+            compare(
+                [one.yardstick for each in rounds.values() for one in each],
+                [one.ceiling for each in rounds.values() for one in each],
+            )
+        ),
+        of_ceiling=(100.0, 100.0, 100.0),
         floor_pct=None,
     )
-    return [gather] + [
+    return [ceiling] + [
         Row(
             dataset=spec.name,
             origin=origin,
             backend=name,
-            samples_per_s=round(median(one for one, _ in pairs)),
-            of_gather_pct=round(of_gather[name], 2),
-            of_ceiling_pct=round(100 * of_gather[name] / of_gather[CEILING], 2),
+            samples_per_s=round(median(one.rate for one in each)),
+            of_yardstick=shares["yardstick"][name],
+            of_ceiling=shares["ceiling"][name],
             floor_pct=FLOORS[spec.name].get(name),
         )
-        for name, pairs in rates.items()
+        for name, each in rounds.items()
     ]
+
+
+def _percent(found: Comparison) -> tuple[float, float, float]:
+    ratio = found.ratio or 0.0
+    low, high = (ratio if end is None else end for end in (found.low, found.high))
+    return round(100 * ratio, 2), round(100 * low, 2), round(100 * high, 2)
 
 
 def table(rows: list[Row], spec: DatasetSpec) -> str:
@@ -215,16 +245,20 @@ def table(rows: list[Row], spec: DatasetSpec) -> str:
     lines = [
         "",
         f"{spec.name}, {spec.size:,} samples ({rows[0].origin}), shuffled, warm",
-        f"{'':22} {'samples/s':>12} {'of gather':>10} {'floor':>7} {'of ceiling':>11}",
+        f"{'':22} {'samples/s':>12} {'of numpy.take':>24} {'floor':>7} {'of one copying thread':>24}",
     ]
     for row in rows:
         floor = "" if row.floor_pct is None else f"{row.floor_pct:g}%"
-        sign = " " if row.floor_pct is None or row.of_gather_pct >= row.floor_pct else " below"
+        sign = " below" if row.below_floor else ""
         lines.append(
-            f"{row.backend:22} {row.samples_per_s:12,.0f} {row.of_gather_pct:9.1f}% {floor:>7} "
-            f"{row.of_ceiling_pct:10.1f}%{sign}".rstrip()
+            f"{row.backend:22} {row.samples_per_s:12,.0f} {_words(row.of_yardstick):>24} {floor:>7} "
+            f"{_words(row.of_ceiling):>24}{sign}".rstrip()
         )
     return "\n".join(lines)
+
+
+def _words(share: tuple[float, float, float]) -> str:
+    return f"{share[0]:.1f}% [{share[1]:.1f}, {share[2]:.1f}]"
 
 
 def _arguments() -> argparse.Namespace:
