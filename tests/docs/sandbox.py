@@ -19,6 +19,7 @@ from storebench import cell, runner
 from storebench.cli.main import app
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from storebench.formats.registry import parse_backend
+from storebench.surroundings import Surroundings
 
 MNIST, CIFAR10_BATCH, TEST = 96, 16, 24
 BACKEND = "lmdb"
@@ -26,7 +27,7 @@ BACKEND = "lmdb"
 SMALL_RUN = (
     *("--limit", "32", "--max-steps", "1", "--batch-size", "16", "--model", "tiny", "--epochs", "1"),
     *("--replicates", "1", "--threads", "1", "--device", "cpu"),
-    # Where a test's temporary folder is in memory only, cold cannot exist.
+    # Where a test's temporary folder is in memory only, cold cannot exist; limited needs root.
     *("--cache", "any"),
 )
 """A later option wins: what is appended to every 'storebench run' of a document."""
@@ -103,7 +104,7 @@ class Sandbox:
         (self.root / folder / "records.jsonl").unlink()
 
 
-def _forked_process(job: Path, log: Path) -> int | None:
+def _forked_process(job: Path, log: Path, _: Surroundings) -> int | None:
     """Run a cell in a copy of this process: a fresh one spends its time on importing torch."""
     process = multiprocessing.get_context("fork").Process(target=_cell, args=(job, log))
     process.start()
@@ -141,7 +142,7 @@ def _run(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
     """Train from the first backend only, one step; the others' names are read."""
     backends = positional(words)
     assert [parse_backend(backend) for backend in backends]
-    words = [word for word in words if word not in backends[1:]]
+    words = without([word for word in words if word not in backends[1:]], "--memory", "--readahead")
     return [[*sandbox.with_fresh_out(sandbox.inside(words)), *SMALL_RUN]]
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,14 @@ def home_of(bench: Bench) -> Path:
 
 
 def groups() -> list[Path]:
-    return list(find_controller().parent.glob("storebench-*"))
+    """Return the groups whose makers have gone."""
+    found = find_controller_folder().glob("storebench-*")
+    return [folder for folder in found if not psutil.pid_exists(int(folder.name.split("-")[1]))]
+
+
+@cache
+def find_controller_folder() -> Path:
+    return find_controller().parent
 
 
 def devices(bench: Bench) -> list[str]:
