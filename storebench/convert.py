@@ -41,7 +41,8 @@ from storebench.formats import Backend, get_format
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.staging import publish, staged, sync_file, temporary_folder
-from storebench.stores import Store, measure_sizes, open_store, store_path
+from storebench.store_samples import StoreSamples
+from storebench.stores import Phases, Store, measure_sizes, open_store, store_path
 from storebench.verify import verify_samples
 
 FORCE = "Replace it with 'storebench convert --force'."
@@ -132,8 +133,16 @@ def convert(
     DigestMismatchError
         Reading back gave other samples than were written.
     """
+    return convert_to(dataset, backend, store_path(stores, spec, backend), how=how)
+
+
+def convert_to(dataset: Dataset, backend: Backend, target: Path, *, how: How | None = None) -> Store:
+    """Return the store of `dataset` that `backend` reads in the folder `target`, building it if need be.
+
+    See `convert`. Of a `StoreSamples` it is a conversion of that store: what ``build_s`` and the phases time
+    is reading it, decoding, encoding, writing and syncing.
+    """
     how = how or How()
-    target = store_path(stores, spec, backend)
     # Nothing is locked to use a store that is there: its folder may be read-only.
     found = None if how.replace is Replace.YES else _usable(target, dataset)
     if found is not None:
@@ -192,7 +201,7 @@ def _build(dataset: Dataset, backend: Backend, target: Path, how: How) -> Store:
         for name in (DIGESTS_NAME, MANIFEST_NAME):
             sync_file(folder / name)
         publish(folder, target)
-    return Store(path=target, manifest=manifest, built=True)
+    return Store(path=target, manifest=manifest, built=True, phases=written.phases)
 
 
 @contextlib.contextmanager
@@ -211,29 +220,47 @@ class _Written:
     digests: DigestTable
     payload_bytes: int
     build_s: float
+    phases: Phases
 
 
 def _write(
     dataset: Dataset, backend: Backend, folder: Path, processes: int | None, advance: Advance
 ) -> _Written:
-    encoder = Encoder(dataset=dataset, codec=get_codec(backend.codec))
+    codec = get_codec(backend.codec)
+    # A lossless conversion keeps its source's digests: making them is no part of its work.
+    known = dataset.digests if isinstance(dataset, StoreSamples) and codec.lossless else None
+    encoder = Encoder(dataset=dataset, codec=codec, digest=known is None)
     spec = StoreSpec(dataset=dataset.info, format=backend.format, codec=backend.codec)
-    digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8)
+    digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if known is None else known
     payload_bytes = done = 0
+    make_s = write_s = 0.0
+    workers = set()
     started = time.perf_counter()
     with (
         contextlib.closing(encode(encoder, processes)) as chunks,
         get_format(backend.format).writer(folder, spec) as writer,
     ):
         for chunk in chunks:
+            writing = time.perf_counter()
             for payload, label in zip(chunk.payloads, chunk.labels, strict=True):
                 writer.append(payload, label)
                 payload_bytes += len(payload)
-            rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
-            digests[done : done + len(rows)] = rows
-            done += len(rows)
+            write_s += time.perf_counter() - writing
+            make_s += chunk.spent_s
+            workers.add(chunk.process)
+            if known is None:
+                rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
+                digests[done : done + len(rows)] = rows
+            done += len(chunk.labels)
             advance(done, len(dataset))
-    return _Written(digests=digests, payload_bytes=payload_bytes, build_s=time.perf_counter() - started)
+        closing = time.perf_counter()
+    ended = time.perf_counter()
+    return _Written(
+        digests=digests,
+        payload_bytes=payload_bytes,
+        build_s=ended - started,
+        phases=Phases(make_s=make_s, write_s=write_s, sync_s=ended - closing, processes=len(workers)),
+    )
 
 
 def _manifest(dataset: Dataset, backend: Backend, folder: Path, written: _Written) -> Manifest:

@@ -50,25 +50,39 @@ class Chunk:
     labels
         The label of each.
     digests
-        The 16-byte digests of what the payloads decode to, joined.
+        The 16-byte digests of what the payloads decode to, joined; empty where they are known already.
+    spent_s
+        Seconds that reading and encoding them took.
+    process
+        Id of the process that did it.
     """
 
     first: int
     payloads: list[bytes]
     labels: list[int]
     digests: bytes
+    spent_s: float = 0.0
+    process: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """A dataset and a codec: all that a process needs to encode any of the samples."""
+    """A dataset and a codec: all that a process needs to encode any of the samples.
+
+    Attributes
+    ----------
+    digest
+        Whether samples are digested; not needed where a lossless codec keeps digests that are known.
+    """
 
     dataset: Dataset
     codec: Codec
+    digest: bool = True
 
     def chunk(self, part: range) -> Chunk:
         """Encode the samples whose indices are in `part`."""
         payloads, labels, digests = [], [], []
+        started = time.perf_counter()
         for index in part:
             image, label = self._sample(index)
             payload = self.codec.encode(image)
@@ -78,8 +92,16 @@ class Encoder:
                 image = decoded
             payloads.append(payload)
             labels.append(label)
-            digests.append(sample_digest(image, label))
-        return Chunk(first=part.start, payloads=payloads, labels=labels, digests=b"".join(digests))
+            if self.digest:
+                digests.append(sample_digest(image, label))
+        return Chunk(
+            first=part.start,
+            payloads=payloads,
+            labels=labels,
+            digests=b"".join(digests),
+            spent_s=time.perf_counter() - started,
+            process=os.getpid(),
+        )
 
     def _sample(self, index: int) -> tuple[Image, int]:
         info = self.dataset.info

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from storebench._version import __version__
 from storebench.cell import store_facts
 from storebench.cell_job import CellJob, write_job
+from storebench.conversion_rounds import ConversionRounds
 from storebench.convert import How, Replace, ensure_store
 from storebench.datasets import DatasetSpec, Origin
 from storebench.devices import StoreImage, ensure_image
@@ -287,7 +288,22 @@ def execute(
                 append_record(run.folder, record)
         made += records
         watcher.finished(one, records)
+    if run.scenario.conversions:
+        _convert(run, prepared, watcher)
     return made
+
+
+def _convert(run: Run, prepared: Mapping[Cell, Prepared], watcher: Watcher) -> None:
+    """Time what is left of the scenario's conversions."""
+    rounds = ConversionRounds(
+        folder=run.folder,
+        run_id=run.run_id,
+        repeats=run.scenario.conversions,
+        seed=run.scenario.seed,
+        say=watcher.store(run.cells[0]).say,
+        environment=_cell_environment(),
+    )
+    rounds.execute({cell: one.store for cell, one in prepared.items()})
 
 
 def prepare(

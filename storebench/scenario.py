@@ -245,11 +245,19 @@ _PASSED_ON = {
 
 
 class Scenario(_Strict):
-    """One question and the cells that answer it."""
+    """One question and the cells that answer it.
+
+    Attributes
+    ----------
+    conversions
+        How often each conversion of the first store (PNG files where there are any) into each other store
+        of the same samples is timed after the cells; 0 times none.
+    """
 
     name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]
     question: str = ""
     replicates: Count = 1
+    conversions: Natural = 0
     seed: Natural = 0
     check_pixels: bool = True
     test_limit: Natural = 10_000

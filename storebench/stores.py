@@ -15,6 +15,28 @@ CONVERT_AGAIN = "Convert again."
 
 
 @dataclass(frozen=True, kw_only=True)
+class Phases:
+    """What building a store took, in seconds.
+
+    Attributes
+    ----------
+    make_s
+        Reading, decoding and encoding samples, summed over `processes`: it may exceed the build's time.
+    write_s
+        Handing payloads to the format's writer.
+    sync_s
+        Closing the writer and syncing its files.
+    processes
+        How many processes read and encoded.
+    """
+
+    make_s: float
+    write_s: float
+    sync_s: float
+    processes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Store:
     """One dataset in one format with one codec.
 
@@ -26,11 +48,14 @@ class Store:
         What it says of itself.
     built
         Whether it was written just now; False when it was there already.
+    phases
+        What writing it took; None when it was there already.
     """
 
     path: Path
     manifest: Manifest
     built: bool = False
+    phases: Phases | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

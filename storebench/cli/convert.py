@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from storebench.cli.common import exit_codes, progress, say, stores_dir
+from storebench.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storebench.convert import How
+    from storebench.datasets.base import DatasetSpec
     from storebench.formats import Backend
     from storebench.stores import Store
 
@@ -18,7 +23,13 @@ def convert(
         list[str],
         typer.Argument(metavar="BACKEND...", help="FORMAT[+CODEC], such as png, hdf5 or lmdb+jpeg."),
     ],
-    dataset: Annotated[str, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet or folder:PATH.")],
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet or folder:PATH.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="STORE", help="Convert this store instead of a dataset's files."),
+    ] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     size: Annotated[
         int | None, typer.Option(min=1, help="Grow (or cut) the dataset to this many samples.")
@@ -43,31 +54,80 @@ def convert(
 ) -> None:
     """Write a dataset into each BACKEND's store, and read every sample back.
 
-    A store that is there already and holds these samples is left alone.
+    A store that is there already and holds these samples is left alone. With --from, the
+    samples are read out of another store, and the new one is put beside it.
     """
     with exit_codes():
         from storebench.convert import How, Replace
-        from storebench.convert import convert as convert_dataset
-        from storebench.datasets import open_dataset
         from storebench.datasets.base import DatasetSpec
 
+        if (dataset is None) == (source is None):
+            raise UsageError("name the samples by --dataset or by --from, one of the two")
         wanted = _one_a_store(backends)
-        spec = DatasetSpec(name=dataset, split=split, size=size, limit=limit, seed=seed, synthetic=synthetic)
         how = How(
             processes=processes,
             replace=Replace.YES if force else Replace.NEVER,
             progress=progress,
             say=say,
         )
-        opened = open_dataset(spec)
+        if source is not None:
+            _refuse_choice(split=split, size=size, limit=limit, seed=seed, synthetic=synthetic)
+            made = _from_store(source, wanted, out, how)
+        else:
+            made = _from_dataset(
+                DatasetSpec(
+                    name=str(dataset), split=split, size=size, limit=limit, seed=seed, synthetic=synthetic
+                ),
+                wanted,
+                out or stores_dir(),
+                how,
+            )
         done = []
-        for backend in wanted:
-            store = convert_dataset(opened, spec, backend, out or stores_dir(), how=how)
+        for store in made:
             done.append(_facts(store))
             if not as_json:
                 print(_line(store), flush=True)
         if as_json:
             print(json.dumps(done, indent=2))
+
+
+def _refuse_choice(**options: Any) -> None:
+    """Refuse options that choose samples: a store is converted whole."""
+    defaults = {"split": "train", "seed": 0}
+    given = [name for name, value in options.items() if value != defaults.get(name)]
+    if given:
+        raise UsageError(
+            f"--{given[0]} chooses samples of a dataset, but --from converts a whole store",
+            hint=f"Leave out --{given[0]}.",
+        )
+
+
+def _from_dataset(
+    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, how: "How"
+) -> "Iterator[Store]":
+    from storebench.convert import convert as convert_dataset
+    from storebench.datasets import open_dataset
+
+    opened = open_dataset(spec)
+    for backend in wanted:
+        yield convert_dataset(opened, spec, backend, stores, how=how)
+
+
+def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "How") -> "Iterator[Store]":
+    """Convert a store into others beside it, or in the folder of the same name in `out`."""
+    from storebench.convert import convert_to
+    from storebench.store_samples import StoreSamples
+
+    samples = StoreSamples(source)
+    folder = source.resolve().parent
+    folder = folder if out is None else out / folder.name
+    for backend in wanted:
+        if (folder / backend.store_name).resolve() == source.resolve():
+            raise UsageError(
+                f"{backend.store_name} is the store itself", where=source, hint="Name another backend."
+            )
+        yield convert_to(samples, backend, folder / backend.store_name, how=how)
+    samples.close()
 
 
 def _one_a_store(names: list[str]) -> "list[Backend]":

@@ -1,0 +1,169 @@
+"""Time conversions of one store into another, each in a fresh process, and record them in a run's folder.
+
+``python -m storebench.conversion_rounds JOB.json`` is such a process: it evicts the source from the page
+cache, converts it into a temporary folder beside it, reads the result back, and removes it.
+"""
+
+import dataclasses
+import datetime as dt
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench._version import __version__
+from storebench.conversions import SAMPLES_OF, ConversionRecord, append_conversion, read_conversions
+from storebench.convert import How, convert_to
+from storebench.errors import StorebenchError
+from storebench.formats import get_format, parse_backend
+from storebench.probes.page_cache import evict, resident
+from storebench.progress import Say
+from storebench.results import Cell, Status
+from storebench.scenario import cell_backend, cell_spec
+from storebench.store_samples import StoreSamples
+
+TIMEOUT_S = 6 * 3600.0
+FIRST_SOURCE = "files+png"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A conversion to be timed: a store, and the format and codec that its samples are to be kept in."""
+
+    cell: Cell
+    source: Path
+    source_name: str
+    target_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionRounds:
+    """The conversions of a run.
+
+    Attributes
+    ----------
+    repeats
+        How often each is timed; in each round once, in an order drawn from `seed`.
+    say
+        Is given a line before each.
+    environment
+        Environment variables of the processes.
+    """
+
+    folder: Path
+    run_id: str
+    repeats: int
+    seed: int
+    say: Say
+    environment: Mapping[str, str]
+
+    def execute(self, stores: Mapping[Cell, Path]) -> None:
+        """Time every conversion that is not recorded yet; one that fails is recorded as failed."""
+        done = {
+            (one.replicate, one.source, one.target, *(getattr(one, name) for name in SAMPLES_OF))
+            for one in read_conversions(self.folder)
+        }
+        pairs = list(conversion_pairs(stores))
+        for replicate in range(self.repeats):
+            ordered = list(pairs)
+            random.Random(f"{self.seed}:convert:{replicate}").shuffle(ordered)
+            for pair in ordered:
+                samples = (getattr(pair.cell, name) for name in SAMPLES_OF)
+                if (replicate, pair.source_name, pair.target_name, *samples) in done:
+                    continue
+                self.say(
+                    f"converting {pair.source_name} into {pair.target_name}, {replicate + 1} of {self.repeats}"
+                )
+                append_conversion(self.folder, self._timed(pair, replicate))
+
+    def _timed(self, pair: Pair, replicate: int) -> ConversionRecord:
+        record = ConversionRecord(
+            storebench_version=__version__,
+            run_id=self.run_id,
+            replicate=replicate,
+            source=pair.source_name,
+            target=pair.target_name,
+            started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
+            **{name: getattr(pair.cell, name) for name in SAMPLES_OF},
+        )
+        with tempfile.TemporaryDirectory(prefix=".convert-", dir=pair.source.parent) as scratch:
+            job, out = Path(scratch) / "job.json", Path(scratch) / "out.json"
+            about = {"source": str(pair.source), "target": pair.target_name, "out": str(out)}
+            job.write_text(json.dumps(about | {"folder": str(Path(scratch) / "store")}), encoding="utf-8")
+            failure = self._run(job)
+            answer: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+        failure = answer.pop("failure", None) or failure
+        if failure or not answer:
+            return dataclasses.replace(record, status=Status.FAILED, failure=failure or "it gave no answer")
+        return dataclasses.replace(record, **answer)
+
+    def _run(self, job: Path) -> str:
+        """Run one job in a fresh interpreter; return why it failed, or ""."""
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "storebench.conversion_rounds", str(job)],
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no answer after {TIMEOUT_S / 3600:.0f} hours"
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        return "" if done.returncode == 0 else f"its process ended with exit code {done.returncode}: {last}"
+
+
+def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[Pair]:
+    """Yield the conversion of the first store of each dataset, PNG files where there are any, into each other one."""
+    grouped: dict[object, dict[str, tuple[Cell, Path]]] = {}
+    for cell, path in stores.items():
+        backend = cell_backend(cell)
+        if not (backend.traits.holds_pixels or backend.traits.ready_made):
+            grouped.setdefault(cell_spec(cell), {}).setdefault(backend.store_name, (cell, path))
+    for names in grouped.values():
+        source = FIRST_SOURCE if FIRST_SOURCE in names else next(iter(names))
+        for target, (cell, _) in names.items():
+            if target != source:
+                yield Pair(cell=cell, source=names[source][1], source_name=source, target_name=target)
+
+
+def measure_conversion(source: Path, target: str, folder: Path) -> dict[str, Any]:
+    """Convert the store `source` into `folder` from a cold page cache, and return the figures of the record."""
+    samples = StoreSamples(source)
+    files = get_format(samples.manifest.format).data_files(source)
+    evict(files)
+    before = resident(files).frac
+    store = convert_to(samples, parse_backend(target), folder, how=How())
+    samples.close()
+    assert store.phases is not None, "the folder is new, so the store was built"
+    manifest = store.manifest
+    return {
+        "samples": manifest.count,
+        "seconds": manifest.build_s,
+        **dataclasses.asdict(store.phases),
+        "source_bytes": samples.manifest.file_bytes,
+        "file_bytes": manifest.file_bytes,
+        "bytes_on_disk": manifest.bytes_on_disk,
+        "source_resident_frac": before,
+    }
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the job in the file that is named, and write its figures, or why there are none, where it says."""
+    job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    try:
+        answer = measure_conversion(Path(job["source"]), job["target"], Path(job["folder"]))
+    except (StorebenchError, OSError) as error:
+        answer = {"failure": str(error)}
+    Path(job["out"]).write_text(json.dumps(answer), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

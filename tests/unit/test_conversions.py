@@ -1,0 +1,165 @@
+"""Conversions of one store into another: the same samples, timed as what they are, and recorded."""
+
+import dataclasses
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storebench.conversion_rounds import ConversionRounds, conversion_pairs
+from storebench.conversions import append_conversion, read_conversions, seconds_by_source
+from storebench.convert import ensure_store
+from storebench.datasets import DatasetSpec
+from storebench.formats.registry import parse_backend
+from storebench.results import Cell, Status
+from storebench.scenario import make_scenario
+from storebench.store_samples import StoreSamples
+from storebench.stores import Store
+from storebench.verify import verify_store
+
+SPEC = DatasetSpec(name="cifar10", limit=30, synthetic=True)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stores")
+
+
+@pytest.fixture(scope="module")
+def png(stores: Path) -> Store:
+    return ensure_store(SPEC, parse_backend("png"), stores)
+
+
+def storebench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "storebench", "convert", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def cells(*backends: str, **changes: object) -> list[Cell]:
+    matrix = {
+        "dataset": "cifar10",
+        "limit": 30,
+        "synthetic": True,
+        "backends": list(backends),
+        "compute": "none",
+    }
+    return make_scenario({"name": "pairs", "matrix": [matrix | changes]}).cells()
+
+
+@pytest.mark.parametrize("target", ["lmdb", "hdf5", "leveldb+png", "files+raw"])
+def test_a_conversion_holds_the_samples_of_its_source_and_of_the_dataset(
+    png: Store, tmp_path: Path, target: str
+) -> None:
+    done = storebench(target, "--from", str(png.path), "--out", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    (facts,) = json.loads(done.stdout)
+    assert facts["samples_digest"] == png.manifest.samples_digest
+    assert Path(facts["path"]).parent == tmp_path / png.path.parent.name
+    assert verify_store(Path(facts["path"])).count == 30
+    again = ensure_store(SPEC, parse_backend(target), tmp_path)
+    assert not again.built, "a run takes a converted store for the dataset's"
+
+
+def test_a_lossy_conversion_is_of_the_pixels_that_it_keeps(png: Store, tmp_path: Path) -> None:
+    done = storebench("lmdb+jpeg", "--from", str(png.path), "--out", str(tmp_path), "--json")
+    (facts,) = json.loads(done.stdout)
+    assert facts["samples_digest"] != png.manifest.samples_digest
+    assert verify_store(Path(facts["path"])).count == 30
+
+
+def test_samples_of_a_store_are_those_of_the_dataset_in_any_process(png: Store) -> None:
+    samples = StoreSamples(png.path)
+    first, label = samples.sample(3)
+    elsewhere = pickle.loads(pickle.dumps(samples))
+    second, again = elsewhere.sample(3)
+    assert np.array_equal(first, second)
+    assert label == again
+    assert len(samples) == 30
+    samples.close()
+    elsewhere.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lmdb"], "name the samples by --dataset or by --from"),
+        (["lmdb", "--dataset", "mnist", "--from", "STORE"], "one of the two"),
+        (["lmdb", "--from", "STORE", "--limit", "3"], "--limit chooses samples of a dataset"),
+        (["png", "--from", "STORE"], "files+png is the store itself"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(png: Store, arguments: list[str], said: str) -> None:
+    done = storebench(*(str(png.path) if one == "STORE" else one for one in arguments))
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    done = storebench("lmdb", "--from", str(tmp_path))
+    assert done.returncode == 5
+    assert str(tmp_path) in done.stderr
+
+
+def test_each_dataset_is_converted_from_png_files_into_every_other_store_once() -> None:
+    wanted = cells("hdf5", "png", "lmdb", "lmdb:direct", "memory:native", "null", cache=["cold", "warm"])
+    wanted += [dataclasses.replace(cell, limit=20) for cell in cells("hdf5", "lmdb")]
+    pairs = [
+        (one.cell.limit, one.source_name, one.target_name)
+        for one in conversion_pairs({cell: Path(cell.backend) for cell in wanted})
+    ]
+    assert pairs == [
+        (30, "files+png", "hdf5+raw"),
+        (30, "files+png", "lmdb+raw"),
+        (20, "hdf5+raw", "lmdb+raw"),
+    ]
+
+
+def rounds(run: Path, repeats: int, lines: list[str]) -> ConversionRounds:
+    return ConversionRounds(
+        folder=run, run_id="run", repeats=repeats, seed=1, say=lines.append, environment=dict(os.environ)
+    )
+
+
+def test_conversions_are_timed_in_phases_recorded_and_resumed(
+    png: Store, stores: Path, tmp_path: Path
+) -> None:
+    before = sorted(stores.rglob("*"))
+    wanted = dict(zip(cells("png", "lmdb"), (png.path, Path("unused")), strict=True))
+    lines: list[str] = []
+    rounds(tmp_path, 1, lines).execute(wanted)
+    rounds(tmp_path, 2, lines).execute(wanted)
+    assert (
+        lines == [f"converting files+png into lmdb+raw, {n}" for n in ("1 of 2", "2 of 2")] or len(lines) == 2
+    )
+    records = read_conversions(tmp_path)
+    assert [(one.replicate, one.status, one.failure) for one in records] == [
+        (0, Status.OK, None),
+        (1, Status.OK, None),
+    ]
+    for one in records:
+        assert one.samples == 30
+        assert 0 < one.make_s + one.write_s + one.sync_s <= one.seconds
+        assert one.source_bytes == png.manifest.file_bytes
+        assert one.file_bytes > 30 * 3072
+        assert one.source_resident_frac is None or one.source_resident_frac < 0.01
+    found = seconds_by_source(records, cells("lmdb:direct")[0])
+    assert found == {"files+png": tuple(one.seconds for one in records)}
+    assert sorted(stores.rglob("*")) == before, "nothing stays of a timed conversion"
+
+
+def test_a_conversion_that_fails_is_recorded_as_failed(tmp_path: Path) -> None:
+    folder = tmp_path / "stores" / "x"
+    folder.mkdir(parents=True)
+    wanted = dict(zip(cells("png", "lmdb"), (folder, folder), strict=True))
+    rounds(tmp_path, 1, []).execute(wanted)
+    (record,) = read_conversions(tmp_path)
+    assert record.status is Status.FAILED
+    assert record.failure
+    assert seconds_by_source([record], cells("lmdb")[0]) == {}
+    append_conversion(tmp_path, dataclasses.replace(record, status=Status.OK, seconds=2.0))
+    assert seconds_by_source(read_conversions(tmp_path), cells("lmdb")[0]) == {"files+png": (2.0,)}
