@@ -24,15 +24,15 @@ import numpy as np
 import torch
 
 from storebench._version import __version__
+from storebench.cache_state import CacheState
 from storebench.cell_job import CellJob, read_job
 from storebench.digests import array_digest
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
 from storebench.formats.origin import code_facts
-from storebench.formats.registry import Backend, get_format
+from storebench.formats.registry import Backend
 from storebench.loading.augment import Augment
-from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadJob, Opened, Spans
-from storebench.loading.batch import Batch as LoadedBatch
+from storebench.loading.batch import EpochPlan, LoadJob, Opened
 from storebench.loading.checks import PixelCheck, check_pixels, coverage, order_digest
 from storebench.loading.kept import SampleKeeper, TimedCheck, Truth
 from storebench.loading.loader import Loader, get_loader
@@ -48,7 +48,7 @@ from storebench.probes.environment import environment
 from storebench.probes.gather import gather_rate
 from storebench.probes.limited import LimitedCache
 from storebench.probes.loop_mount import mount_image
-from storebench.probes.page_cache import Residency, cache_facts, evict, resident, warm
+from storebench.probes.page_count import resident
 from storebench.records import record_to_dict
 from storebench.results import (
     CacheFacts,
@@ -57,6 +57,7 @@ from storebench.results import (
     Counters,
     Coverage,
     Digests,
+    Portion,
     Record,
     Status,
     StoreFacts,
@@ -66,8 +67,9 @@ from storebench.training.calibration import matrix_products_per_s
 from storebench.training.evaluate import accuracy
 from storebench.training.loop import run_epoch
 from storebench.training.models import ModelSpec, get_model
-from storebench.training.steps import CpuStep, Step, make_step
+from storebench.training.steps import CpuStep, Step, make_step, warm_up
 from storebench.training.trace import StepTable, step_table, write_steps
+from storebench.watch import ResidencyWatch
 
 DEVICE_S = 0.8
 """How long each of the device's rates is measured, once per replicate for all cells that only load."""
@@ -85,6 +87,7 @@ class _Epoch:
     number: int
     started_utc: str
     cache: CacheFacts
+    portion: Portion | None = None
     table: StepTable | None = None
     counters: Counters = dataclasses.field(default_factory=Counters)
     coverage: Coverage | None = None
@@ -109,7 +112,7 @@ class CellRun:
             options=cell.reader_options,
         )
         self.traits = self.backend.traits
-        self.files = get_format(self.manifest.format).data_files(job.store)
+        self.pages = CacheState(cell.cache, self.backend, job.store, drops=job.drop_caches)
         self.model: ModelSpec | None = None if cell.model == "none" else get_model(cell.model)
         self.augment = self.model.augment if self.model else Augment()
         if cell.threads is not None:
@@ -128,12 +131,12 @@ class CellRun:
         self.opened: list[Opened] = []
         self.limit: LimitedCache | None = None
         if job.memory_group is not None and cell.memory_bytes is not None:
-            self.limit = LimitedCache(MemoryGroup.at(job.memory_group), cell.memory_bytes, self.files)
+            self.limit = LimitedCache(MemoryGroup.at(job.memory_group), cell.memory_bytes, self.pages.files)
 
     def records(self) -> list[Record]:
         """Run every epoch and return its records; a cell without its cache state fails and is not timed."""
-        at_open = self._prepare_cache("open") if self.traits.holds_pixels else None
-        self._open_loader()
+        at_open = self.pages.before_opening()
+        self.opened = self.loader.open()
         try:
             epochs = [
                 self._epoch(number, at_open or self._prepare_epoch(number))
@@ -155,40 +158,19 @@ class CellRun:
         shape = self.augment.output_shape(dataset.image_shape)
         torch.manual_seed(cell.seed)
         step = make_step(cell.compute, self.model, shape, dataset.num_classes, cell.device)
-        _warm_up(step, (cell.batch_size, *shape))
+        warm_up(step, (cell.batch_size, *shape))
         torch.manual_seed(cell.seed)
         return step
-
-    def _open_loader(self) -> None:
-        if self.cell.cache in ("cold", "limited") and not self.traits.ready_made:
-            evict(self.files)  # what an open reader maps of a warm store could not be evicted afterwards
-        self.opened = self.loader.open()
 
     def _prepare_epoch(self, number: int) -> CacheFacts:
         """Prepare the cache for an epoch, the store closed and opened again where an earlier one mapped its pages."""
         if number and self.cell.cache == "cold":
             self.loader.close()
-            self._open_loader()
-        return self._prepare_cache("epoch", first=not number)
-
-    def _prepare_cache(self, applies_to: str, *, first: bool = True) -> CacheFacts:
-        """Bring the store's pages into the requested state, then count them: never assume.
-
-        From the second epoch on a warm store stays as the one before has left it: the reader maps it now.
-        """
+            self.pages.before_opening()
+            self.opened = self.loader.open()
         if self.limit is not None:
-            return self.limit.prepare(self._pids())
-        requested, how = self.cell.cache, "none"
-        if self.traits.ready_made:
-            reason = "nothing is read"
-            none = Residency(pages_total=0, pages_resident=None, method="none", reason=reason)
-            return dataclasses.replace(cache_facts("any", none), requested=requested, reason=reason)
-        if requested == "cold":
-            how = evict(self.files, drop_caches=self.job.drop_caches)
-        elif requested == "warm":
-            how = "fadvise+read" if first else "read"
-            warm(self.files, anew=first)
-        return cache_facts(requested, resident(self.files), paths=self.files, how=how, applies_to=applies_to)
+            return dataclasses.replace(self.limit.prepare(self._pids()), metadata="hot")
+        return self.pages.prepare("epoch", first=not number)
 
     def _epoch(self, number: int, cache: CacheFacts) -> _Epoch:
         started = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
@@ -197,15 +179,23 @@ class CellRun:
         batches = self._batches(number)
         with self._outside_the_limit():
             keeper = self._keeper(batches)
+            watch = self._watch()
         probe = CounterProbe(self._pids(), self.job.store)
-        gc.collect()
-        probe.start()
-        times = run_epoch(self.loader.epoch(EpochPlan(epoch=number, batches=batches)), self.step, keeper)
-        counters = probe.stop(sum(one.payload_bytes for one in times))
-        cache = self._outcome(cache, resident(self.files))
+        with watch:
+            gc.collect()
+            if cache.applies_to == "epoch":
+                self.pages.drop()
+            probe.start()
+            plan = EpochPlan(epoch=number, batches=batches)
+            times = run_epoch(watch.over(self.loader.epoch(plan)), self.step, keeper)
+            counters = probe.stop(sum(one.payload_bytes for one in times))
+            watch.stop()
+        after = resident(self.pages.files)
         losses = self.step.losses()
-        served = [one.indices for one in times]
         table = step_table(times, losses, warmup_steps=self.cell.warmup_steps)
+        cache, portion = watch.judge(cache, after, table, number)
+        cache = cache if self.limit is None else self.limit.judged(cache, after)
+        served = [one.indices for one in times]
         timed = self._check_timed(keeper, number)
         check = self._check(number)
         # Drawn anew: readers are given the arrays of a plan, and could write to them.
@@ -214,6 +204,7 @@ class CellRun:
             number=number,
             started_utc=started,
             cache=cache,
+            portion=portion,
             table=table,
             counters=counters,
             coverage=dataclasses.replace(
@@ -235,11 +226,14 @@ class CellRun:
         """Return a context whose memory does not count against the limit on the page cache."""
         return contextlib.nullcontext() if self.limit is None else self.limit.outside()
 
-    def _outcome(self, cache: CacheFacts, after: Residency) -> CacheFacts:
-        """Return the facts of the cache with what the epoch has left resident."""
-        if self.limit is not None:
-            return self.limit.judged(cache, after)
-        return dataclasses.replace(cache, resident_frac_after=after.frac)
+    def _watch(self) -> ResidencyWatch:
+        return ResidencyWatch(
+            self.cell,
+            self.manifest,
+            self.pages.files,
+            served_from_store=not self.traits.holds_pixels,
+            late=self.pages.drops,
+        )
 
     def _batches(self, number: int) -> list[Indices]:
         cell = self.cell
@@ -294,7 +288,7 @@ class CellRun:
         )
         payload = max(1, self.manifest.payload_bytes // max(1, self.manifest.count))
         device = device_rates_once(
-            self.files,
+            self.pages.data_files,
             payload,
             kept=self.job.run / PROBES_FOLDER / "device.json",
             replicate=self.job.replicate,
@@ -337,6 +331,7 @@ class CellRun:
             test_samples=epoch.accuracy[1] if epoch.accuracy else 0,
             store=store_facts(self.manifest),
             cache=self._with_below(epoch.cache),
+            portion=epoch.portion,
             counters=epoch.counters,
             ceilings=ceilings,
             reader_notes=notes,
@@ -385,21 +380,6 @@ def _first(check: PixelCheck | TimedCheck) -> str:
 
 def _loss_digest(losses: Sequence[float]) -> str | None:
     return array_digest(np.asarray(losses, dtype=np.float32)) if losses else None
-
-
-def _warm_up(step: Step, shape: tuple[int, ...]) -> None:
-    """Let the libraries choose their kernels and take their memory before the clock runs; no weight changes."""
-    if not isinstance(step, CpuStep):
-        return
-    spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
-    labels = np.zeros(shape[0], dtype=np.int64)
-    pixels = torch.full(shape, 128, dtype=torch.uint8)
-    batch = LoadedBatch(
-        pixels=pixels, labels=labels, indices=labels, spans=spans, payload_bytes=0, worker=LOOP_WORKER
-    )
-    for _ in range(2):
-        step.copy(batch)
-        step.rehearse()
 
 
 def _write_out(path: Path, answer: Any) -> None:

@@ -36,6 +36,7 @@ def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:
     return dataclasses.replace(
         record,
         timed_samples=samples,
+        prefetched_samples=int(timed["samples"][timed["fetch_start_ns"] < timed["start_ns"][0]].sum()),
         timed_steps=len(timed["step"]),
         timed_s=timed_s,
         samples_per_s=samples / timed_s,

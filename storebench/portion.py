@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storebench.probes.page_cache import PAGE_BYTES
+from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import Curve
 from storebench.results import Portion, PortionKind, ResidencyPoint
 from storebench.training.trace import Column, StepTable, handover_ns, wall_ns

@@ -69,7 +69,8 @@ class Cell:
     max_steps
         Stop an epoch after so many steps; null runs it whole.
     warmup_steps
-        First steps of an epoch that are recorded and flagged, and left out of rates on both sides.
+        First steps of an epoch that are recorded and flagged, and left out of rates on both sides. With workers
+        the steps whose batches were begun during them are left out, too.
     seed
         Of the order, the augmentation and the network.
     threads
@@ -512,6 +513,9 @@ class Record:
         The first wait of the epoch (readers are open by then).
     open_s
         Opening the reader, the longest of the producers.
+    prefetched_samples
+        Samples of timed steps whose batch a producer had begun before the first timed step asked for its own: at
+        most so many of `timed_samples` were made outside of `timed_s`. Without warm-up steps there are none.
     portion
         The steps during which the requested state of the cache held, of a cold or limited cell; None elsewhere.
     code
@@ -563,6 +567,7 @@ class Record:
     steps_file: str | None = None
     environment: Environment | None = None
     portion: Portion | None = None
+    prefetched_samples: int = 0
     code: CodeFacts | None = None
 
     @property

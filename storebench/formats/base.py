@@ -155,6 +155,19 @@ class Reader(ABC):
         """Return the traits of this reader when it is opened with `options`: `traits`, unless an option changes them."""
         return traits
 
+    @classmethod
+    def index_files(cls, store: Path) -> list[Path]:  # noqa: ARG003 - for those that keep some
+        """Return the files outside `store` that this reader keeps for it, as far as they exist.
+
+        They are evicted and counted with the store's own.
+        """
+        return []
+
+    @classmethod
+    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - for those that plan
+        """Return how many bytes of planned payload a reader with `options` reads beyond the batch in progress."""
+        return 0
+
     @abstractmethod
     def fetch(self, indices: Indices) -> list[bytes]:
         """Return the payloads of `indices`, in that order, as bytes that the caller owns."""

@@ -37,6 +37,12 @@ class ExtentReader(Reader):
         self.policy = ReadPolicy.parse(options)
         self._reads: PlannedReads | None = None
 
+    @classmethod
+    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
+        """Return the window: what is read ahead of the loop. A store that is swept in one pass is read further."""
+        policy = ReadPolicy.parse(options)
+        return policy.window_bytes if policy.explicit and policy.merged else 0
+
     def _serve(
         self, path: Path, locate: Locate, *, mean_bytes: int, check: Callable[[], None] | None = None
     ) -> None:

@@ -39,6 +39,12 @@ class FilesThreadsReader(FilesReader):
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(self._threads, "storebench-files")
         self._ahead: _Ahead | None = None
 
+    @classmethod
+    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:
+        """Return the payload of the files that the kernel is asked for ahead of the loop."""
+        files = number(options, "ahead", AHEAD_FILES)
+        return files * manifest.payload_bytes // max(1, manifest.count)
+
     def fetch(self, indices: Indices) -> list[bytes]:
         """Return the decoded pixels of each image."""
         batch = np.empty((len(indices), *self.image_shape), np.uint8)

@@ -33,6 +33,11 @@ class LevelDbSortedReader(LevelDbGetReader):
         self._windows = 0
         super().__init__(store, manifest, options)
 
+    @classmethod
+    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
+        """Return the window."""
+        return number(options, "window_mib", WINDOW_MIB, least=1) << 20
+
     def fetch(self, indices: Indices) -> list[bytes]:
         """Return the payloads of `indices`."""
         numbers = checked(indices, self.manifest.count)

@@ -12,7 +12,7 @@ from storebench.errors import CorruptStoreError, UsageError
 from storebench.formats.base import Batch, Indices, Traits
 from storebench.formats.extent_reader import ExtentReader, locator
 from storebench.formats.keyvalue import LABEL_KEY
-from storebench.formats.lmdb_index import DATA_FILE, PageIndex, open_index
+from storebench.formats.lmdb_index import DATA_FILE, PageIndex, kept_indexes, open_index
 from storebench.formats.lmdb_pages import transactions
 from storebench.formats.lmdb_walk import TreeWalk
 from storebench.formats.memory_shared import gather, store_tag
@@ -51,6 +51,11 @@ class LmdbDirectReader(ExtentReader):
     def traits_with(cls, options: Mapping[str, str], traits: Traits) -> Traits:
         """Return `traits`; with lmm the epoch is served from memory, so a cache state is one of the opening."""
         return dataclasses.replace(traits, holds_pixels=options.get("lmm") == "on")
+
+    @classmethod
+    def index_files(cls, store: Path) -> list[Path]:
+        """Return the page index, which is kept beside the store or in the user's cache folder."""
+        return kept_indexes(store)
 
     def fetch(self, indices: Indices) -> list[bytes]:
         """Return the payloads of `indices`."""

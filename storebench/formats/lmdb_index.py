@@ -270,6 +270,11 @@ class _KeyCheck:
         self._seen += len(keys)
 
 
+def kept_indexes(path: Path | str) -> list[Path]:
+    """Return the files in which the index of the unnamed database of `path` is kept: none, or one for each place."""
+    return [place for place in _cache_places(data_file(path), None) if place.is_file()]
+
+
 def _cache_places(path: Path, database: str | None) -> list[Path]:
     """Return where the index may be kept: beside the store, else in the user's cache folder."""
     real = path.resolve()

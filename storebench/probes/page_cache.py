@@ -1,27 +1,37 @@
-"""Count, evict and fill the page cache for a store's files, and judge whether a cell got what it asked for.
-
-Counting is by `cachestat(2)` (Linux 6.5 and later, number 451 on every 64-bit
-architecture), else by `mincore(2)` over a mapping that touches nothing. Two
-traps that this module knows: through overlayfs `cachestat` always says 0 (the
-pages belong to the file below, only a mapping leads there), and `mincore` says
-"all resident" of a file that the caller neither owns nor may write.
-"""
+"""Evict and fill the page cache for a store's files, and judge by the count whether a cell got what it asked for."""
 
 import contextlib
 import ctypes
 import errno
-import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from storebench.errors import UsageError
+from storebench.errors import CellFailedError, UsageError
 from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.page_count import (
+    PAGE_BYTES,
+    Paths,
+    Residency,
+    opened,
+    pages_of,
+    resident,
+    resident_by_file,
+)
 from storebench.results import CacheFacts, CacheVerdict
+
+__all__ = [
+    "PAGE_BYTES",
+    "Residency",
+    "cache_facts",
+    "drop_caches",
+    "evict",
+    "require_drop_caches",
+    "resident",
+    "warm",
+    "who_maps",
+]
 
 COLD_MAX_FRAC = 0.01
 WARM_MIN_FRAC = 0.99
@@ -29,255 +39,100 @@ WARM_ENOUGH_FRAC = 0.995
 WARM_PASSES = 5
 """Some machines push idle pages out by themselves (DAMON): what is gone again is read again, a few times."""
 
-PAGE_BYTES = mmap.PAGESIZE
-
 DROP_CACHES = "/proc/sys/vm/drop_caches"
 
-_NR_CACHESTAT = 451
 _READ_BYTES = 4 << 20
-_MAP_BYTES = 1 << 30
 # Pages under writeback cannot be evicted yet; the waits add up to some three seconds.
 _EVICT_WAITS_S = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0, 1.0)
 _MANY_FILES = 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-Paths = Iterable[Path | str]
-_CountFd = Callable[[int, int], int]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Residency:
-    """How much of some files the page cache holds.
-
-    Attributes
-    ----------
-    pages_total
-        Pages that the files have.
-    pages_resident
-        Pages of them in the page cache; null where nothing could count them.
-    method
-        "cachestat", "mincore" or "unknown".
-    reason
-        Why nothing could count, or "".
-    """
-
-    pages_total: int
-    pages_resident: int | None
-    method: str
-    reason: str = ""
-
-    @property
-    def frac(self) -> float | None:
-        """Resident pages over all pages; null where not counted or where there are no pages."""
-        if self.pages_resident is None or not self.pages_total:
-            return None
-        return self.pages_resident / self.pages_total
-
-
-NO_PAGES = Residency(pages_total=0, pages_resident=None, method="unknown", reason="the files have no pages")
-
-
-class _CannotCountError(Exception):
-    """Counting in one way does not work here; the text says why."""
-
-
-def resident(paths: Paths) -> Residency:
-    """Count the resident pages of files without touching a page of them.
-
-    Raises
-    ------
-    OSError
-        One of the files cannot be opened.
-    """
-    files = list(paths)
-    total = sum(_pages(Path(path).stat().st_size) for path in files)
-    if not total:
-        return NO_PAGES
-    reasons: list[str] = []
-    for name, count in _ways(files[0]):
-        try:
-            found = sum(_per_file(files, count))
-        except _CannotCountError as error:
-            reasons.append(f"{name}: {error}")
-        else:
-            return Residency(pages_total=total, pages_resident=found, method=name)
-    return Residency(pages_total=total, pages_resident=None, method="unknown", reason="; ".join(reasons))
-
-
-class OpenFiles:
-    """Some files that stay open, so that their resident pages can be counted again and again at little cost.
-
-    Raises
-    ------
-    OSError
-        One of the files cannot be opened.
-    """
-
-    def __init__(self, paths: Paths) -> None:
-        files = list(paths)
-        self._fds: list[tuple[int, int]] = []
-        try:
-            for path in files:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                self._fds.append((fd, os.fstat(fd).st_size))
-        except OSError:
-            self.close()
-            raise
-        self._pages = sum(_pages(size) for _, size in self._fds)
-        self._ways = _ways(files[0]) if files else []
-
-    def resident(self) -> Residency:
-        """Count the resident pages without touching a page."""
-        if not self._pages:
-            return NO_PAGES
-        reasons: list[str] = []
-        for name, count in self._ways:
-            try:
-                found = sum(count(fd, size) for fd, size in self._fds if size)
-            except _CannotCountError as error:
-                reasons.append(f"{name}: {error}")
-            else:
-                return Residency(pages_total=self._pages, pages_resident=found, method=name)
-        return Residency(
-            pages_total=self._pages, pages_resident=None, method="unknown", reason="; ".join(reasons)
-        )
-
-    def close(self) -> None:
-        """Close the files."""
-        while self._fds:
-            os.close(self._fds.pop()[0])
-
-
-def _ways(path: Path | str) -> list[tuple[str, _CountFd]]:
-    fstype = mount_of(path).fstype
-    if fstype == "zfs":
-        return [("page cache", _zfs)]
-    mincore: tuple[str, _CountFd] = ("mincore", _mincore)
-    return [mincore] if fstype == "overlay" else [("cachestat", _cachestat), mincore]
-
-
-def _pages(size: int) -> int:
-    return -(-size // PAGE_BYTES)
-
-
-def _per_file(files: Sequence[Path | str], count: _CountFd) -> Iterator[int]:
-    for path in files:
-        with _opened(path) as fd:
-            size = os.fstat(fd).st_size
-            yield count(fd, size) if size else 0
-
-
-@contextlib.contextmanager
-def _opened(path: Path | str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _zfs(_fd: int, _size: int) -> int:
-    raise _CannotCountError("ZFS keeps file data in a cache of its own (ARC), which nobody can count by file")
-
-
-def _cachestat(fd: int, size: int) -> int:
-    # The exact length matters: "to the end" would count a large folio's pages beyond the file.
-    span = (ctypes.c_uint64 * 2)(0, _pages(size) * PAGE_BYTES)
-    stat = (ctypes.c_uint64 * 5)()
-    if _libc.syscall(_NR_CACHESTAT, fd, span, stat, 0):
-        code = ctypes.get_errno()
-        raise _CannotCountError(
-            "this kernel is older than 6.5" if code == errno.ENOSYS else os.strerror(code)
-        )
-    return int(stat[0])
-
-
-def _mincore(fd: int, size: int) -> int:
-    owner = os.fstat(fd).st_uid == os.geteuid()
-    if not owner and not os.access(f"/proc/self/fd/{fd}", os.W_OK):
-        raise _CannotCountError("the kernel answers only for files that you own or may write")
-    return sum(
-        _mincore_span(fd, start, min(_MAP_BYTES, size - start)) for start in range(0, size, _MAP_BYTES)
-    )
-
-
-def _mincore_span(fd: int, offset: int, length: int) -> int:
-    flags = np.zeros(_pages(length), np.uint8)
-    with mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=offset) as mapped:
-        view = np.frombuffer(mapped, np.uint8)
-        address = view.ctypes.data
-        del view  # a live view would forbid closing the mapping
-        code = _libc.mincore(
-            ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)
-        )
-    if code:
-        raise _CannotCountError(os.strerror(ctypes.get_errno()))
-    return int(np.count_nonzero(flags & 1))
-
-
-def evict(paths: Paths, *, drop_caches: bool = False) -> str:
+def evict(paths: Paths) -> str:
     """Write files back and evict them from the page cache; return how ("fadvise").
 
-    Pages that somebody maps stay, and so do pages of tmpfs: count afterwards.
+    Pages that somebody maps stay, and so do pages of tmpfs: count afterwards. Directory entries and inodes are hot
+    then, because every file was opened: see `drop_caches`.
 
-    Parameters
-    ----------
-    drop_caches
-        Also drop every clean page, dentry and inode of the whole machine. Needs root.
+    Raises
+    ------
+    CellFailedError
+        A file cannot be written back, so what is on the disk is not what was written.
+    """
+    files = list(paths)
+    if len(files) > _MANY_FILES:
+        _sync_filesystem(files[0])
+    _evict_until_gone(files)
+    return "fadvise"
+
+
+def drop_caches() -> str:
+    """Drop every clean page, dentry and inode of the whole machine that is not in use; return how ("drop_caches").
+
+    Call it last: to open or count a file makes its directory entry and its inode hot again. What somebody holds open
+    or maps stays.
 
     Raises
     ------
     UsageError
-        `drop_caches` without root. Nothing ever asks for a password.
+        Without root. Nothing ever asks for a password.
     """
-    files = list(paths)
-    if drop_caches and not os.access(DROP_CACHES, os.W_OK):
+    require_drop_caches()
+    Path(DROP_CACHES).write_text("3\n", encoding="ascii")
+    return "drop_caches"
+
+
+def require_drop_caches() -> None:
+    """Raise the error of `drop_caches` where that would fail, before long work begins."""
+    if not os.access(DROP_CACHES, os.W_OK):
         raise UsageError(
             "dropping the caches of the whole machine needs root",
             where=DROP_CACHES,
             hint="Leave out --drop-caches: eviction file by file needs no root.",
         )
-    if len(files) > _MANY_FILES:
-        _sync_filesystem(files[0])
-    _evict_until_gone(files)
-    if not drop_caches:
-        return "fadvise"
-    Path(DROP_CACHES).write_text("3\n", encoding="ascii")
-    return "fadvise+drop_caches"
 
 
 def _sync_filesystem(path: Path | str) -> None:
     """Write back the whole filesystem: far cheaper than a journal commit for each of many new files."""
-    with _opened(path) as fd:
-        _libc.syncfs(fd)
+    with opened(path) as fd:
+        if _libc.syncfs(fd):
+            _written_back(ctypes.get_errno(), f"the filesystem at {mount_of(path).point}", path)
+
+
+def _sync_file(fd: int, path: Path | str) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        _written_back(error.errno or 0, "the file", path)
+
+
+def _written_back(code: int, what: str, path: Path | str) -> None:
+    """Raise the error that writing back gave, unless there was nothing to write: on a read-only filesystem."""
+    if code not in (errno.EROFS, errno.EINVAL):
+        raise CellFailedError(
+            f"{what} cannot be written back ({os.strerror(code)})",
+            where=path,
+            hint="Look for errors of the device ('dmesg') and whether it is full, then convert again.",
+        )
 
 
 def _evict_until_gone(files: Sequence[Path | str]) -> None:
     if not files or mount_of(files[0]).fstype in IN_MEMORY:
         return
-    few = COLD_MAX_FRAC / 2 * sum(_pages(Path(path).stat().st_size) for path in files)
+    few = COLD_MAX_FRAC / 2 * pages_of(files)
     left, pages = files, -1
     for wait_s in _EVICT_WAITS_S:
         time.sleep(wait_s)
         for path in left:
-            with _opened(path) as fd:
-                with contextlib.suppress(OSError):  # a read-only filesystem has nothing to write back
-                    os.fsync(fd)
+            with opened(path) as fd:
+                _sync_file(fd, path)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        before, counts = pages, _still_resident(left)
+        before, counts = pages, resident_by_file(left)
         left, pages = list(counts), sum(counts.values())
         # An open reader maps a few pages, and waiting does not take those away.
         if not left or before == pages <= few:
             return
-
-
-def _still_resident(files: Sequence[Path | str]) -> dict[Path | str, int]:
-    for _, count in _ways(files[0]):
-        with contextlib.suppress(_CannotCountError):
-            found = zip(files, _per_file(files, count), strict=True)
-            return {path: pages for path, pages in found if pages}
-    return {}
 
 
 def warm(paths: Paths, *, anew: bool = False) -> int:
@@ -310,7 +165,7 @@ def _read(paths: Paths) -> int:
     buffer = bytearray(_READ_BYTES)
     done = 0
     for path in paths:
-        with _opened(path) as fd:
+        with opened(path) as fd:
             while got := os.readv(fd, [buffer]):
                 done += got
     return done

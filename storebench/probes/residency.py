@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.probes.page_cache import OpenFiles
+from storebench.probes.page_count import OpenFiles
 
 MOST_FILES = 512
 """The share of so many files, chosen at random, is within 4.4 points of that of all of them (95%, at worst)."""

@@ -3,11 +3,12 @@
 import time
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from torch import nn
 
 from storebench.errors import UsageError
-from storebench.loading.batch import Batch
+from storebench.loading.batch import LOOP_WORKER, Batch, Spans
 from storebench.training.models import ModelSpec, Network
 
 
@@ -154,6 +155,27 @@ def make_step(
         raise UsageError("there is no CUDA device here", hint="Pass --device cpu.")
     network = Network(spec, shape, classes)
     return CudaStep(spec, network, target) if target.type == "cuda" else CpuStep(spec, network, target)
+
+
+def warm_up(step: Step, shape: tuple[int, ...]) -> None:
+    """Let the libraries choose their kernels and take their memory before the clock runs; no weight changes.
+
+    Parameters
+    ----------
+    shape
+        (N, H, W, C) of a batch.
+    """
+    if not isinstance(step, CpuStep):
+        return
+    spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
+    labels = np.zeros(shape[0], dtype=np.int64)
+    pixels = torch.full(shape, 128, dtype=torch.uint8)
+    batch = Batch(
+        pixels=pixels, labels=labels, indices=labels, spans=spans, payload_bytes=0, worker=LOOP_WORKER
+    )
+    for _ in range(2):
+        step.copy(batch)
+        step.rehearse()
 
 
 def _sgd(spec: ModelSpec, network: nn.Module) -> torch.optim.SGD:

@@ -18,7 +18,7 @@ def step_table(times: Sequence[StepTimes], losses: Sequence[float], *, warmup_st
     """Return the columns of an epoch's steps, int64 nanoseconds unless the name says otherwise."""
     table: StepTable = {
         "step": np.arange(len(times), dtype=np.int64),
-        "warmup": np.arange(len(times)) < warmup_steps,
+        "warmup": _warm_up_flags(times, warmup_steps),
         "samples": _column([len(one.indices) for one in times]),
         "payload_bytes": _column([one.payload_bytes for one in times]),
         "start_ns": _column([one.asked_ns for one in times]),
@@ -46,6 +46,24 @@ def wall_ns(table: StepTable) -> int:
     last = sum(int(table[name][-1]) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns"))
     paused = int(table["paused_ns"][:-1].sum()) if "paused_ns" in table else 0
     return last - int(table["start_ns"][0]) - paused
+
+
+def _warm_up_flags(times: Sequence[StepTimes], warmup_steps: int) -> Column:
+    """Return which steps are left out of rates: the first ones, and those whose batch was begun during them.
+
+    Workers make batches ahead while the loop warms up. Counted, their samples would be in the numerator of a rate
+    whose denominator lacks the time in which they were made. Where they are more than half of the steps that follow
+    the warm-up, too little would be left: they are counted then, and `Record.prefetched_samples` says how many.
+    """
+    flags = np.arange(len(times)) < warmup_steps
+    if not 0 < warmup_steps < len(times):
+        return flags
+    asked_ns = times[warmup_steps].asked_ns
+    begun = [step for step, one in enumerate(times) if step >= warmup_steps and one.spans.start_ns < asked_ns]
+    last = max(begun, default=warmup_steps - 1)
+    if 2 * (last + 1 - warmup_steps) > len(times) - warmup_steps:
+        return flags
+    return np.arange(len(times)) <= last
 
 
 def queue_depth(table: StepTable) -> Column:

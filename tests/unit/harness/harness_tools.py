@@ -60,11 +60,13 @@ def scenario(**matrix: Any) -> Scenario:
     return make_scenario({"name": "test", "test_limit": 0, "matrix": [{"threads": 1} | matrix]})
 
 
-def cell_records(cell: Cell, stores: Path, run: Path, test_limit: int = 0) -> list[Record]:
-    """Run a cell in this very process, with the code that a fresh process runs."""
+def cell_job(
+    cell: Cell, stores: Path, run: Path, test_limit: int = 0, *, drop_caches: bool = False
+) -> CellJob:
+    """Return the job of a cell, its store built if there is none."""
     of = scenario(dataset=cell.dataset).model_copy(update={"test_limit": test_limit})
     prepared = prepare({cell: None}, of, stores, None, Silent())[cell]
-    job = CellJob(
+    return CellJob(
         cell=cell,
         replicate=0,
         run_id="test",
@@ -72,8 +74,13 @@ def cell_records(cell: Cell, stores: Path, run: Path, test_limit: int = 0) -> li
         store=prepared.store,
         test_store=prepared.test_store,
         out=run / "out.json",
+        drop_caches=drop_caches,
     )
-    return CellRun(job).records()
+
+
+def cell_records(cell: Cell, stores: Path, run: Path, test_limit: int = 0) -> list[Record]:
+    """Run a cell in this very process, with the code that a fresh process runs."""
+    return CellRun(cell_job(cell, stores, run, test_limit)).records()
 
 
 def only_record(cell: Cell, stores: Path, run: Path) -> Record:

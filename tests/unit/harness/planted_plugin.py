@@ -4,6 +4,7 @@ The fixture `planted` installs it as a package of its own with an entry point,
 so storebench finds it as it would find anybody's.
 """
 
+import mmap
 import os
 import signal
 import threading
@@ -214,6 +215,38 @@ class MutatingReader(FlatReader):
         return super().fetch_into(indices, out)
 
 
+class GreedyReader(FlatReader):
+    """Have the kernel read the whole store ahead at the first fetch."""
+
+    greedy = True
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        handle, piece = self._file.fileno(), 128 << 10  # the kernel cuts longer requests short
+        for at in range(0, os.fstat(handle).st_size if self.greedy else 0, piece):
+            os.posix_fadvise(handle, at, piece, os.POSIX_FADV_WILLNEED)
+        self.greedy = False
+        return super().fetch(indices)
+
+
+class PastTheCacheReader(FlatReader):
+    """Read past the page cache."""
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self._file.close()
+        handle = os.open(store / "pixels.bin", os.O_RDONLY | os.O_DIRECT)
+        self._file = os.fdopen(handle, "rb", buffering=0)
+        self._room = mmap.mmap(-1, (self._size // 4096 + 2) * 4096)
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        return [self._read(int(index) * self._size) for index in indices]
+
+    def _read(self, at: int) -> bytes:
+        start = at & -4096
+        os.preadv(self._file.fileno(), [self._room], start)
+        return self._room[at - start : at - start + self._size]
+
+
 class PlantedFormat(Format):
     """Raw pixels in one flat file; each reader but `flat` has one fault."""
 
@@ -239,6 +272,8 @@ class PlantedFormat(Format):
             "neighbour": NeighbourReader,
             "swapping": SwappingReader,
             "mutating": MutatingReader,
+            "greedy": GreedyReader,
+            "past-the-cache": PastTheCacheReader,
         }
         return {name: ReaderInfo(reader=kind, summary=str(kind.__doc__)) for name, kind in kinds.items()}
 

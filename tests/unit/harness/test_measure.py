@@ -121,6 +121,60 @@ def test_warm_up_steps_leave_the_samples_and_the_time_alike() -> None:
     assert found.data_wait_ns == Percentiles(p50=4 * MS, p95=8 * MS, p99=8 * MS, max=8 * MS)
 
 
+def ahead(depth: int, steps: int, warmup_steps: int, *, made_at: float | None = None) -> StepTable:
+    """Steps of 10 ms each; a worker begins each batch `depth` steps before the loop asks for it."""
+    times = []
+    for step in range(steps):
+        begun_ms = max(0, 10 * (step - depth)) if made_at is None else made_at
+        spans = Spans(start_ns=int(begun_ms * MS), fetch_ns=MS, decode_ns=0, prep_ns=0, ready_ns=0)
+        asked = 10 * step * MS
+        times.append(
+            StepTimes(
+                asked_ns=asked,
+                got_ns=asked,
+                copied_ns=asked,
+                done_ns=asked + 10 * MS,
+                spans=spans,
+                worker=0,
+                payload_bytes=1,
+                indices=np.arange(5),
+            )
+        )
+    return step_table(times, (), warmup_steps=warmup_steps)
+
+
+def test_batches_that_workers_began_during_the_warm_up_are_warm_up_too() -> None:
+    # Asked for at 30 ms is step 3, and by then the batches of steps 3 to 5 have been begun; 3 was begun at 0 ms.
+    steps = ahead(3, 20, 3)
+    assert steps["warmup"].tolist() == [True] * 6 + [False] * 14
+    found = epoch_record(record(), steps)
+    expect(found, timed_steps=14, timed_samples=70, timed_s=0.14, samples_per_s=500)
+    # In a steady state as many are in progress when timing begins; the record bounds what they are worth.
+    assert found.prefetched_samples == 3 * 5
+
+
+def test_without_warm_up_or_without_workers_nothing_is_left_out_besides() -> None:
+    assert not ahead(3, 20, 0)["warmup"].any()
+    assert epoch_record(record(), ahead(0, 20, 0)).prefetched_samples == 0
+    alone = ahead(0, 20, 3)
+    assert alone["warmup"].tolist() == [True] * 3 + [False] * 17
+    assert epoch_record(record(), alone).prefetched_samples == 0
+
+
+def test_where_half_of_the_steps_would_be_left_out_they_are_counted_and_the_record_says_so() -> None:
+    kept = ahead(8, 18, 2)
+    assert kept["warmup"].sum() == 10
+    assert epoch_record(record(), kept).prefetched_samples == 8 * 5
+    short = ahead(9, 18, 2)
+    assert short["warmup"].sum() == 2
+    assert epoch_record(record(), short).prefetched_samples == 9 * 5
+
+
+def test_a_whole_epoch_that_was_made_ahead_is_no_rate_of_loading_and_says_so() -> None:
+    found = epoch_record(record(), ahead(0, 10, 2, made_at=5))
+    assert (found.timed_samples, found.prefetched_samples) == (40, 40)
+
+
 def test_where_every_step_is_warm_up_nothing_is_claimed() -> None:
     found = epoch_record(record(), table(4))
     expect(found, samples=34, steps=4, epoch_s=0.095, timed_samples=0, timed_s=0, samples_per_s=0)

@@ -16,7 +16,7 @@ from storebench.portion import (
     residency_points,
     steady_portion,
 )
-from storebench.probes.page_cache import PAGE_BYTES
+from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import Curve
 from storebench.results import PortionKind
 from storebench.training.loop import StepTimes

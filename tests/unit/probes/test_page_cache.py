@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from storebench.errors import UsageError
-from storebench.probes import page_cache
+from storebench.errors import CellFailedError, UsageError
+from storebench.probes import page_cache, page_count
 from storebench.probes.mounts import mount_of
 from storebench.probes.page_cache import (
     COLD_MAX_FRAC,
@@ -89,7 +89,7 @@ def test_cachestat_and_mincore_agree_on_a_partly_resident_file(big_file: Path) -
         for page in range(0, 3000, 100):
             os.pread(file.fileno(), 10, page * PAGE_BYTES)
         size = big_file.stat().st_size
-        found = page_cache._mincore(file.fileno(), size)
+        found = page_count._mincore(file.fileno(), size)
         assert found == resident([big_file]).pages_resident
         assert 30 <= found < 3000
 
@@ -97,7 +97,7 @@ def test_cachestat_and_mincore_agree_on_a_partly_resident_file(big_file: Path) -
 def test_counting_touches_no_page(big_file: Path) -> None:
     evict([big_file])
     with big_file.open("rb") as file:
-        page_cache._mincore(file.fileno(), big_file.stat().st_size)
+        page_count._mincore(file.fileno(), big_file.stat().st_size)
     resident([big_file])
     assert resident([big_file]).pages_resident == 0
 
@@ -254,7 +254,7 @@ def test_an_unknown_state_is_refused() -> None:
 AS_NOBODY = """
 import os, sys
 from storebench.errors import UsageError
-from storebench.probes.page_cache import evict, resident, warm
+from storebench.probes.page_cache import drop_caches, evict, resident, warm
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
@@ -265,7 +265,7 @@ print(resident([own]).frac, evict([own]), resident([own]).frac, warm([own]), res
 found = resident([foreign])
 print(found.pages_resident, found.reason)
 try:
-    evict([own], drop_caches=True)
+    drop_caches()
 except UsageError as error:
     print(error)
 """
@@ -292,6 +292,89 @@ def test_without_root_all_but_drop_caches_works(open_folder: Path, python: Calla
     # The truth (0 of 25) or an honest unknown; mincore alone would have said 25.
     assert found == "0 " or (found.startswith("None ") and len(found) > 10)
     assert refusal.endswith("Leave out --drop-caches: eviction file by file needs no root.")
+
+
+@contextlib.contextmanager
+def mounted(arguments: list[str | Path], point: Path) -> Iterator[Path]:
+    point.mkdir(parents=True)
+    done = subprocess.run(["mount", *map(str, arguments), str(point)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{arguments[-1]} cannot be mounted: {done.stderr.decode().strip()}")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+@pytest.fixture
+def failing_disk(root: None, tmp_path: Path) -> Iterator[Path]:
+    """Filesystem that takes 100 MiB and whose device fails after 24: a loop device on a file in a small tmpfs."""
+    with mounted(["-t", "tmpfs", "-o", "size=24m", "tmpfs"], tmp_path / "small") as small:
+        image = small / "image"
+        image.touch()
+        os.truncate(image, 100 << 20)
+        subprocess.run(["mkfs.ext2", "-q", "-F", str(image)], check=True)
+        with mounted(["-o", "loop", image], tmp_path / "failing") as disk:
+            yield disk
+
+
+@pytest.mark.root
+def test_a_file_that_cannot_be_written_back_is_an_error_that_names_it(failing_disk: Path) -> None:
+    path = failing_disk / "file"
+    path.write_bytes(os.urandom(40 << 20))
+    with pytest.raises(CellFailedError, match=f"{path}: the file cannot be written back"):
+        evict([path])
+
+
+@pytest.mark.root
+def test_of_many_files_the_filesystem_is_written_back_and_its_error_is_told(failing_disk: Path) -> None:
+    files = [failing_disk / f"{number:03d}" for number in range(80)]
+    for path in files:
+        path.write_bytes(os.urandom(500_000))
+    with pytest.raises(CellFailedError, match=f"the filesystem at {failing_disk} cannot be written back"):
+        evict(files)
+
+
+@pytest.mark.root
+def test_a_read_only_filesystem_has_nothing_to_write_back(root: None, tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.touch()
+    os.truncate(image, 16 << 20)
+    subprocess.run(["mkfs.ext2", "-q", "-F", str(image)], check=True)
+    with mounted(["-o", "loop", image], tmp_path / "disk") as disk:
+        for number in range(80):
+            (disk / f"{number:03d}").write_bytes(b"x" * 10_000)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        files = sorted(path for path in disk.iterdir() if path.is_file())
+        assert evict(files) == "fadvise"
+        assert resident(files).pages_resident == 0
+
+
+@pytest.mark.root
+def test_pages_of_a_huge_page_beyond_the_end_of_the_file_do_not_count(root: None, tmp_path: Path) -> None:
+    with mounted(["-t", "tmpfs", "-o", "size=24m,huge=always", "tmpfs"], tmp_path / "huge") as huge:
+        path = huge / "file"
+        path.write_bytes(b"x" * 100_001)
+        assert resident([path]).frac == 1.0
+
+
+def test_warm_enough_is_more_than_99_percent(big_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, passes = page_cache._read, []
+
+    def a_twentieth_is_pushed_out_after_the_first_pass(paths: list[Path]) -> int:
+        done = reading(paths)
+        passes.append(done)
+        if len(passes) == 1:
+            with big_file.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, done // 20, os.POSIX_FADV_DONTNEED)
+            left = resident(paths).frac
+            assert left is not None
+            assert 0.9 < left < 0.99
+        return done
+
+    monkeypatch.setattr(page_cache, "_read", a_twentieth_is_pushed_out_after_the_first_pass)
+    warm([big_file])
+    assert (resident([big_file]).frac or 0) >= 0.99
 
 
 @pytest.mark.root

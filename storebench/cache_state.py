@@ -1,0 +1,119 @@
+"""Bring the page cache into the state that a cell asks for, and count it: never assume."""
+
+import dataclasses
+from pathlib import Path
+
+from storebench.formats.registry import Backend, get_format
+from storebench.probes.page_cache import (
+    Residency,
+    cache_facts,
+    drop_caches,
+    evict,
+    require_drop_caches,
+    resident,
+    warm,
+)
+from storebench.results import CacheFacts, CacheVerdict
+
+
+class CacheState:
+    """The page cache of one store's files, as one cell wants it.
+
+    Parameters
+    ----------
+    requested
+        "cold", "warm", "limited" or "any".
+    backend
+        How the store is read.
+    store
+        Its folder.
+    drops
+        Also drop the whole machine's caches for a cold cell, directory entries and inodes among them.
+
+    Attributes
+    ----------
+    data_files
+        The files that hold samples.
+    drops
+        Whether caches are dropped for this cell.
+
+    Raises
+    ------
+    UsageError
+        Caches are to be dropped, and that is not permitted.
+    """
+
+    def __init__(self, requested: str, backend: Backend, store: Path, *, drops: bool) -> None:
+        store_format = get_format(backend.format)
+        self._requested = requested
+        self._store = store
+        self._traits = backend.traits
+        self._reader = store_format.readers()[backend.reader].reader
+        self.data_files = [] if self._traits.ready_made else store_format.data_files(store)
+        self.drops = drops and requested == "cold" and not self._traits.ready_made
+        if self.drops:
+            require_drop_caches()
+
+    @property
+    def files(self) -> list[Path]:
+        """Every file that is evicted and counted: the store's data, and indexes that its reader keeps beside it."""
+        return [*self.data_files, *self._reader.index_files(self._store)]
+
+    def before_opening(self) -> CacheFacts | None:
+        """Prepare the cache for opening the readers.
+
+        Returns
+        -------
+        CacheFacts or None
+            The facts, of readers that hold all pixels from then on; None for all others, whose state is one of
+            each epoch.
+        """
+        if self._traits.holds_pixels:
+            facts = self.prepare("open")
+            if facts.verdict is not CacheVerdict.FAILED:
+                self.drop()
+            return facts
+        if self._requested in ("cold", "limited"):
+            evict(self.files)  # what an open reader maps of a warm store could not be evicted afterwards
+        return None
+
+    def prepare(self, applies_to: str, *, first: bool = True) -> CacheFacts:
+        """Bring the store's pages into the requested state and count them.
+
+        From the second epoch on a warm store stays as the one before has left it: the reader maps it now.
+
+        Parameters
+        ----------
+        applies_to
+            "epoch" or "open".
+        first
+            Whether this is the first epoch.
+        """
+        requested, how = self._requested, "none"
+        if self._traits.ready_made:
+            reason = "nothing is read"
+            none = Residency(pages_total=0, pages_resident=None, method="none", reason=reason)
+            return dataclasses.replace(cache_facts("any", none), requested=requested, reason=reason)
+        files = self.files
+        if requested == "cold":
+            how = evict(files)
+        elif requested == "warm":
+            how = "fadvise+read" if first else "read"
+            warm(files, anew=first)
+        how = f"{how}+drop_caches" if self.drops else how
+        facts = cache_facts(requested, resident(files), paths=files, how=how, applies_to=applies_to)
+        return dataclasses.replace(facts, metadata=self._metadata())
+
+    def drop(self) -> None:
+        """Drop the machine's caches where that was asked for: the last thing before the first access.
+
+        To count opens every file, so it comes before; from here to the first access no file may be opened.
+        """
+        if self.drops:
+            drop_caches()
+
+    def _metadata(self) -> str:
+        """Return the state of directory entries and inodes, after evicting and counting have opened every file."""
+        if self.drops:
+            return "cold"
+        return "unknown" if self._requested == "any" else "hot"

@@ -1,0 +1,211 @@
+"""Count the resident pages of files without touching one of them.
+
+Counting is by `cachestat(2)` (Linux 6.5 and later, number 451 on every 64-bit
+architecture), else by `mincore(2)` over a mapping that touches nothing. Two
+traps that this module knows: through overlayfs `cachestat` always says 0 (the
+pages belong to the file below, only a mapping leads there), and `mincore` says
+"all resident" of a file that the caller neither owns nor may write.
+"""
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from storebench.probes.mounts import mount_of
+
+PAGE_BYTES = mmap.PAGESIZE
+
+_NR_CACHESTAT = 451
+_MAP_BYTES = 1 << 30
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Paths = Iterable[Path | str]
+_CountFd = Callable[[int, int], int]
+_Ways = list[tuple[str, _CountFd]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residency:
+    """How much of some files the page cache holds.
+
+    Attributes
+    ----------
+    pages_total
+        Pages that the files have.
+    pages_resident
+        Pages of them in the page cache; None where nothing could count them.
+    method
+        "cachestat", "mincore" or "unknown".
+    reason
+        Why nothing could count, or "".
+    """
+
+    pages_total: int
+    pages_resident: int | None
+    method: str
+    reason: str = ""
+
+    @property
+    def frac(self) -> float | None:
+        """Resident pages over all pages; None where not counted or where there are no pages."""
+        if self.pages_resident is None or not self.pages_total:
+            return None
+        return self.pages_resident / self.pages_total
+
+
+NO_PAGES = Residency(pages_total=0, pages_resident=None, method="unknown", reason="the files have no pages")
+
+
+class _CannotCountError(Exception):
+    """Counting in one way does not work here; the text says why."""
+
+
+def resident(paths: Paths) -> Residency:
+    """Count the resident pages of files without touching a page of them.
+
+    Raises
+    ------
+    OSError
+        One of the files cannot be opened.
+    """
+    files = list(paths)
+    total = pages_of(files)
+    return _residency(total, _ways(files[0]), lambda count: _per_file(files, count)) if total else NO_PAGES
+
+
+def pages_of(paths: Paths) -> int:
+    """Return how many pages files have."""
+    return sum(_pages(Path(path).stat().st_size) for path in paths)
+
+
+def resident_by_file(paths: Sequence[Path | str]) -> dict[Path | str, int]:
+    """Return the resident pages of each file that has some; empty where they cannot be counted."""
+    for _, count in _ways(paths[0]):
+        with contextlib.suppress(_CannotCountError):
+            return {path: pages for path, pages in zip(paths, _per_file(paths, count), strict=True) if pages}
+    return {}
+
+
+class OpenFiles:
+    """Some files that stay open, so that their resident pages can be counted again and again at little cost.
+
+    Raises
+    ------
+    OSError
+        One of the files cannot be opened.
+    """
+
+    def __init__(self, paths: Paths) -> None:
+        files = list(paths)
+        self._fds: list[tuple[int, int]] = []
+        try:
+            for path in files:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fds.append((fd, os.fstat(fd).st_size))
+        except OSError:
+            self.close()
+            raise
+        self._pages = sum(_pages(size) for _, size in self._fds)
+        self._ways = _ways(files[0]) if files else []
+
+    def resident(self) -> Residency:
+        """Count the resident pages without touching a page."""
+        if not self._pages:
+            return NO_PAGES
+        return _residency(
+            self._pages, self._ways, lambda count: (count(fd, size) for fd, size in self._fds if size)
+        )
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._fds:
+            os.close(self._fds.pop()[0])
+
+
+def _residency(total: int, ways: _Ways, counts: Callable[[_CountFd], Iterable[int]]) -> Residency:
+    """Count in the first way that works here."""
+    reasons: list[str] = []
+    for name, count in ways:
+        try:
+            found = sum(counts(count))
+        except _CannotCountError as error:
+            reasons.append(f"{name}: {error}")
+        else:
+            return Residency(pages_total=total, pages_resident=found, method=name)
+    return Residency(pages_total=total, pages_resident=None, method="unknown", reason="; ".join(reasons))
+
+
+def _ways(path: Path | str) -> _Ways:
+    fstype = mount_of(path).fstype
+    if fstype == "zfs":
+        return [("page cache", _zfs)]
+    mincore: tuple[str, _CountFd] = ("mincore", _mincore)
+    return [mincore] if fstype == "overlay" else [("cachestat", _cachestat), mincore]
+
+
+def _pages(size: int) -> int:
+    return -(-size // PAGE_BYTES)
+
+
+def _per_file(files: Sequence[Path | str], count: _CountFd) -> Iterator[int]:
+    for path in files:
+        with opened(path) as fd:
+            size = os.fstat(fd).st_size
+            yield count(fd, size) if size else 0
+
+
+@contextlib.contextmanager
+def opened(path: Path | str) -> Iterator[int]:
+    """Open a file for reading and give its descriptor."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _zfs(_fd: int, _size: int) -> int:
+    raise _CannotCountError("ZFS keeps file data in a cache of its own (ARC), which nobody can count by file")
+
+
+def _cachestat(fd: int, size: int) -> int:
+    # The exact length matters: "to the end" would count a large folio's pages beyond the file.
+    span = (ctypes.c_uint64 * 2)(0, _pages(size) * PAGE_BYTES)
+    stat = (ctypes.c_uint64 * 5)()
+    if _libc.syscall(_NR_CACHESTAT, fd, span, stat, 0):
+        code = ctypes.get_errno()
+        raise _CannotCountError(
+            "this kernel is older than 6.5" if code == errno.ENOSYS else os.strerror(code)
+        )
+    return int(stat[0])
+
+
+def _mincore(fd: int, size: int) -> int:
+    owner = os.fstat(fd).st_uid == os.geteuid()
+    if not owner and not os.access(f"/proc/self/fd/{fd}", os.W_OK):
+        raise _CannotCountError("the kernel answers only for files that you own or may write")
+    return sum(
+        _mincore_span(fd, start, min(_MAP_BYTES, size - start)) for start in range(0, size, _MAP_BYTES)
+    )
+
+
+def _mincore_span(fd: int, offset: int, length: int) -> int:
+    flags = np.zeros(_pages(length), np.uint8)
+    with mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=offset) as mapped:
+        view = np.frombuffer(mapped, np.uint8)
+        address = view.ctypes.data
+        del view  # a live view would forbid closing the mapping
+        code = _libc.mincore(
+            ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)
+        )
+    if code:
+        raise _CannotCountError(os.strerror(ctypes.get_errno()))
+    return int(np.count_nonzero(flags & 1))

@@ -1,0 +1,167 @@
+"""Watch what one epoch makes resident, and say afterwards which of its steps had the cache state that was asked for."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from storebench.formats.base import Reader
+from storebench.formats.registry import get_format
+from storebench.loading.batch import Batch
+from storebench.manifest import Manifest
+from storebench.portion import (
+    Judgement,
+    StorePages,
+    cold_portion,
+    residency_points,
+    steady_portion,
+)
+from storebench.probes.page_count import Residency
+from storebench.probes.residency import Curve, Sampler
+from storebench.results import CacheFacts, Cell, Portion
+from storebench.training.trace import StepTable
+
+_STATES = ("cold", "limited")
+_IN_MEMORY = "the epoch is served from memory, so the cache state is one of the opening only"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookAhead:
+    """How far a cell's readers read ahead of the batch in progress because they are told the order.
+
+    Attributes
+    ----------
+    frac
+        Share of the store, over all producers.
+    planned
+        Whether they are told the order at all.
+    """
+
+    frac: float
+    planned: bool
+
+    @classmethod
+    def of(cls, cell: Cell, manifest: Manifest) -> Self:
+        """Return the look-ahead of a cell's readers in a store."""
+        reader = get_format(cell.format).readers()[cell.reader].reader
+        ahead_bytes = max(1, cell.workers) * reader.ahead_bytes(dict(cell.reader_options), manifest)
+        return cls(
+            frac=min(1.0, ahead_bytes / max(1, manifest.payload_bytes)),
+            planned=reader.plan is not Reader.plan,
+        )
+
+
+class ResidencyWatch:
+    """Sample the residency of a store's files while an epoch of a cold or limited cell runs.
+
+    Used as a context manager around the epoch; the sampler is ready when the constructor returns. In cells of other
+    cache states nothing is sampled and nothing is claimed.
+
+    Parameters
+    ----------
+    cell, manifest
+        The cell and its store.
+    files
+        The files that are evicted and counted.
+    served_from_store
+        False for a reader that holds all pixels: its epoch reads nothing, so nothing is sampled.
+    late
+        Open no file of the store before the first batch has arrived, because directory entries and inodes are cold.
+    """
+
+    def __init__(
+        self, cell: Cell, manifest: Manifest, files: Sequence[Path], *, served_from_store: bool, late: bool
+    ) -> None:
+        self._cell = cell
+        self._manifest = manifest
+        self._late = late
+        self._wanted = cell.cache in _STATES and served_from_store
+        # Read-ahead never crosses files, so what is read of such a store was asked for; and to sample it is to open it.
+        self._by_counts = late and len(files) >= manifest.count
+        self._sampler = Sampler(files, late=late) if self._wanted and not self._by_counts else None
+        self._curve = Curve(reason="residency was not sampled")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sampler is not None:
+            self._sampler.close()
+
+    def over(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Return the batches; sampling begins now, or with the first of them where files have to stay unopened."""
+        if self._sampler is None:
+            return batches
+        if self._late:
+            return _with_call_after_first(batches, self._sampler)
+        self._sampler.begin()
+        return batches
+
+    def stop(self) -> None:
+        """End the sampling: call it right after the epoch."""
+        if self._sampler is not None:
+            self._curve = self._sampler.stop()
+
+    def judge(
+        self, cache: CacheFacts, after: Residency, table: StepTable, epoch: int
+    ) -> tuple[CacheFacts, Portion | None]:
+        """Return what was sampled, added to `cache`, and the steps during which the requested state held.
+
+        Parameters
+        ----------
+        cache
+            The facts at the epoch's start.
+        after
+            The count after the epoch.
+        table
+            The epoch's steps.
+        epoch
+            Its number within the process.
+        """
+        cache = dataclasses.replace(cache, resident_frac_after=after.frac)
+        if not self._wanted or not len(table["step"]):
+            reason = cache.reason or (_IN_MEMORY if self._cell.cache in _STATES else "")
+            return dataclasses.replace(cache, reason=reason), None
+        if self._by_counts:
+            self._curve = _two_points(table, cache, after)
+        manifest = self._manifest
+        store = StorePages(
+            count=manifest.count, pages=after.pages_total, payload_bytes=manifest.payload_bytes
+        )
+        judged = self._judged(store, table, epoch)
+        cache = dataclasses.replace(
+            cache,
+            curve=residency_points(table, self._curve, manifest.count),
+            sampling_cpu_s=self._curve.cpu_s,
+            resident_max_frac=max(self._curve.resident_frac, default=None),
+            reason=cache.reason or judged.reason,
+        )
+        return cache, judged.portion
+
+    def _judged(self, store: StorePages, table: StepTable, epoch: int) -> Judgement:
+        if self._cell.cache == "cold":
+            ahead = LookAhead.of(self._cell, self._manifest)
+            return cold_portion(table, self._curve, store, ahead_frac=ahead.frac, planned=ahead.planned)
+        memory_bytes = self._cell.memory_bytes or 0
+        return steady_portion(table, self._curve, store, epoch=epoch, memory_bytes=memory_bytes)
+
+
+def _with_call_after_first(batches: Iterator[Batch], sampler: Sampler) -> Iterator[Batch]:
+    for batch in batches:
+        sampler.begin()
+        yield batch
+        break
+    yield from batches
+
+
+def _two_points(table: StepTable, cache: CacheFacts, after: Residency) -> Curve:
+    if cache.resident_frac_before is None or after.frac is None:
+        return Curve(reason=after.reason or "resident pages cannot be counted")
+    end_ns = sum(int(table[name][-1]) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns"))
+    return Curve(
+        at_ns=(int(table["start_ns"][0]) - 1, end_ns), resident_frac=(cache.resident_frac_before, after.frac)
+    )

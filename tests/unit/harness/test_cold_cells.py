@@ -1,0 +1,331 @@
+"""How long a cold cell was cold, and what is cold besides its pages: real cells on a real disk."""
+
+import ctypes
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_tools import Bench, cell_job, cell_records, only_record, scenario, steps_of
+
+from storebench.cell import CellRun
+from storebench.errors import UsageError
+from storebench.formats.registry import get_format
+from storebench.loading.order import epoch_order
+from storebench.manifest import Manifest
+from storebench.probes.machine import block_device
+from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, resident, warm
+from storebench.results import Cell, PortionKind
+
+COLD: dict[str, Any] = {
+    "dataset": "cifar10",
+    "synthetic": True,
+    "limit": 8000,
+    "batch_size": 250,
+    "model": "none",
+    "compute": "none",
+    "cache": "cold",
+}
+SAMPLES, STEPS = 5000, 20
+"""Of the synthetic CIFAR-10, which has no more."""
+
+pytestmark = pytest.mark.still_pages
+
+
+def cold_cell(backend: str, **matrix: Any) -> Cell:
+    [cell] = scenario(**{**COLD, **matrix}, backends=[backend]).cells()
+    return cell
+
+
+@pytest.fixture
+def on_disk(bench: Bench) -> None:
+    mount = mount_of(bench.root)
+    if mount.fstype in IN_MEMORY or mount.device is None:
+        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
+
+
+@pytest.fixture
+def long_read_ahead(on_disk: None, bench: Bench) -> None:
+    found = block_device(mount_of(bench.root)).get("read_ahead_kb")
+    if not found or int(found) < 1024:
+        pytest.skip(f"the disk reads {found} KiB ahead: at least 1024 are needed to fill the cache early")
+
+
+def test_an_epoch_of_a_reader_that_reads_the_whole_store_ahead_is_not_called_cold(
+    plugged: None, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(cold_cell("planted:greedy"), bench.stores, run_folder)
+    assert record.cache is not None
+    assert record.status == "ok", record.failure
+    assert record.cache.verdict == "verified"
+    portion = record.portion
+    assert portion is not None
+    assert portion.kind is PortionKind.COLD
+    assert portion.upper_bound or portion.steps <= STEPS // 4
+    assert portion.samples == 250 * portion.steps
+    assert max(point.resident_frac - point.asked_frac for point in record.cache.curve) > 0.3
+    assert "without having been asked for" in portion.reason
+
+
+def test_an_epoch_past_the_page_cache_is_cold_to_its_end(
+    plugged: None, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(cold_cell("planted:past-the-cache"), bench.stores, run_folder)
+    portion = record.portion
+    assert portion is not None
+    assert (portion.steps, portion.samples, portion.upper_bound) == (STEPS, SAMPLES, False)
+    assert portion.samples_per_s == pytest.approx(record.samples_per_s)
+    assert portion.asked_frac == 1.0
+    assert record.cache is not None
+    assert record.cache.resident_max_frac is not None
+    assert record.cache.resident_max_frac < 0.05
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_lmdb_with_a_long_read_ahead_is_cold_for_a_few_steps_in_every_epoch(
+    workers: int, long_read_ahead: None, bench: Bench, run_folder: Path
+) -> None:
+    for record in cell_records(cold_cell("lmdb", epochs=2, workers=workers), bench.stores, run_folder):
+        assert record.portion is not None
+        assert record.portion.upper_bound or record.portion.steps <= STEPS // 4
+        assert record.cache is not None
+        assert record.cache.curve[0].resident_frac <= 0.01
+        assert record.cache.curve[-1].asked_frac == 1.0
+        assert record.cache.sampling_cpu_s is not None
+        assert 0 < record.cache.sampling_cpu_s < 1
+        assert record.cache.resident_max_frac == max(one.resident_frac for one in record.cache.curve)
+        assert record.cache.metadata == "hot"
+
+
+def test_png_files_are_cold_to_the_end(on_disk: None, bench: Bench, run_folder: Path) -> None:
+    record = only_record(cold_cell("png", limit=2000, batch_size=100), bench.stores, run_folder)
+    assert record.portion is not None, record.cache
+    assert (record.portion.steps, record.portion.upper_bound) == (STEPS, False), record.portion.reason
+    assert record.portion.samples_per_s == pytest.approx(record.samples_per_s)
+    assert record.cache is not None
+    assert len(record.cache.curve) > 3
+
+
+@pytest.mark.parametrize(
+    ("backend", "cache", "reason"),
+    [
+        ("memory:native", "cold", "served from memory"),
+        ("lmdb", "warm", ""),
+        ("lmdb", "any", "no cache state was asked for"),
+        ("null", "cold", "nothing is read"),
+    ],
+)
+def test_other_cells_have_no_portion(
+    backend: str, cache: str, reason: str, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(cold_cell(backend, cache=cache), bench.stores, run_folder)
+    assert record.portion is None
+    assert record.cache is not None
+    assert record.cache.curve == ()
+    assert record.cache.sampling_cpu_s is None
+    assert reason in record.cache.reason
+    assert bool(record.cache.reason) == bool(reason)
+
+
+def test_a_small_store_that_is_swept_in_one_pass_has_no_cold_rate_and_says_why(
+    on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(cold_cell("lmdb:direct?window_mib=4"), bench.stores, run_folder)
+    assert record.portion is None
+    assert record.cache is not None
+    assert record.cache.verdict == "verified"
+    assert "told the order" in record.cache.reason
+    assert record.cache.curve
+
+
+def test_the_page_index_of_a_direct_reader_is_evicted_with_the_store(
+    on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    cell = cold_cell("lmdb:direct")
+    only_record(cell, bench.stores, run_folder)
+    run = CellRun(cell_job(cell, bench.stores, run_folder))
+    [index] = set(run.pages.files) - set(run.pages.data_files)
+    assert index.suffix == ".pages"
+    warm([index])
+    run.records()
+    # Opening reads it; evicted again with the store, nothing of the epoch needs it.
+    assert resident([index]).pages_resident == 0
+
+
+def own_read_bytes() -> int:
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+
+
+def test_a_warm_cell_reads_its_store_anew_however_its_pages_got_there(
+    on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    cell = cold_cell("lmdb", cache="warm", max_steps=1)
+    run = CellRun(cell_job(cell, bench.stores, run_folder))
+    evict(run.pages.files)
+    for path in run.pages.files:
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            for at in range(0, path.stat().st_size, PAGE_BYTES):
+                os.pread(file.fileno(), PAGE_BYTES, at)
+    assert (resident(run.pages.files).frac or 0) > 0.99
+    before = own_read_bytes()
+    run.records()
+    assert own_read_bytes() - before >= 0.95 * sum(path.stat().st_size for path in run.pages.files)
+
+
+WATCH = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+fd = libc.inotify_init1(0)
+names = sys.stdin.read().splitlines()
+for name in names:
+    assert libc.inotify_add_watch(fd, name.encode(), 0x20) > 0, name
+print("ready", flush=True)
+while True:
+    found = os.read(fd, 1 << 20)
+    sys.stdout.buffer.write(b"%d %s\\n" % (time.perf_counter_ns(), found.hex().encode()))
+    sys.stdout.flush()
+"""
+
+
+@pytest.fixture
+def opens(root: None, tmp_path: Path) -> Iterator[Any]:
+    """Return a function that watches folders and files, and one that then says what was opened, in order."""
+    processes: list[subprocess.Popen[bytes]] = []
+    out = tmp_path / "opens"
+
+    def watch(paths: list[Path]) -> Any:
+        with out.open("wb") as log:
+            one = subprocess.Popen([sys.executable, "-c", WATCH], stdin=subprocess.PIPE, stdout=log)
+        processes.append(one)
+        assert one.stdin is not None
+        one.stdin.write("\n".join(map(str, paths)).encode())
+        one.stdin.close()
+        while b"ready\n" not in out.read_bytes():
+            assert one.poll() is None
+
+        def said() -> list[tuple[int, Path]]:
+            found: list[tuple[int, Path]] = []
+            for line in out.read_text().splitlines()[1:]:
+                at_ns, raw = line.split()
+                found += [
+                    (int(at_ns), paths[number - 1] / name) for number, name in events(bytes.fromhex(raw))
+                ]
+            return found
+
+        return said
+
+    yield watch
+    for one in processes:
+        one.kill()
+        one.wait()
+
+
+def events(raw: bytes) -> Iterator[tuple[int, str]]:
+    at = 0
+    while at < len(raw):
+        watch, _, _, length = struct.unpack_from("iIII", raw, at)
+        yield watch, raw[at + 16 : at + 16 + length].rstrip(b"\0").decode()
+        at += 16 + length
+
+
+@pytest.fixture
+def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """File that is opened right after caches were dropped, so that the watch shows when that was."""
+    marker = tmp_path / "marks" / "dropped"
+    marker.parent.mkdir()
+    marker.touch()
+
+    def drop_and_mark() -> None:
+        drop_caches()
+        marker.read_bytes()
+
+    monkeypatch.setattr("storebench.cache_state.drop_caches", drop_and_mark)
+    return marker
+
+
+@pytest.fixture
+def root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+@pytest.mark.root
+def test_with_drop_caches_the_first_file_opened_is_the_first_sample_of_the_epoch(
+    on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
+) -> None:
+    cell = cold_cell("png", limit=600, batch_size=100)
+    run = CellRun(cell_job(cell, bench.stores, run_folder, drop_caches=True))
+    store = run.job.store
+    folders = sorted({path.parent for path in run.pages.data_files})
+    said = opens([dropped.parent, *folders])
+    [record] = run.records()
+    opened = [path for _, path in said()]
+    after = [path for path in opened[opened.index(dropped) + 1 :] if path.suffix == ".png"]
+    manifest = Manifest.read(store)
+    order = epoch_order(manifest.count, seed=cell.seed, epoch=0)
+    expected = [get_format("files").locate(store, manifest, int(index)) for index in order]
+    assert after[:600] == expected
+    assert record.status == "ok", record.failure
+    assert record.cache is not None
+    assert record.cache.metadata == "cold"
+    assert record.cache.method.startswith("fadvise+drop_caches+")
+    assert record.cache.resident_frac_before == 0
+    # Its files could not be opened beside the loop, so all that is known are the counts before and after.
+    assert record.cache.sampling_cpu_s is None
+    assert [point.resident_frac for point in record.cache.curve] == [0, record.cache.resident_frac_after]
+    assert record.portion is not None
+    assert record.portion.steps == 6
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("backend", ["lmdb", "hdf5", "leveldb"])
+def test_with_drop_caches_no_file_is_opened_before_the_first_step_of_other_formats_either(
+    backend: str, on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
+) -> None:
+    run = CellRun(cell_job(cold_cell(backend), bench.stores, run_folder, drop_caches=True))
+    said = opens([dropped.parent, *sorted({path.parent for path in run.pages.data_files})])
+    [record] = run.records()
+    table = steps_of(record, run_folder)
+    names = set(run.pages.data_files)
+    seen = said()
+    [dropped_ns] = [at_ns for at_ns, path in seen if path == dropped]
+    opened = [at_ns for at_ns, path in seen if path in names and at_ns > dropped_ns]
+    assert opened
+    assert min(opened) > table["start_ns"][0]
+    assert record.cache is not None
+    assert record.cache.metadata == "cold"
+    assert len(record.cache.curve) > 2
+    assert record.portion is not None
+
+
+def test_caches_that_cannot_be_dropped_are_refused_before_anything_is_done(
+    on_disk: None, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = cell_job(cold_cell("lmdb"), bench.stores, run_folder, drop_caches=True)
+    monkeypatch.setattr("storebench.probes.page_cache.DROP_CACHES", "/proc/version")
+    if os.geteuid() == 0:
+        monkeypatch.setattr("storebench.probes.page_cache.DROP_CACHES", "/proc/no such file")
+    with pytest.raises(UsageError, match="needs root"):
+        CellRun(job)
+
+
+def test_the_sampler_is_gone_after_a_cell_and_after_one_that_failed(
+    plugged: None, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    before = children()
+    only_record(cold_cell("lmdb", max_steps=1), bench.stores, run_folder)
+    with pytest.raises(ZeroDivisionError):
+        only_record(cold_cell("planted:broken", max_steps=1), bench.stores, run_folder)
+    assert children() == before
+
+
+def children() -> set[str]:
+    ctypes.CDLL(None).sched_yield()
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
