@@ -119,23 +119,25 @@ def residency_points(
 ) -> tuple[ResidencyPoint, ...]:
     """Return residency as a function of what was asked for, thinned evenly in asked share.
 
-    The first and the last point are kept, and at most `kept` in all.
+    The last point before the first request and the last of all are kept, and at most `kept` in all.
     """
     at_ns = np.asarray(curve.at_ns, np.int64)
     if not len(at_ns) or not len(table["step"]):
         return ()
+    start_ns = int(table["start_ns"][0])
+    skipped = max(0, int(np.searchsorted(at_ns, start_ns, side="right")) - 1)
+    at_ns = at_ns[skipped:]
     asked = asked_frac(table, at_ns, count)
     chosen = np.arange(len(asked))
     if len(asked) > kept:
         goals = np.linspace(asked[0], asked[-1], kept)
         chosen = np.unique(np.minimum(np.searchsorted(asked, goals), len(asked) - 1))
         chosen = np.unique([0, *chosen[1:-1], len(asked) - 1])
-    start_ns = int(table["start_ns"][0])
     return tuple(
         ResidencyPoint(
             elapsed_s=max(0, int(at_ns[point]) - start_ns) / 1e9,
             asked_frac=float(asked[point]),
-            resident_frac=curve.resident_frac[point],
+            resident_frac=curve.resident_frac[skipped + point],
         )
         for point in chosen.tolist()
     )

@@ -38,7 +38,7 @@ _REST = 20
 _START_S = 30.0
 _STOP_S = 10.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_BEGIN, _STOP = b"b", b"s"
+_BEGIN, _STOP, _COUNTED = b"b", b"s", b"c"
 
 # The parent's own path: the sampler must run the very same package, wherever that was imported from.
 _CHILD = (
@@ -84,6 +84,7 @@ class Sampler:
     """
 
     def __init__(self, paths: Sequence[Path | str], *, late: bool = False) -> None:
+        self._late = late
         job = {"path": sys.path, "files": [str(path) for path in chosen_files(paths)], "late": late}
         # No team of threads for a library that only holds arrays here; and Ctrl-C is for the loop to decide about.
         self._process = subprocess.Popen(
@@ -108,8 +109,11 @@ class Sampler:
         return self._process.pid
 
     def begin(self) -> None:
-        """Begin to sample: one short write, and nothing to wait for."""
+        """Begin to sample, and return after the first count; at once if `late`, because then a clock is running."""
         self._send(_BEGIN)
+        assert self._process.stdout is not None
+        if not self._late and not self._failure:
+            select.select([self._process.stdout], [], [], _START_S)
 
     def stop(self) -> Curve:
         """Take a last count, end the sampler and return what it found."""
@@ -117,7 +121,7 @@ class Sampler:
             return Curve(reason=self._failure)
         try:
             out, _ = self._process.communicate(_STOP, timeout=_STOP_S)
-            found = json.loads(out)
+            found = json.loads(out.removeprefix(_COUNTED))
         except (subprocess.TimeoutExpired, ValueError, OSError):
             return Curve(reason=self._end())
         return Curve(
@@ -186,6 +190,8 @@ def _counts(files: OpenFiles) -> dict[str, Any]:
         fracs.append(found.frac)
         if not going:
             return {"at_ns": at_ns, "resident_frac": fracs, "reason": ""}
+        if len(at_ns) == 1:
+            os.write(sys.stdout.fileno(), _COUNTED)
         if len(at_ns) >= MOST_POINTS:
             sparser, at_ns, fracs = 2 * sparser, at_ns[::2], fracs[::2]
         pause_s = sparser * max(_FIRST_S, _GROWTH * (now_ns - began_ns) / 1e9)

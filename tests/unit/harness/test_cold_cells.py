@@ -152,8 +152,10 @@ def test_the_page_index_of_a_direct_reader_is_evicted_with_the_store(
     [index] = set(run.pages.files) - set(run.pages.data_files)
     assert index.suffix == ".pages"
     warm([index])
-    run.records()
-    # Opening reads it; evicted again with the store, nothing of the epoch needs it.
+    run.pages.before_opening()
+    assert resident([index]).pages_resident == 0
+    warm([index])
+    assert run.pages.prepare("epoch").resident_frac_before == 0
     assert resident([index]).pages_resident == 0
 
 

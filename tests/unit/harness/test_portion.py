@@ -282,7 +282,7 @@ def test_the_recorded_curve_is_thinned_evenly_in_what_was_asked_for_with_both_en
     assert (found[0].elapsed_s, found[0].asked_frac) == (0, 0.01)
     assert (found[-1].elapsed_s, found[-1].asked_frac) == (1.001, 1.0)
     assert max(np.diff(shares)) <= 0.03
-    few = curve((-1, 0.0), (50, 0.25), (100, 0.75))
+    few = curve((-3, 0.0), (-2, 0.0), (-1, 0.0), (50, 0.25), (100, 0.75))
     assert [
         (one.elapsed_s, one.asked_frac, one.resident_frac) for one in residency_points(table(), few, 100)
     ] == [

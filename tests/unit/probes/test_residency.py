@@ -106,7 +106,7 @@ def test_many_points_are_thinned_and_both_ends_stay(big_file: Path) -> None:
         time.sleep(2.5)
         ended_ns = time.perf_counter_ns()
         out, _ = one.communicate(b"s")
-    moments = json.loads(out)["at_ns"]
+    moments = json.loads(out.removeprefix(b"c"))["at_ns"]
     assert len(moments) <= MOST_POINTS
     assert moments[0] - began_ns < 100_000_000
     assert moments[-1] >= ended_ns
