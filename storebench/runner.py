@@ -38,7 +38,7 @@ from storebench.errors import (
 )
 from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest
-from storebench.probes.code import code_digest, package_folder
+from storebench.probes.code import package_folder, running_digest
 from storebench.records import (
     LOGS_DIR,
     RECORDS_NAME,
@@ -269,7 +269,7 @@ def execute(
     without a record goes again.
     """
     watcher = watcher or Silent()
-    code_digest(package_folder())  # before the first cell: a change of the code during the run must show
+    running_digest()  # before the first cell: a change of the code during the run must show
     work, done = run.left(), run.recorded()
     try:
         for refusal in refusals((one.cell for one in work), stores).values():
@@ -411,7 +411,7 @@ def _cell_environment() -> dict[str, str]:
 
 def _proven(record: Record, package: str) -> Record:
     """Return the record, failed where the cell ran other code than this process imported."""
-    ours, its = code_digest(package_folder()), record.code.digest if record.code else "no digest"
+    ours, its = running_digest(), record.code.digest if record.code else "no digest"
     if its == ours and package == str(package_folder()):
         return record
     failure = (

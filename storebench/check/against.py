@@ -1,9 +1,7 @@
 """Another git revision beside the working tree, replicate by replicate: same machine, same minutes.
 
-The revision is checked out into a worktree and gets a virtual environment of
-its own. Where it asks for the same libraries as the working tree (the same
-constraints.txt and dependencies) that environment borrows the installed ones,
-so that no network is needed; else they are installed.
+Which repository that is stands in `storebench.check.revisions`, what each side
+imports and how its records prove it in `storebench.check.side_code`.
 """
 
 import contextlib
@@ -11,32 +9,67 @@ import dataclasses
 import json
 import secrets
 import subprocess
-import sys
-import sysconfig
-import tempfile
-import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from storebench.check.revisions import Repository, Say, checked_out, commit_of, find_repository
+from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
+from storebench.check.side_records import label_of
 from storebench.check.sides import PAIRING_NAME
-from storebench.errors import CellFailedError, OutputError, UsageError, from_os_error
+from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
+from storebench.records import RECORDS_NAME, read_records
 from storebench.results import Cell
 from storebench.runner import schedule
-from storebench.scenario import Scenario
-
-Say = Callable[[str], None]
+from storebench.scenario import Scenario, load_scenario
+from storebench.surroundings import permitted
 
 _SIDE_SCRIPT = Path(__file__).with_name("against_side.py")
+_SETTINGS = ("seed", "check_pixels", "test_limit")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The two run folders that a comparison wrote."""
+    """The two run folders that a comparison wrote.
+
+    Attributes
+    ----------
+    repository
+        Top folder of the repository whose revision `commit` was compared with its working tree.
+    dropped, added
+        Cells that only the revision's scenario has, and that only the working tree's has.
+    """
 
     baseline: Path
     contender: Path
     commit: str
+    repository: Path
+    dropped: tuple[Cell, ...] = ()
+    added: tuple[Cell, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How both sides run.
+
+    Attributes
+    ----------
+    only
+        Cell ids, backends, formats or datasets to run; empty runs all.
+    replicates
+        Replicates of both sides; None takes the larger number of the two scenarios.
+    """
+
+    only: Collection[str] = ()
+    replicates: int | None = None
+    drop_caches: bool = False
+
+    def chosen(self, scenario: Scenario) -> list[Cell]:
+        """Return the cells of a scenario that are to run."""
+        return [
+            cell
+            for cell in scenario.cells()
+            if not self.only or {cell.cell_id, cell.backend, cell.format, cell.dataset} & set(self.only)
+        ]
 
 
 def run_against(
@@ -45,182 +78,227 @@ def run_against(
     out: Path,
     stores: Path,
     *,
-    only: Sequence[str] | None = None,
+    source: Path | Scenario | None = None,
     repository: Path | None = None,
-    drop_caches: bool = False,
+    options: Options | None = None,
     say: Say = lambda _line: None,
 ) -> Sides:
     """Run `scenario` with the revision `ref` and with the working tree, interleaved.
 
     For every replicate of every cell both sides run one after the other, the side that
-    goes first alternating. Each side builds and reads stores of its own.
+    goes first alternating. Each side builds and reads stores of its own. Cells that only one
+    of the two scenarios has run once, on that side.
 
     Parameters
     ----------
+    scenario
+        The working tree's.
     out
         Two run folders are made in it: ``baseline`` and ``contender``.
     stores
-        Folder of the working tree's stores; the revision's lie in ``against-COMMIT`` in it.
-    only
-        Cell ids to run; null runs all.
+        Folder of the working tree's stores; the revision's are in ``against-COMMIT`` in it.
+    source
+        File of the scenario, of which the baseline runs the revision's version, or the baseline's
+        scenario itself; None runs `scenario` on both sides.
     repository
-        A folder in the git repository; null takes the one that this storebench was imported from.
+        A folder in the repository to compare; None chooses it (`storebench.check.revisions`).
     say
         Is told what goes on.
 
     Raises
     ------
     UsageError
-        There is no such revision, or no repository.
+        There is no such revision or repository, or the scenario uses no code from it.
     OutputError
         There are runs in `out` already, or the revision cannot be installed.
     CellFailedError
-        A side ended, or it cannot run this scenario at all.
+        A side ended, cannot run its scenario at all, or ran other code than its own.
     """
-    root = _repository(repository)
-    commit = _commit(root, ref)
-    cells = [cell for cell in scenario.cells() if not only or cell.cell_id in only]
-    sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit)
+    options = options or Options()
+    repo = find_repository(repository, {cell.format for cell in options.chosen(scenario)})
+    commit = commit_of(repo.root, ref)
+    sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
     for folder in (sides.baseline, sides.contender):
         if folder.exists():
             raise OutputError("there is a run here already", where=folder, hint="Name another --out.")
-    with checked_out(root, commit, say) as (worktree, python), contextlib.ExitStack() as running:
-        ours = {"scenario": scenario, "drop_caches": drop_caches, "only": only}
-        pairs = [
-            (worktree, python, sides.baseline, stores / f"against-{commit[:12]}"),
-            (root, Path(sys.executable), sides.contender, stores),
-        ]
-        processes = [running.enter_context(_side(*pair, ours)) for pair in pairs]
-        _pair_up(sides, ref)
-        _interleave(processes, cells, scenario, say)
+    say(f"{repo.title}: revision {commit[:12]} against the working tree")
+    with checked_out(repo.root, commit, say) as (worktree, scratch), contextlib.ExitStack() as running:
+        before = _revised(source, scenario, repo, worktree, say)
+        replicates = options.replicates or max(before.replicates, scenario.replicates)
+        before, here = (_with_replicates(one, replicates) for one in (before, scenario))
+        codes = _codes(repo, worktree, scratch, say)
+        pairs = (
+            _Job(
+                code=codes[0],
+                folder=sides.baseline,
+                stores=stores / f"against-{commit[:12]}",
+                scenario=before,
+                cells=_runnable(before, options, stores, say),
+                drop_caches=options.drop_caches,
+            ),
+            _Job(code=codes[1], folder=sides.contender, stores=stores, scenario=scenario, options=options),
+        )
+        sides = dataclasses.replace(
+            sides, dropped=_lacking(pairs[0], pairs[1]), added=_lacking(pairs[1], pairs[0])
+        )
+        _tell(sides, before, here, say)
+        processes = [running.enter_context(_side(job)) for job in pairs]
+        _pair_up(sides, ref, codes)
+        _one_sided(processes, sides)
+        _interleave(processes, replicates, say)
     return sides
 
 
-def _interleave(processes: Sequence["_Side"], cells: Sequence[Cell], scenario: Scenario, say: Say) -> None:
+def _runnable(scenario: Scenario, options: Options, stores: Path, say: Say) -> list[Cell]:
+    """Return the chosen cells of a scenario that this process may run."""
+    cells = options.chosen(scenario)
+    if not cells:
+        return []
+    allowed = permitted(scenario, cells, stores)
+    for line in allowed.lines():
+        say(line)
+    return allowed.cells
+
+
+def _with_replicates(scenario: Scenario, replicates: int) -> Scenario:
+    return scenario.model_copy(update={"replicates": replicates})
+
+
+def _codes(repo: Repository, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:
+    codes = (
+        plugin_sides(repo, worktree, scratch, say)
+        if repo.plugin
+        else storebench_sides(repo.root, worktree, scratch, say)
+    )
+    for name, code in zip(("baseline", "contender"), codes, strict=True):
+        facts = code.facts
+        say(f"{name}: {facts.plugin or f'commit {facts.commit or None}, digest {facts.digest}'}")
+    if codes[0].facts.digest == codes[1].facts.digest and not repo.plugin:
+        say("both sides are the same code")
+    return codes
+
+
+def _revised(
+    source: Path | Scenario | None, scenario: Scenario, repo: Repository, worktree: Path, say: Say
+) -> Scenario:
+    """Return the scenario that the baseline runs: the revision's version of the file, where there is one."""
+    if source is None or isinstance(source, Scenario):
+        return source or scenario
+    path = source.resolve()
+    if not path.is_relative_to(repo.root):
+        say(f"{source} is outside the repository: both sides run it as it is")
+        return scenario
+    there = worktree / path.relative_to(repo.root)
+    if not there.is_file():
+        say(f"the scenario {path.relative_to(repo.root)} is new: both sides run it as it is here")
+        return scenario
+    try:
+        return load_scenario(there)
+    except ScenarioError as error:
+        raise ScenarioError(
+            f"the revision's version of the scenario cannot be read: {error.what}",
+            where=path.relative_to(repo.root),
+            hint="Keep the keys and names that it uses, or give a scenario outside the repository.",
+        ) from None
+
+
+def _lacking(job: "_Job", other: "_Job") -> tuple[Cell, ...]:
+    """Return the cells of a side that the other one does not have."""
+    return tuple(cell for cell in job.cells if cell.cell_id not in {one.cell_id for one in other.cells})
+
+
+def _tell(sides: Sides, before: Scenario, here: Scenario, say: Say) -> None:
+    """Say in which way the two versions of the scenario differ."""
+    for cell in sides.dropped:
+        say(f"the scenario here lacks a cell of the revision's: {_described(cell, sides.added)}")
+    for cell in sides.added:
+        say(f"the scenario here has a new cell: {_described(cell, sides.dropped)}")
+    for name in _SETTINGS:
+        old, new = getattr(before, name), getattr(here, name)
+        if old != new:
+            say(f"the scenario's {name} is {new} here and {old} in the revision")
+
+
+def _described(cell: Cell, others: Collection[Cell]) -> str:
+    """Return a cell in words, with the settings in which it differs from a cell of the same label."""
+    label = label_of(cell)
+    twin = next((other for other in others if label_of(other) == label), None)
+    if twin is None:
+        return label
+    names = (field.name for field in dataclasses.fields(cell))
+    differing = [name for name in names if getattr(cell, name) != getattr(twin, name)]
+    return f"{label} ({', '.join(f'{name} {getattr(cell, name)}' for name in differing)})"
+
+
+def _one_sided(processes: "Sequence[_Side]", sides: Sides) -> None:
+    """Run the cells that one side alone has once, so that a check finds them missing and new."""
+    for process, cells in zip(processes, (sides.dropped, sides.added), strict=True):
+        for cell in cells:
+            process.run(cell, 0)
+
+
+def _interleave(processes: "Sequence[_Side]", replicates: int, say: Say) -> None:
     """Let both sides run every replicate, one after the other; the first of the two alternates."""
-    positions = {cell.cell_id: position for position, cell in enumerate(scenario.cells())}
-    work = schedule(cells, scenario.replicates, scenario.seed)
+    ids = {cell.cell_id for cell in processes[0].job.cells}
+    both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
+    work = schedule(both, replicates, processes[1].job.scenario.seed)
     for number, one in enumerate(work):
-        say(f"{number + 1} of {len(work)}: {one.cell.backend} {one.cell.cache}, replicate {one.replicate}")
+        say(f"{number + 1} of {len(work)}: {label_of(one.cell)}, replicate {one.replicate}")
         for process in processes if number % 2 == 0 else reversed(processes):
-            process.run(positions[one.cell.cell_id], one.replicate)
+            process.run(one.cell, one.replicate)
 
 
-def _pair_up(sides: Sides, ref: str) -> None:
+def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:
     """Write into both runs that they belong together, so that a check pairs their rounds."""
-    about = {"pairing": secrets.token_hex(8), "ref": ref, "commit": sides.commit}
-    for side, folder in (("baseline", sides.baseline), ("contender", sides.contender)):
+    about = {
+        "pairing": secrets.token_hex(8),
+        "ref": ref,
+        "commit": sides.commit,
+        "repository": str(sides.repository),
+    }
+    folders = (("baseline", sides.baseline), ("contender", sides.contender))
+    for (side, folder), code in zip(folders, codes, strict=True):
         path = folder / PAIRING_NAME
-        path.write_text(json.dumps({**about, "side": side}, indent=2) + "\n", encoding="utf-8")
+        own = {"side": side, "code": dataclasses.asdict(code.facts)}
+        path.write_text(json.dumps({**about, **own}, indent=2) + "\n", encoding="utf-8")
 
 
-@contextlib.contextmanager
-def checked_out(root: Path, commit: str, say: Say) -> Iterator[tuple[Path, Path]]:
-    """Check a commit out into a temporary worktree; give its folder and an interpreter that imports it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What one side runs, with which code, and where."""
 
-    Both are removed in the end, whatever happens.
-    """
-    with tempfile.TemporaryDirectory(prefix="storebench-against-") as scratch:
-        worktree, venv = Path(scratch) / "tree", Path(scratch) / "venv"
-        say(f"checking out {commit[:12]}")
-        _git(root, "worktree", "add", "--detach", "--quiet", str(worktree), commit)
-        try:
-            yield worktree, _environment(root, worktree, venv, say)
-        finally:
-            with contextlib.suppress(OutputError):
-                _git(root, "worktree", "remove", "--force", str(worktree))
-            _git(root, "worktree", "prune")
+    code: SideCode
+    folder: Path
+    stores: Path
+    scenario: Scenario
+    cells: Sequence[Cell]
+    drop_caches: bool
 
-
-def _environment(root: Path, worktree: Path, venv: Path, say: Say) -> Path:
-    same = _requirements(root) == _requirements(worktree)
-    say("borrowing the installed libraries" if same else "its libraries differ: installing them")
-    _run(
-        [sys.executable, "-m", "venv", *(["--without-pip"] if same else []), str(venv)],
-        "making its environment",
-    )
-    python = venv / "bin" / "python"
-    if same:
-        _borrow(venv, worktree)
-    else:
-        _install(python, worktree)
-    return python
-
-
-def _borrow(venv: Path, worktree: Path) -> None:
-    """Put the worktree, then this interpreter's libraries, on the environment's path.
-
-    The libraries' own .pth files are not followed, so an editable install of the
-    working tree stays invisible.
-    """
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    paths = dict.fromkeys([str(worktree), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
-    target = venv / "lib" / version / "site-packages" / "storebench-against.pth"
-    target.write_text("\n".join(paths) + "\n", encoding="utf-8")
-
-
-def _install(python: Path, worktree: Path) -> None:
-    constraints = worktree / "constraints.txt"
-    limits = ["-c", str(constraints)] if constraints.is_file() else []
-    # torch first and by exact version: a looser request pulls gigabytes of GPU libraries.
-    lines = constraints.read_text(encoding="utf-8").splitlines() if limits else []
-    torch = [line for line in lines if line.startswith("torch==")]
-    for wanted in ([torch] if torch else []) + [["-e", f"{worktree}[all]"]]:
-        _run([str(python), "-m", "pip", "install", "--quiet", *limits, *wanted], "installing its libraries")
-
-
-def _requirements(folder: Path) -> tuple[str, Any]:
-    """Return what decides which libraries a revision needs."""
-    constraints, project = folder / "constraints.txt", folder / "pyproject.toml"
-    about = tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.is_file() else {}
-    wanted = (
-        about.get("dependencies"),
-        {k: v for k, v in about.get("optional-dependencies", {}).items() if k != "dev"},
-    )
-    return constraints.read_text(encoding="utf-8") if constraints.is_file() else "", wanted
-
-
-def _run(command: Sequence[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise OutputError(f"{what} failed: {' '.join(last)}", hint="Is there a network, and space?")
-
-
-def _repository(folder: Path | None) -> Path:
-    start = folder or Path(__file__).resolve().parent
-    try:
-        return Path(_git(start, "rev-parse", "--show-toplevel"))
-    except OutputError:
-        raise UsageError(
-            "not in a git repository, so there is no other revision",
-            where=start,
-            hint="--against works in a checkout of storebench.",
-        ) from None
-
-
-def _commit(root: Path, ref: str) -> str:
-    try:
-        return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
-    except OutputError:
-        raise UsageError(
-            f"git knows no revision {ref!r}", where=root, hint="Is it fetched? A shallow clone has few."
-        ) from None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OutputError(f"git {arguments[0]}: {done.stderr.strip() or 'failed'}", where=folder)
-    return done.stdout.strip()
+    def as_json(self) -> str:
+        """Return what the side's process is started with: positions of cells, because ids may be computed anew."""
+        ids = {cell.cell_id for cell in self.cells}
+        cells = enumerate(self.scenario.cells())
+        return json.dumps(
+            {
+                # Only what the file says: a revision may not know the keys that were added since.
+                "scenario": self.scenario.model_dump(mode="json", exclude_unset=True),
+                "cells": [position for position, cell in cells if cell.cell_id in ids],
+                "folder": str(self.folder.resolve()),
+                "stores": str(self.stores.resolve()),
+                "drop_caches": self.drop_caches,
+                "tree": str(self.code.tree),
+            }
+        )
 
 
 class _Side:
     """A process of one revision that runs one replicate of one cell whenever it is told to."""
 
-    def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[str]", job: _Job) -> None:
         self._process = process
-        self._folder = folder
+        self._positions = {cell.cell_id: number for number, cell in enumerate(job.scenario.cells())}
+        self._checked = 0
+        self.job = job
 
     def expect(self) -> None:
         """Wait for the process to say that it is done with what it was told."""
@@ -229,34 +307,32 @@ class _Side:
         if not answer:
             self._process.wait()
             raise CellFailedError(
-                f"the {self._folder.name} side ended with exit code {self._process.returncode}",
-                where=self._folder,
+                f"the {self.job.folder.name} side ended with exit code {self._process.returncode}",
+                where=self.job.folder,
                 hint="Its own message stands above; can that revision run this scenario?",
             )
 
-    def run(self, position: int, replicate: int) -> None:
-        """Run one replicate of the scenario's cell number `position`."""
+    def run(self, cell: Cell, replicate: int) -> None:
+        """Run one replicate of a cell, and check which code ran it."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{position} {replicate}\n")
+            self._process.stdin.write(f"{self._positions[cell.cell_id]} {replicate}\n")
             self._process.stdin.flush()
         self.expect()
+        if (self.job.folder / RECORDS_NAME).is_file():
+            records = read_records(self.job.folder)
+            self.job.code.check(self.job.folder.name, records[self._checked :])
+            self._checked = len(records)
 
 
 @contextlib.contextmanager
-def _side(tree: Path, python: Path, folder: Path, stores: Path, what: dict[str, Any]) -> Iterator[_Side]:
-    """Start one side in the folder of its own sources; it is ended in the end."""
-    job = {
-        "scenario": what["scenario"].model_dump(mode="json", exclude_unset=True),
-        "only": list(what["only"] or []),
-        "folder": str(folder.resolve()),
-        "stores": str(stores.resolve()),
-        "drop_caches": what["drop_caches"],
-        "tree": str(tree),
-    }
+def _side(job: _Job) -> Iterator[_Side]:
+    """Start one side; it is ended in the end."""
+    python = job.code.python
     try:
         process = subprocess.Popen(
-            [str(python), "-P", str(_SIDE_SCRIPT), json.dumps(job)],
+            [str(python), "-P", str(_SIDE_SCRIPT), job.as_json()],
+            env=side_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -264,7 +340,7 @@ def _side(tree: Path, python: Path, folder: Path, stores: Path, what: dict[str, 
     except OSError as error:
         raise from_os_error(error, python) from error
     try:
-        side = _Side(process, folder)
+        side = _Side(process, job)
         side.expect()
         yield side
     finally:

@@ -30,7 +30,7 @@ def main(job: dict[str, Any]) -> int:
     try:
         scenario = Scenario.model_validate(job["scenario"], strict=False)
         cells = scenario.cells()
-        kept = [cell for cell in cells if not job["only"] or cell.cell_id in job["only"]]
+        kept = [cells[position] for position in job["cells"]]
         run = Run.create(scenario, Path(job["folder"]), kept)
         _answer(answers, run.run_id)
         for line in sys.stdin:

@@ -90,7 +90,7 @@ def _again(
             hint="--confirm needs the folder that 'storebench bench' wrote, or pytest-benchmark's JSON.",
         )
     if contender.pairing and contender.pairing == baseline.pairing:
-        return _against_again(suspects, folder, scratch, how)
+        return _against_again(suspects, Path(baseline.source), folder, scratch, how)
     return baseline, _run_again(suspects, folder, scratch, how)
 
 
@@ -106,9 +106,9 @@ def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, how:
 
 
 def _against_again(
-    suspects: Sequence[CellResult], folder: Path, scratch: Path, how: How
+    suspects: Sequence[CellResult], before: Path, folder: Path, scratch: Path, how: How
 ) -> tuple[Side, Side]:
-    from storebench.check.against import run_against
+    from storebench.check.against import Options, run_against
     from storebench.runner import Run
 
     about = json.loads((folder / PAIRING_NAME).read_text(encoding="utf-8"))
@@ -117,7 +117,9 @@ def _against_again(
         Run.resume(folder).scenario,
         scratch / "again",
         how.stores,
-        only=[one.rerun for one in suspects],
+        source=Run.resume(before).scenario,
+        repository=Path(about["repository"]) if "repository" in about else None,
+        options=Options(only=[one.rerun for one in suspects]),
         say=how.say,
     )
     return read_side(sides.baseline, baseline=True), read_side(sides.contender, baseline=False)

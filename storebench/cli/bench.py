@@ -12,6 +12,7 @@ from storebench.cli.run import leave, new_run_folder
 from storebench.errors import UsageError
 
 if TYPE_CHECKING:
+    from storebench.check.against import Options
     from storebench.results import Cell
     from storebench.scenario import Scenario
 
@@ -41,6 +42,13 @@ def bench(
         str | None,
         typer.Option(metavar="REF", help="Interleave with this git revision, replicate by replicate."),
     ] = None,
+    repository: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="For --against: a checkout of storebench or of a plugin. [default: the current folder's]",
+        ),
+    ] = None,
     drop_caches: Annotated[
         bool, typer.Option("--drop-caches", help="For cold: also drop the whole machine's caches (root).")
     ] = False,
@@ -61,13 +69,19 @@ def bench(
             loaded = loaded.model_copy(update={"replicates": replicates})
         cells = _chosen(loaded, only or [])
         folder = out or new_run_folder(loaded.name)
+        if repository is not None and against is None:
+            raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
         if dry_run:
-            _print_plan(loaded, cells, stores or stores_dir(), as_json=as_json)
+            sides = 1 if against is None else 2
+            _print_plan(loaded, cells, stores or stores_dir(), sides=sides, as_json=as_json)
             return
         if against is not None:
             if resume:
                 raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
-            _against(against, loaded, cells, folder, stores or stores_dir(), drop_caches=drop_caches)
+            from storebench.check.against import Options
+
+            options = Options(only=only or [], replicates=replicates, drop_caches=drop_caches)
+            _against(against, scenario, loaded, folder, stores or stores_dir(), repository, options)
             return
         _bench(
             loaded,
@@ -129,27 +143,33 @@ def _bench(
 
 
 def _against(
-    ref: str, scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, *, drop_caches: bool
+    ref: str,
+    path: Path,
+    scenario: "Scenario",
+    folder: Path,
+    stores: Path,
+    repository: Path | None,
+    options: "Options",
 ) -> None:
     from storebench.check.against import run_against
-    from storebench.surroundings import permitted
 
-    found = permitted(scenario, cells, stores)
-    for line in found.lines():
-        say(line)
-    only = [cell.cell_id for cell in found.cells]
-    sides = run_against(ref, scenario, folder, stores, only=only, drop_caches=drop_caches, say=say)
+    sides = run_against(
+        ref, scenario, folder, stores, source=path, repository=repository, options=options, say=say
+    )
     print(sides.baseline)
     print(sides.contender)
     say(
-        f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} against the working tree"
+        f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
+        f"{sides.repository} against the working tree"
     )
 
 
-def _print_plan(scenario: "Scenario", cells: list["Cell"], stores: Path, *, as_json: bool) -> None:
+def _print_plan(
+    scenario: "Scenario", cells: list["Cell"], stores: Path, *, sides: int, as_json: bool
+) -> None:
     from storebench.plan import plan_run
 
-    plan = plan_run(scenario, cells, stores)
+    plan = plan_run(scenario, cells, stores, sides=sides)
     if as_json:
         print(json.dumps(plan.to_dict(), indent=2))
         return
@@ -161,7 +181,7 @@ def _print_plan(scenario: "Scenario", cells: list["Cell"], stores: Path, *, as_j
         state = "there already" if store.exists else f"to convert, {_mib(store.pixel_bytes)} of pixels"
         print(f"store {store.name}: {store.count:,} samples, {state}")
     print(
-        f"{len(plan.cells)} cells x {scenario.replicates} replicates; {_mib(plan.convert_bytes)} to convert, "
+        f"{len(plan.cells)} cells x {scenario.replicates} replicates{' x 2 sides' * (sides == 2)}; {_mib(plan.convert_bytes)} to convert, "
         f"{_mib(plan.read_bytes)} to read; about {_duration(plan.estimate_s)} ({plan.estimate_note})"
     )
 

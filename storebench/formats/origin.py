@@ -1,11 +1,12 @@
 """Which code a cell runs: storebench's own, and that of the package that registered its format."""
 
+import functools
 import importlib.util
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from storebench.formats.registry import BUILTIN, REFERENCES, plugin_points
-from storebench.probes.code import checkout_of, code_digest, package_folder
+from storebench.probes.code import checkout_of, code_digest, running_checkout, running_digest
 from storebench.results import CodeFacts
 
 NO_COMMIT = "-"
@@ -16,12 +17,12 @@ def code_facts(format_name: str) -> CodeFacts:
 
     Some 30 ms in a checkout, most of it git's; later calls in a process cost nothing.
     """
-    package = package_folder()
     return CodeFacts(
-        digest=code_digest(package), commit=str(checkout_of(package)), plugin=plugin_facts(format_name)
+        digest=running_digest(), commit=str(running_checkout()), plugin=plugin_facts(format_name)
     )
 
 
+@functools.cache
 def plugin_facts(format_name: str) -> str:
     """Return "NAME COMMIT DIGEST" of the package that registered a format; "" for a built-in one."""
     if format_name in BUILTIN or format_name in REFERENCES:
@@ -44,7 +45,7 @@ def distribution_of(point: EntryPoint) -> str:
 def plugin_sources(point: EntryPoint) -> tuple[Path, ...]:
     """Return the top-level packages (folders) and modules (files) of the package that an entry point belongs to."""
     listed = (point.dist.read_text("top_level.txt") or "").split() if point.dist is not None else []
-    names = dict.fromkeys([point.module.partition(".")[0], *sorted(listed)])
+    names = sorted({point.module.partition(".")[0], *listed})
     return tuple(path for name in names if (path := module_source(name)) is not None)
 
 

@@ -41,11 +41,22 @@ def package_folder() -> Path:
 
 
 @functools.cache
+def running_digest() -> str:
+    """Return the digest of the storebench that this process imported, as it was at the first call."""
+    return code_digest(package_folder())
+
+
+@functools.cache
+def running_checkout() -> Checkout:
+    """Return commit and changes of the storebench that this process imported, as they were at the first call."""
+    return checkout_of(package_folder())
+
+
 def code_digest(*sources: Path) -> str:
     """Return a digest of names and contents of the code files of some packages (folders) and modules (files).
 
-    Each process reads them once: some 10 ms for storebench itself. `bench --against` computes it for
-    other revisions, so how it is computed must not change.
+    Some 10 ms for storebench itself. `bench --against` computes it for other revisions, so how it is
+    computed must not change.
     """
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for source in sources:
@@ -62,7 +73,6 @@ def _code_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.suffix in CODE_SUFFIXES and path.is_file()]
 
 
-@functools.cache
 def checkout_of(*sources: Path) -> Checkout:
     """Return commit and changes of some packages and modules of one checkout."""
     folder = sources[0].parent

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.probes import machine
-from storebench.probes.code import checkout_of, package_folder
+from storebench.probes.code import running_checkout
 from storebench.probes.loop_mount import describe_device
 from storebench.probes.mounts import mount_of
 from storebench.results import Environment
@@ -143,5 +143,5 @@ def _notes(store: Path | str) -> dict[str, Any]:
 
 def _checkout() -> dict[str, Any]:
     """Return commit and dirtiness of the storebench that runs; None where it is no git checkout."""
-    found = checkout_of(package_folder())
+    found = running_checkout()
     return {"git_commit": found.commit, "git_dirty": found.changed}

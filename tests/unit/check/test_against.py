@@ -1,31 +1,93 @@
-"""Another revision beside the working tree: interleaved, paired, and nothing left behind."""
+"""Another revision beside the working tree: each side runs its own code and proves it; slow-downs are seen."""
 
+import dataclasses
 import json
+import os
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from revision_tools import ROOT, clone_here, commit, git, installed, plant, plugin_repository, storebench
 
-from storebench.check.against import checked_out, run_against
+from storebench.check.against import Options, Sides, run_against
 from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
+from storebench.check.revisions import checked_out, find_repository
+from storebench.check.side_code import side_environment, storebench_sides
 from storebench.check.sides import read_side
-from storebench.errors import OutputError, UsageError
+from storebench.errors import CellFailedError, OutputError, UsageError
+from storebench.probes.code import code_digest
 from storebench.records import read_records
+from storebench.results import Record
 from storebench.scenario import Scenario
 
-ROOT = Path(__file__).resolve().parents[3]
+PLUGIN = ROOT / "tests" / "unit" / "harness" / "planted_plugin.py"
+LABELS = {
+    "reader": "mnist/lmdb/any/processes-0/batch-16/none-emulated:0.1",
+    "codec": "mnist/png/any/processes-0/batch-16/none-emulated:0.1",
+    "loader": "mnist/memory:python/any/threads-2/batch-16/none-emulated:0.1",
+    "loop": "mnist/memory:python/any/processes-0/batch-16/none",
+}
+CONTROL = "mnist/memory:python/any/processes-0/batch-16/none-emulated:0.1"
+HEAD = """
+name = "tiny"
+replicates = {replicates}
+test_limit = 0
+"""
+MATRIX = """
+[[matrix]]
+dataset = "mnist"
+limit = 128
+batch_size = 16
+synthetic = true
+model = "none"
+threads = 1
+{rest}
+"""
+EMULATED = 'compute = "emulated:0.1"'
+PLACES = (
+    f'backends = ["lmdb", "png", "memory:python"]\n{EMULATED}',
+    f'backends = ["memory:python"]\nloader = "threads"\nworkers = 2\n{EMULATED}',
+    'backends = ["memory:python"]\ncompute = "none"',
+)
+"""Emulated computing measures no ceilings, which take longer than these cells."""
+
+pytestmark = pytest.mark.skipif(not git(ROOT, "rev-parse", "HEAD"), reason="needs a git checkout")
 
 
-def git(*arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+def write_scenario(path: Path, *matrices: str, replicates: int = 1) -> Path:
+    path.write_text(HEAD.format(replicates=replicates) + "".join(MATRIX.format(rest=one) for one in matrices))
+    return path
 
 
-pytestmark = pytest.mark.skipif(not git("rev-parse", "HEAD"), reason="needs a git checkout")
+def verdicts(out: Path) -> list[tuple[str, State]]:
+    """Return the label and the verdict of every cell of a comparison."""
+    sides = read_side(out / "baseline", baseline=True), read_side(out / "contender", baseline=False)
+    return [(one.label, one.state) for one in judge(*sides, Policy())]
+
+
+def records_of(out: Path) -> tuple[list[Record], list[Record]]:
+    return read_records(out / "baseline"), read_records(out / "contender")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clone_here(tmp_path_factory.mktemp("against") / "clone")
 
 
 @pytest.fixture
+def untouched(clone: Path) -> Iterator[Path]:
+    """Give the clone, and give it back as it was."""
+    before = git(clone, "rev-parse", "HEAD")
+    yield clone
+    git(clone, "reset", "--hard", "--quiet", before)
+    git(clone, "clean", "--force", "-dx", "--quiet")
+
+
+@pytest.fixture(scope="module")
 def scenario() -> Scenario:
     matrix = {
         "dataset": "mnist",
@@ -38,48 +100,254 @@ def scenario() -> Scenario:
     return Scenario.model_validate({"name": "tiny", "replicates": 2, "test_limit": 0, "matrix": [matrix]})
 
 
-def test_both_sides_run_every_replicate_side_by_side(tmp_path: Path, scenario: Scenario) -> None:
-    before = git("worktree", "list")
-    sides = run_against("HEAD", scenario, tmp_path / "out", tmp_path / "stores")
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_slow_downs_in_reader_codec_loader_and_loop_are_seen_from_the_checkouts_root(
+    untouched: Path, tmp_path: Path
+) -> None:
+    package, before = untouched / "storebench", git(untouched, "rev-parse", "HEAD")
+    plant(package / "formats" / "lmdb.py", "LmdbGetReader.fetch_into", 0.05)
+    plant(package / "codecs.py", "PngCodec.decode_into", 0.003)
+    plant(package / "loading" / "threads.py", "ThreadLane.take", 0.05)
+    loop = package / "training" / "loop.py"
+    slower = loop.read_text().replace(
+        "step.compute()\n", 'step.compute()\n        time.sleep(0.05 * (step.kind == "none"))\n'
+    )
+    loop.write_text(slower)
+    after = commit(untouched, "Sleep in four places")
+    tiny, out = write_scenario(tmp_path / "tiny.toml", *PLACES, replicates=3), tmp_path / "out"
+    done = storebench(
+        untouched, "bench", tiny, "--against", "HEAD~1", "--out", out, "--stores", tmp_path / "stores"
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"judges {before[:12]} of {untouched} against the working tree" in done.stderr
+    found = dict(verdicts(out))
+    assert {place: found[label] for place, label in LABELS.items()} == dict.fromkeys(LABELS, State.WORSE)
+    assert found[CONTROL] in (State.WITHIN_NOISE, State.INCONCLUSIVE, State.BETTER)
+    checked = storebench(untouched, "check", out / "baseline", out / "contender")
+    assert checked.returncode == 1, checked.stdout
+    sides = records_of(out)
+    assert [{record.code.commit for record in side if record.code} for side in sides] == [{before}, {after}]
+    assert {record.code.digest for record in sides[1] if record.code} == {code_digest(package)}
+    assert {record.code for record in sides[0]}.isdisjoint({record.code for record in sides[1]})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_slow_down_in_a_plugin_is_seen_in_its_repository(tmp_path: Path) -> None:
+    repository = plugin_repository(tmp_path / "plugin", PLUGIN)
+    site = installed(tmp_path / "site", repository)
+    before = git(repository, "rev-parse", "HEAD")
+    plant(repository / "planted_plugin.py", "FlatReader.fetch_into", 0.05)
+    tiny = write_scenario(repository / "tiny.toml", 'backends = ["planted"]\n' + EMULATED, replicates=3)
+    out = tmp_path / "out"
+    done = storebench(
+        repository,
+        *("bench", tiny, "--against", "HEAD", "--out", out, "--stores", tmp_path / "stores"),
+        path=str(site),
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"storebench-planted in {repository}: revision {before[:12]}" in done.stderr
+    assert "the scenario tiny.toml is new" in done.stderr
+    assert [state for _, state in verdicts(out)] == [State.WORSE]
+    first, second = records_of(out)
+    plugins = [{record.code.plugin for record in side if record.code} for side in (first, second)]
+    digest = code_digest(repository / "planted_plugin.py")
+    assert plugins[1] == {f"storebench-planted {before}+changes {digest}"}
+    assert {one.rpartition(" ")[0] for one in plugins[0]} == {f"storebench-planted {before}"}
+    assert plugins[0] != plugins[1]
+    assert {record.code.digest for record in first + second if record.code} == {
+        code_digest(ROOT / "storebench")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_dropped_and_shrunk_cells_are_missing_from_an_installed_copy_elsewhere(
+    untouched: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "storebench", site / "storebench", ignore=shutil.ignore_patterns("__pycache__"))
+    tiny = untouched / "scenarios" / "tiny.toml"
+    write_scenario(tiny, f'backends = ["lmdb", "memory:python"]\n{EMULATED}')
+    before = commit(untouched, "A scenario")
+    shrunk = f'backends = ["lmdb"]\nmax_steps = 2\n{EMULATED}'
+    write_scenario(tiny, f'backends = ["memory:python"]\n{EMULATED}', shrunk)
+    words = ("bench", tiny, "--against", "HEAD", "--out", tmp_path / "out", "--stores", tmp_path / "stores")
+    refused = storebench(tmp_path, *words, path=str(site))
+    assert refused.returncode == 2
+    assert "installed, not checked out" in refused.stderr
+    assert "--repository PATH" in refused.stderr
+    done = storebench(tmp_path, *words, "--repository", untouched, path=str(site))
+    assert done.returncode == 0, done.stderr
+    lmdb = LABELS["reader"]
+    assert f"the scenario here lacks a cell of the revision's: {lmdb} (max_steps None)" in done.stderr
+    assert f"the scenario here has a new cell: {lmdb} (max_steps 2)" in done.stderr
+    found = verdicts(tmp_path / "out")
+    assert sorted(found) == sorted([(lmdb, State.MISSING), (lmdb, State.NEW), (CONTROL, State.INCONCLUSIVE)])
+    first, second = records_of(tmp_path / "out")
+    assert {record.code.commit for record in first if record.code} == {before}
+    assert {record.code.commit for record in second if record.code} == {before}
+    assert {record.code.digest for record in first + second if record.code} == {
+        code_digest(untouched / "storebench")
+    }
+
+
+@pytest.fixture(scope="module")
+def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[Sides, list[str]]:
+    """Compare HEAD with this working tree; return the run folders and what was said."""
+    folder, told = tmp_path_factory.mktemp("same"), list[str]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", str(folder))
+        sides = run_against("HEAD", scenario, folder / "out", folder / "stores", say=told.append)
+    assert str(folder) not in git(ROOT, "worktree", "list")
+    assert not list(folder.glob("storebench-against-*"))
+    return sides, told
+
+
+def test_both_sides_run_every_replicate_side_by_side(
+    same: tuple[Sides, list[str]], scenario: Scenario
+) -> None:
+    sides, told = same
     first, second = (read_records(folder) for folder in (sides.baseline, sides.contender))
     assert [one.replicate for one in first] == [one.replicate for one in second] == [0, 1]
     starts = sorted([(one.started_utc, "a") for one in first] + [(one.started_utc, "b") for one in second])
     assert "".join(side for _, side in starts) == "abba"
-    assert sides.commit == git("rev-parse", "HEAD")
+    assert sides.commit == git(ROOT, "rev-parse", "HEAD")
+    assert told[0] == f"storebench in {ROOT}: revision {sides.commit[:12]} against the working tree"
     (result,) = judge(
         read_side(sides.baseline, baseline=True), read_side(sides.contender, baseline=False), Policy()
     )
     assert result.basis == "seconds, interleaved"
     assert result.state is State.INCONCLUSIVE  # two replicates are too few to say anything
-    assert git("worktree", "list") == before
     with pytest.raises(OutputError, match="a run here already"):
-        run_against("HEAD", scenario, tmp_path / "out", tmp_path / "stores")
+        run_against("HEAD", scenario, sides.baseline.parent, sides.baseline.parent / "stores")
 
 
 def test_the_other_interpreter_imports_the_worktree_and_leaves_nothing(tmp_path: Path) -> None:
-    before = git("worktree", "list")
-    with checked_out(ROOT, git("rev-parse", "HEAD"), print) as (worktree, python):
-        code = "import json, storebench, numpy, sys; print(json.dumps([storebench.__file__, sys.executable]))"
-        done = subprocess.run(
-            [str(python), "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        imported, executable = json.loads(done.stdout)
-        assert Path(imported).is_relative_to(worktree)
-        assert Path(executable) == python
-    assert not worktree.exists()
-    assert git("worktree", "list") == before
+    code = "import json, storebench, numpy, sys; print(json.dumps([storebench.__file__, sys.executable]))"
+    with checked_out(ROOT, git(ROOT, "rev-parse", "HEAD"), print) as (worktree, scratch):
+        for side, tree in zip(
+            storebench_sides(ROOT, worktree, scratch, print), (worktree, ROOT), strict=True
+        ):
+            done = subprocess.run(
+                [str(side.python), "-c", code],
+                cwd=ROOT,
+                env={**side_environment()},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            imported, executable = json.loads(done.stdout)
+            assert Path(imported).is_relative_to(tree)
+            assert Path(executable) == side.python
+    assert not scratch.exists()
+    assert str(worktree) not in git(ROOT, "worktree", "list")
+
+
+def test_nothing_in_the_environment_redirects_a_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "storebench"
+    fake.mkdir()
+    (fake / "__init__.py").write_text("raise SystemExit('the package on PYTHONPATH')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path))
+    with checked_out(ROOT, git(ROOT, "rev-parse", "HEAD"), print) as (worktree, scratch):
+        monkeypatch.setenv("PYTHONHOME", "/nowhere")
+        env = side_environment()
+        monkeypatch.delenv("PYTHONHOME")
+        for side in storebench_sides(ROOT, worktree, scratch, print):
+            done = subprocess.run(
+                [str(side.python), "-c", "import storebench; print(storebench.__file__)"],
+                cwd=tmp_path,
+                env=env,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert Path(done.stdout.strip()).is_relative_to(side.tree)
+
+
+def test_a_record_of_other_code_is_refused(same: tuple[Sides, list[str]]) -> None:
+    sides, _ = same
+    both = [read_records(folder)[0] for folder in (sides.baseline, sides.contender)]
+    codes = [one.code for one in both if one.code is not None]
+    assert len(codes) == 2
+    record = both[1]
+    with checked_out(ROOT, sides.commit, print) as (worktree, scratch):
+        sides_code = storebench_sides(ROOT, worktree, scratch, print)
+        for side, name, code in zip(sides_code, ("baseline", "contender"), codes, strict=True):
+            record = dataclasses.replace(record, code=code)
+            side.check(name, [record])
+            other = dataclasses.replace(record, code=dataclasses.replace(code, digest="0" * 40))
+            with pytest.raises(CellFailedError, match=f"the {name} side ran other code: digest '0000"):
+                side.check(name, [other])
+        # A commit that somebody makes in the working tree during the run changes no code.
+        baseline, side = sides_code
+        side.check("contender", [dataclasses.replace(record, code=dataclasses.replace(code, commit="0"))])
+        elsewhen = dataclasses.replace(record, code=dataclasses.replace(codes[0], commit="0" * 40))
+        with pytest.raises(CellFailedError, match="the baseline side ran other code: commit '0000"):
+            baseline.check("baseline", [elsewhen])
+        # A revision from before the digest still names its commit.
+        older = dataclasses.replace(record, code=None)
+        side.check("contender", [older])
+        assert older.environment is not None
+        notes = older.environment.notes | {"git_commit": "0" * 40}
+        elsewhere = dataclasses.replace(older.environment, notes=notes)
+        with pytest.raises(CellFailedError, match="ran other code: commit '0000"):
+            side.check("contender", [dataclasses.replace(older, environment=elsewhere)])
+
+
+def test_the_repository_of_the_current_folder_is_chosen_where_it_is_ours_or_a_used_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clone: Path
+) -> None:
+    plugin = plugin_repository(tmp_path / "plugin", PLUGIN)
+    other = tmp_path / "experiments"
+    other.mkdir()
+    git(other, "init", "--quiet")
+    monkeypatch.chdir(clone / "docs")
+    assert find_repository(None, {"lmdb"}).root == clone
+    (plugin / "tests").mkdir()
+    monkeypatch.chdir(plugin / "tests")
+    found = find_repository(None, {"lmdb", "planted"})
+    assert (found.root, found.plugin, list(found.formats)) == (plugin, "storebench-planted", ["planted"])
+    with pytest.raises(UsageError, match="uses no code from it: storebench-planted registers planted"):
+        find_repository(None, {"lmdb"})
+    with pytest.raises(UsageError, match="uses no code from it"):
+        find_repository(plugin, {"lmdb"})
+    assert find_repository(clone, {"lmdb"}).root == clone
+    monkeypatch.chdir(other)
+    assert find_repository(None, {"lmdb"}).root == ROOT
+    with pytest.raises(UsageError, match="neither storebench nor a package with"):
+        find_repository(other, {"lmdb"})
+    with pytest.raises(UsageError, match="not in a git repository"):
+        find_repository(tmp_path, {"lmdb"})
 
 
 def test_an_interrupt_leaves_no_worktree() -> None:
-    before = git("worktree", "list")
-    with pytest.raises(KeyboardInterrupt), checked_out(ROOT, git("rev-parse", "HEAD"), print):
-        raise KeyboardInterrupt
-    assert git("worktree", "list") == before
+    made: list[Path] = []
+
+    def interrupted() -> None:
+        with checked_out(ROOT, git(ROOT, "rev-parse", "HEAD"), print) as (worktree, _):
+            made.append(worktree)
+            assert str(worktree) in git(ROOT, "worktree", "list")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not made[0].exists()
+    assert str(made[0]) not in git(ROOT, "worktree", "list")
 
 
 def test_an_unknown_revision_is_one_line(tmp_path: Path, scenario: Scenario) -> None:
     for ref in ("no-such-branch", "--help"):
         with pytest.raises(UsageError, match="git knows no revision"):
-            run_against(ref, scenario, tmp_path / "out", tmp_path / "stores")
+            run_against(ref, scenario, tmp_path / "out", tmp_path / "stores", repository=ROOT)
     with pytest.raises(UsageError, match="not in a git repository"):
         run_against("HEAD", scenario, tmp_path / "out", tmp_path / "stores", repository=tmp_path)
+
+
+def test_only_names_cells_backends_or_datasets(scenario: Scenario) -> None:
+    [cell] = scenario.cells()
+    for name in (cell.cell_id, "memory:python", "memory", "mnist"):
+        assert Options(only=[name]).chosen(scenario) == [cell]
+    assert Options(only=["lmdb"]).chosen(scenario) == []

@@ -1,0 +1,190 @@
+"""Which git repository `bench --against` compares, and one of its revisions in a temporary worktree."""
+
+import contextlib
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.errors import OutputError, UsageError
+from storebench.formats.origin import distribution_of, plugin_sources
+from storebench.formats.registry import ENTRY_POINT_GROUP, plugin_points
+from storebench.probes.code import checkout_of, git_environment, package_folder
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repository:
+    """A checkout whose code a comparison is about.
+
+    Attributes
+    ----------
+    root
+        Its top folder.
+    project
+        Folder of the plugin's pyproject.toml; `root` for storebench itself.
+    plugin
+        Name of the plugin's package; "" for storebench itself.
+    formats
+        Format name -> "module:Class" of the formats that the plugin registers; empty for storebench itself.
+    """
+
+    root: Path
+    project: Path
+    plugin: str
+    formats: dict[str, str]
+
+    @property
+    def title(self) -> str:
+        """What a person is told is compared."""
+        return f"{self.plugin or 'storebench'} in {self.root}"
+
+
+def find_repository(named: Path | None, formats: Collection[str]) -> Repository:
+    """Return the repository to compare revisions of.
+
+    `named` decides. Without it: the repository of the current folder if that is storebench or a
+    plugin, else the checkout that this storebench was imported from.
+
+    Parameters
+    ----------
+    formats
+        Formats that the scenario reads; a plugin that registers none of them is refused.
+
+    Raises
+    ------
+    UsageError
+        There is no such repository, or the scenario uses no code from it.
+    """
+    start = Path.cwd() if named is None else named
+    root = _toplevel(start)
+    found = _recognised(root, start.resolve()) if root else None
+    if found is not None:
+        return _used(found, formats)
+    if named is not None:
+        what = (
+            "neither storebench nor a package with storebench.formats" if root else "not in a git repository"
+        )
+        raise UsageError(f"{what}, so it has no revisions to compare", where=named, hint="See docs/ci.md.")
+    package = package_folder()
+    own = _toplevel(package) if checkout_of(package).commit else None
+    if own is None:
+        raise UsageError(
+            "this storebench is installed, not checked out, so it has no revisions to compare",
+            where=package,
+            hint="Name a checkout of storebench or of a plugin with --repository PATH.",
+        )
+    return Repository(root=own, project=own, plugin="", formats={})
+
+
+def _used(repository: Repository, formats: Collection[str]) -> Repository:
+    if repository.plugin and not set(repository.formats) & set(formats):
+        raise UsageError(
+            f"the scenario uses no code from it: {repository.plugin} registers "
+            f"{', '.join(repository.formats)}, the scenario reads {', '.join(sorted(formats))}",
+            where=repository.root,
+            hint="Name another --repository, or a scenario with its formats.",
+        )
+    return repository
+
+
+def _recognised(root: Path, start: Path) -> Repository | None:
+    """Return the repository if it is storebench, or holds a plugin; None otherwise."""
+    if (root / "storebench" / "__init__.py").is_file() and read_project(root).get("name") == "storebench":
+        return Repository(root=root, project=root, plugin="", formats={})
+    folders = [folder for folder in (start, *start.parents) if folder.is_relative_to(root)]
+    for folder in folders:
+        project = read_project(folder)
+        formats = project.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
+        if formats:
+            return Repository(root=root, project=folder, plugin=str(project.get("name", "")), formats=formats)
+    return _installed_from(root, folders)
+
+
+def _installed_from(root: Path, folders: list[Path]) -> Repository | None:
+    """Return the repository if a plugin was installed from it in place (its entry points need no pyproject.toml)."""
+    points = [
+        point
+        for point in plugin_points()
+        if any(path.is_relative_to(root) and checkout_of(path).commit for path in plugin_sources(point))
+    ]
+    if not points:
+        return None
+    names = ("pyproject.toml", "setup.cfg", "setup.py")
+    project = next((one for one in folders if any((one / name).is_file() for name in names)), root)
+    formats = {point.name: point.value for point in points}
+    return Repository(root=root, project=project, plugin=distribution_of(points[0]), formats=formats)
+
+
+def read_project(folder: Path) -> dict[str, Any]:
+    """Return the [project] table of a folder's pyproject.toml; empty where there is none."""
+    try:
+        about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return dict(about.get("project", {}))
+
+
+def commit_of(root: Path, ref: str) -> str:
+    """Return the commit that a revision names.
+
+    Raises
+    ------
+    UsageError
+        There is none.
+    """
+    try:
+        return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    except OutputError:
+        raise UsageError(
+            f"git knows no revision {ref!r}", where=root, hint="Is it fetched? A shallow clone has few."
+        ) from None
+
+
+@contextlib.contextmanager
+def checked_out(root: Path, commit: str, say: Say) -> Iterator[tuple[Path, Path]]:
+    """Check a commit out into a temporary worktree; give its folder and one for whatever belongs to it.
+
+    Both are removed in the end, whatever happens.
+    """
+    with tempfile.TemporaryDirectory(prefix="storebench-against-") as scratch:
+        worktree = Path(scratch).resolve() / "tree"
+        say(f"checking out {commit[:12]}")
+        git(root, "worktree", "add", "--detach", "--quiet", str(worktree), commit)
+        try:
+            yield worktree, worktree.parent
+        finally:
+            with contextlib.suppress(OutputError):
+                git(root, "worktree", "remove", "--force", str(worktree))
+            git(root, "worktree", "prune")
+
+
+def _toplevel(folder: Path) -> Path | None:
+    try:
+        return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
+    except OutputError:
+        return None
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Return what git says.
+
+    Raises
+    ------
+    OutputError
+        It fails.
+    UsageError
+        It is not installed.
+    """
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UsageError("git is not installed, and --against needs it", hint="Install git.") from None
+    if done.returncode:
+        raise OutputError(f"git {arguments[0]}: {done.stderr.strip() or 'failed'}", where=folder)
+    return done.stdout.strip()

@@ -1,0 +1,258 @@
+"""What each side of `bench --against` runs: an environment whose packages are its revision's, and the proof of it.
+
+Both sides get a virtual environment of their own. Its path names the side's
+own code first, then the libraries of this interpreter, whose .pth files are
+not followed: an editable install of the working tree stays invisible.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.check.revisions import Repository, Say, read_project
+from storebench.errors import CellFailedError, OutputError, UsageError
+from storebench.formats.origin import NO_COMMIT, module_source
+from storebench.formats.registry import ENTRY_POINT_GROUP
+from storebench.probes.code import CHANGED, checkout_of, code_digest, package_folder
+from storebench.results import CodeFacts, Record, Status
+
+_REDIRECTING = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
+_PIP = (sys.executable, "-m", "pip", "install", "--quiet")
+_SHOW_PATH = "import json, sys; print(json.dumps(sys.path))"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideCode:
+    """The code of one side.
+
+    Attributes
+    ----------
+    python
+        An interpreter that imports it.
+    tree
+        The folder that holds the storebench package that it imports.
+    facts
+        What its records must say of it; `plugin` is "" where storebench itself is compared.
+    formats
+        Formats whose records must name the plugin.
+    working
+        Whether it is a working tree, in which somebody may commit during the run: digests alone must match.
+    """
+
+    python: Path
+    tree: Path
+    facts: CodeFacts
+    formats: frozenset[str] = frozenset()
+    working: bool = False
+
+    def check(self, name: str, records: Sequence[Record]) -> None:
+        """Refuse records of other code than this side's.
+
+        Raises
+        ------
+        CellFailedError
+            A record names another digest, commit or plugin.
+        """
+        for record in records:
+            if record.status is Status.OK and (difference := self._difference(record)):
+                raise CellFailedError(
+                    f"the {name} side ran other code: {difference}",
+                    where=self.tree,
+                    hint="Was the code changed during the run? Start again.",
+                )
+
+    def _difference(self, record: Record) -> str:
+        """Say in which way a record's code is not this side's; "" where it is."""
+        if record.code is None:  # revisions before the digest name their commit only
+            notes = record.environment.notes if record.environment else {}
+            wanted = [("commit", str(notes.get("git_commit")), self.facts.commit.removesuffix(CHANGED))]
+        else:
+            wanted = [("digest", record.code.digest, self.facts.digest)]
+            if not self.working:
+                wanted.append(("commit", record.code.commit, self.facts.commit))
+            if record.cell.format in self.formats:
+                plugin, own = self._proven(record.code.plugin), self._proven(self.facts.plugin)
+                wanted.append(("plugin", plugin, own))
+        return "; ".join(f"{what} {got!r}, not {want!r}" for what, got, want in wanted if got != want)
+
+    def _proven(self, plugin: str) -> str:
+        """Return the part of "NAME COMMIT DIGEST" that cannot change during the run."""
+        name, _, rest = plugin.partition(" ")
+        return f"{name} {rest.rpartition(' ')[2]}" if self.working else plugin
+
+
+def side_environment() -> dict[str, str]:
+    """Return this process's environment for a side: nothing in it decides which packages are imported.
+
+    PYTHONSAFEPATH reaches the cells of older revisions, which were started without ``-P``.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
+    return {**kept, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+
+
+def storebench_sides(root: Path, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:
+    """Return both sides where storebench itself is compared: the worktree's code and the working tree's."""
+    same = _requirements(root) == _requirements(worktree)
+    say("borrowing the installed libraries" if same else "its libraries differ: installing them")
+    python = _borrowing(scratch / "baseline", [worktree]) if same else _installed(scratch, worktree)
+    here = _borrowing(scratch / "contender", [root])
+    return (
+        SideCode(python=python, tree=worktree, facts=_facts(worktree / "storebench")),
+        SideCode(python=here, tree=root, facts=_facts(root / "storebench"), working=True),
+    )
+
+
+def _facts(package: Path) -> CodeFacts:
+    return CodeFacts(digest=code_digest(package), commit=str(checkout_of(package)))
+
+
+def plugin_sides(
+    repository: Repository, worktree: Path, scratch: Path, say: Say
+) -> tuple[SideCode, SideCode]:
+    """Return both sides where a plugin is compared: this storebench twice, and two revisions of the plugin."""
+    before = worktree / repository.project.relative_to(repository.root)
+    if read_project(before).get("dependencies") != read_project(repository.project).get("dependencies"):
+        say("the plugin's dependencies differ; both sides use the installed ones")
+    sides = []
+    for name, project in (("baseline", before), ("contender", repository.project)):
+        formats = read_project(project).get("entry-points", {}).get(ENTRY_POINT_GROUP) or repository.formats
+        folder, sources = _plugin_code(repository, project, formats, scratch / f"{name}-plugin")
+        package = package_folder()
+        python = _borrowing(scratch / name, [folder, package.parent])
+        _register(scratch / name, repository.plugin, formats)
+        commit = str(checkout_of(*sources)) or NO_COMMIT
+        plugin = f"{repository.plugin} {commit} {code_digest(*sources)}"
+        facts = CodeFacts(digest=code_digest(package), commit=str(checkout_of(package)), plugin=plugin)
+        side = SideCode(python=python, tree=package.parent, facts=facts, formats=frozenset(formats))
+        sides.append(dataclasses.replace(side, working=name == "contender"))
+    return sides[0], sides[1]
+
+
+def _plugin_code(
+    repository: Repository, project: Path, formats: Mapping[str, str], target: Path
+) -> tuple[Path, tuple[Path, ...]]:
+    """Return the folder that a revision of the plugin is imported from, and its packages and modules in it.
+
+    A plugin with compiled parts is installed into `target`, where the revision lacks them.
+    """
+    modules = _modules(formats)
+    places = [project, project / "src"]
+    installed = module_source(modules[0])
+    if installed is not None and installed.is_relative_to(repository.project):
+        places.insert(0, project / installed.parent.relative_to(repository.project))
+    for place in places:
+        sources = _sources_in(place, modules)
+        if sources is None:
+            continue
+        compiled = installed is not None and _compiled(installed)
+        if compiled and not any(map(_compiled, sources)):
+            _run(
+                [*_PIP, "--no-deps", "--no-build-isolation", "--target", str(target), str(project)],
+                f"building {repository.plugin}",
+            )
+            return target, _sources_in(target, modules) or ()
+        return place, sources
+    raise UsageError(
+        f"the plugin's modules are not there: {', '.join(modules)}",
+        where=project,
+        hint="They are looked for beside pyproject.toml and in src.",
+    )
+
+
+def _modules(formats: Mapping[str, str]) -> list[str]:
+    """Return the top-level packages and modules that formats are imported from."""
+    return sorted({value.partition(":")[0].partition(".")[0] for value in formats.values()})
+
+
+def _sources_in(folder: Path, modules: Sequence[str]) -> tuple[Path, ...] | None:
+    """Return the packages and modules of those names in a folder; None where one is missing."""
+    found = []
+    for name in modules:
+        paths = (folder / name, folder / f"{name}.py")
+        path = next((one for one in paths if one.exists()), None)
+        if path is None:
+            return None
+        found.append(path.resolve())
+    return tuple(found)
+
+
+def _compiled(source: Path) -> bool:
+    return source.is_dir() and any(source.rglob("*.so"))
+
+
+def _register(environment: Path, name: str, formats: Mapping[str, str]) -> None:
+    """Write the metadata of an installed package, by which an environment finds the plugin's formats.
+
+    It lists the modules of the formats alone: the digest is of these on both sides.
+    """
+    folder = _site_packages(environment) / f"{name.replace('-', '_')}-0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n", encoding="utf-8")
+    points = [f"{key} = {value}" for key, value in formats.items()]
+    text = "\n".join([f"[{ENTRY_POINT_GROUP}]", *points, ""])
+    (folder / "entry_points.txt").write_text(text, encoding="utf-8")
+    (folder / "top_level.txt").write_text("\n".join([*_modules(formats), ""]), encoding="utf-8")
+
+
+def _borrowing(environment: Path, own: Sequence[Path]) -> Path:
+    """Make an environment that imports from `own`, then from this interpreter's libraries; return its interpreter."""
+    venv.create(environment, symlinks=True, with_pip=False)
+    paths = dict.fromkeys([*map(str, own), *_libraries()])
+    target = _site_packages(environment) / "storebench-against.pth"
+    target.write_text("\n".join(paths) + "\n", encoding="utf-8")
+    return environment / "bin" / "python"
+
+
+def _libraries() -> list[str]:
+    """Return the folders that a fresh interpreter like this one imports from, without the standard library."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _SHOW_PATH], capture_output=True, text=True, check=True, cwd="/"
+    )
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    standard |= {f"{path}/lib-dynload" for path in standard}
+    paths: list[str] = json.loads(done.stdout)
+    return [path for path in paths if path and path not in standard and Path(path).is_dir()]
+
+
+def _site_packages(environment: Path) -> Path:
+    return environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+def _installed(scratch: Path, worktree: Path) -> Path:
+    """Make an environment into which the worktree's storebench is installed with its libraries."""
+    environment = scratch / "baseline"
+    _run([sys.executable, "-m", "venv", str(environment)], "making its environment")
+    python = environment / "bin" / "python"
+    constraints = worktree / "constraints.txt"
+    limits = ["-c", str(constraints)] if constraints.is_file() else []
+    # torch first and by exact version: a looser request pulls gigabytes of GPU libraries.
+    lines = constraints.read_text(encoding="utf-8").splitlines() if limits else []
+    torch = [line for line in lines if line.startswith("torch==")]
+    for wanted in ([torch] if torch else []) + [["-e", f"{worktree}[all]"]]:
+        _run([str(python), "-m", "pip", "install", "--quiet", *limits, *wanted], "installing its libraries")
+    return python
+
+
+def _requirements(folder: Path) -> tuple[str, Any]:
+    """Return what decides which libraries a revision needs."""
+    constraints, project = folder / "constraints.txt", read_project(folder)
+    wanted = (
+        project.get("dependencies"),
+        {key: value for key, value in project.get("optional-dependencies", {}).items() if key != "dev"},
+    )
+    return constraints.read_text(encoding="utf-8") if constraints.is_file() else "", wanted
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    done = subprocess.run(command, env=side_environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise OutputError(f"{what} failed: {' '.join(last)}", hint="Is there a network, and space?")

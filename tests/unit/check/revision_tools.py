@@ -1,0 +1,93 @@
+"""Repositories to compare revisions of: a clone of this checkout, and a plugin's, with slow-downs planted into them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+SLOW = """
+
+def _slowly(method):
+    import functools
+    import time
+
+    @functools.wraps(method)
+    def slow(*arguments, **options):
+        time.sleep({seconds})
+        return method(*arguments, **options)
+
+    return slow
+
+
+{name} = _slowly({name})
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Return what git says; "" where it fails."""
+    identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def commit(folder: Path, message: str) -> str:
+    """Commit everything in a repository; return the commit."""
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--allow-empty", "--message", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def clone_here(folder: Path) -> Path:
+    """Clone this checkout with the package as it is in the working tree; return the clone's top folder."""
+    git(ROOT, "clone", "--quiet", "--local", str(ROOT), str(folder))
+    shutil.rmtree(folder / "storebench")
+    shutil.copytree(ROOT / "storebench", folder / "storebench", ignore=shutil.ignore_patterns("__pycache__"))
+    commit(folder, "The package as it is in the working tree")
+    return folder.resolve()
+
+
+def plant(path: Path, name: str, seconds: float) -> None:
+    """Let a function or method of a module sleep before it does its work."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(SLOW.format(name=name, seconds=seconds))
+
+
+def plugin_repository(folder: Path, source: Path) -> Path:
+    """Make a repository of a plugin, a module with the format `planted`; return its top folder."""
+    folder.mkdir()
+    shutil.copy(source, folder / "planted_plugin.py")
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "storebench-planted"\nversion = "1.0"\n'
+        '[project.entry-points."storebench.formats"]\nplanted = "planted_plugin:PlantedFormat"\n'
+    )
+    git(folder, "init", "--quiet")
+    commit(folder, "The plugin")
+    return folder.resolve()
+
+
+def installed(site: Path, repository: Path) -> Path:
+    """Install a plugin's repository in place, as ``pip install -e`` does; return the folder for PYTHONPATH."""
+    info = site / "storebench_planted-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: storebench-planted\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[storebench.formats]\nplanted = planted_plugin:PlantedFormat\n")
+    (site / "planted_plugin.py").symlink_to(repository / "planted_plugin.py")
+    return site
+
+
+def storebench(folder: Path, *words: str | Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line in a folder, whose storebench is the one that runs where it has one."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, inherited]))}
+    return subprocess.run(
+        [sys.executable, "-m", "storebench", *map(str, words)],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=1100,
+        check=False,
+    )
