@@ -235,10 +235,16 @@ class CellRun:
             late=self.pages.drops,
         )
 
-    def _batches(self, number: int) -> list[Indices]:
-        cell = self.cell
-        order = epoch_order(self.manifest.count, seed=cell.seed, epoch=number, shuffle=cell.shuffle)
-        return split_batches(order, cell.batch_size, cell.max_steps)
+    def _batches(self, number: int, passes: int | None = None) -> list[Indices]:
+        """Return the batches of an epoch, or of its first `passes` passes over the samples."""
+        cell, every = self.cell, self.cell.passes or 1
+        orders = (
+            epoch_order(
+                self.manifest.count, seed=cell.seed, epoch=number * every + turn, shuffle=cell.shuffle
+            )
+            for turn in range(passes or every)
+        )
+        return [batch for order in orders for batch in split_batches(order, cell.batch_size, cell.max_steps)]
 
     def _keeper(self, batches: Sequence[Indices]) -> SampleKeeper:
         """Return what keeps a sample of the timed batches; of ready-made ones, which are no plan's samples, none."""
@@ -263,12 +269,13 @@ class CellRun:
         return truth.check(keeper.kept, number)
 
     def _check(self, number: int) -> PixelCheck:
-        """Replay the epoch through the same loader, untimed, and compare every sample's digest."""
+        """Replay the epoch's first pass through the same loader, untimed, and compare every sample's digest."""
         if not self.job.check_pixels or self.traits.ready_made:
             return PixelCheck()
         table = read_digest_table(self.job.store, self.manifest)
         return check_pixels(
-            self.loader.epoch(EpochPlan(epoch=number, batches=self._batches(number), check=True)), table
+            self.loader.epoch(EpochPlan(epoch=number, batches=self._batches(number, passes=1), check=True)),
+            table,
         )
 
     def _accuracy(self) -> tuple[float, int] | None:

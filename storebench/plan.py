@@ -24,6 +24,8 @@ STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4
 
 STEP_BATCH = {"lenet": 64, "cifar10_quick": 100, "caffenet": 32, "resnet50": 32, "tiny": 64, "none": 64}
 READ_BYTES_PER_S = {"raw": 400e6, "png": 60e6, "jpeg": 100e6}
+AGAIN_BYTES_PER_S = {"raw": 1500e6, "png": 60e6, "jpeg": 100e6}
+"""The same for samples that the page cache holds since an earlier pass, which no check replays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,13 @@ class RunPlan:
         return dataclasses.asdict(self)
 
 
-def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> RunPlan:
+def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: int = 1) -> RunPlan:
     """Return what running `cells` would convert, read and take; cells that are not permitted here are left out.
+
+    Parameters
+    ----------
+    sides
+        2 where another revision runs beside the working tree (`bench --against`): it builds stores of its own.
 
     Raises
     ------
@@ -83,12 +90,16 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> RunPlan
         if name not in planned:
             pixels = count * image_bytes
             planned[name] = PlannedStore(name=name, count=count, pixel_bytes=pixels, exists=path.is_dir())
-            if not path.is_dir():
-                convert_bytes += pixels
-                seconds += pixels / ENCODE_BYTES_PER_S[cell.codec]
-        served = min(count, (cell.max_steps or count) * cell.batch_size) * cell.epochs * scenario.replicates
-        read_bytes += served * image_bytes
-        seconds += PROCESS_START_S * scenario.replicates + served * _sample_s(cell, image_bytes)
+            # Whether another revision's store is there already is not known.
+            to_convert = pixels * (sides - path.is_dir())
+            convert_bytes += to_convert
+            seconds += to_convert / ENCODE_BYTES_PER_S[cell.codec]
+        processes = scenario.replicates * sides
+        once = min(count, (cell.max_steps or count) * cell.batch_size) * cell.epochs * processes
+        again = once * ((cell.passes or 1) - 1)
+        read_bytes += (once + again) * image_bytes
+        seconds += again * (image_bytes / AGAIN_BYTES_PER_S[cell.codec] + _compute_s(cell))
+        seconds += PROCESS_START_S * processes + once * _sample_s(cell, image_bytes)
     return RunPlan(
         cells=list(cells),
         stores=list(planned.values()),
@@ -101,7 +112,10 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> RunPlan
 
 def _sample_s(cell: Cell, image_bytes: int) -> float:
     """Return the seconds that one sample takes: read (twice, for its check), and computed on."""
-    read = 2 * image_bytes / READ_BYTES_PER_S[cell.codec]
+    return 2 * image_bytes / READ_BYTES_PER_S[cell.codec] + _compute_s(cell)
+
+
+def _compute_s(cell: Cell) -> float:
     if cell.compute.startswith("emulated:"):
-        return read + float(cell.compute.removeprefix("emulated:")) / 1000 / cell.batch_size
-    return read + (STEP_S[cell.model] / STEP_BATCH[cell.model] if cell.compute == "real" else 0.0)
+        return float(cell.compute.removeprefix("emulated:")) / 1000 / cell.batch_size
+    return STEP_S[cell.model] / STEP_BATCH[cell.model] if cell.compute == "real" else 0.0

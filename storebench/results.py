@@ -68,6 +68,9 @@ class Cell:
         it is, with the machine's own setting.
     max_steps
         Stop an epoch after so many steps; null runs it whole.
+    passes
+        How often an epoch serves the samples, each time in an order of its own; None for once. It makes the
+        timed part of a fast reader long enough to be compared.
     warmup_steps
         First steps of an epoch that are recorded and flagged, and left out of rates on both sides. With workers
         the steps whose batches were begun during them are left out, too.
@@ -105,6 +108,7 @@ class Cell:
     threads: int | None = None
     memory_bytes: int | None = None
     readahead_kib: int | None = None
+    passes: int | None = None
 
     @functools.cached_property
     def cell_id(self) -> str:
@@ -116,7 +120,7 @@ class Cell:
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-_ADDED = ("memory_bytes", "readahead_kib")
+_ADDED = ("memory_bytes", "readahead_kib", "passes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,8 @@ class Coverage:
 
     Attributes
     ----------
+    duplicates, missing
+        Samples served more often, and less often, than the epoch asked for them (once, or once per pass).
     pixels_checked, pixels_wrong
         Samples compared in the replay after the epoch, and those that differed.
     timed_checked, timed_wrong

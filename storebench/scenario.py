@@ -84,6 +84,7 @@ class Matrix(_Strict):
     workers: Annotated[list[Natural], Axis] = [0]
     batch_size: Annotated[list[Count], Axis] | None = None
     epochs: Count | None = None
+    passes: Count | None = None
     max_steps: Count | None = None
     warmup_steps: Natural = 0
     shuffle: bool = True
@@ -163,6 +164,8 @@ class Matrix(_Strict):
             raise ValueError("warmup_steps leaves no timed step below max_steps")
         if self.model == "none" and "real" in self.compute:
             raise ValueError("compute 'real' needs a model: name one, or set compute to 'none'")
+        if self.passes is not None and set(self.cache) - {"warm", "any"}:
+            raise ValueError(f"passes repeats what the first pass made warm, so cache cannot be {self.cache}")
         return self
 
     @property
@@ -239,7 +242,7 @@ def _exists(backend: Backend, cache: str) -> bool:
 
 
 _PASSED_ON = {
-    *("dataset", "split", "size", "limit", "data_seed", "synthetic", "max_steps"),
+    *("dataset", "split", "size", "limit", "data_seed", "synthetic", "passes", "max_steps"),
     *("warmup_steps", "shuffle", "device", "seed", "threads"),
 }
 

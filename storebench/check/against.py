@@ -136,7 +136,14 @@ def run_against(
                 cells=_runnable(before, options, stores, say),
                 drop_caches=options.drop_caches,
             ),
-            _Job(code=codes[1], folder=sides.contender, stores=stores, scenario=scenario, options=options),
+            _Job(
+                code=codes[1],
+                folder=sides.contender,
+                stores=stores,
+                scenario=here,
+                cells=_runnable(here, options, stores, say),
+                drop_caches=options.drop_caches,
+            ),
         )
         sides = dataclasses.replace(
             sides, dropped=_lacking(pairs[0], pairs[1]), added=_lacking(pairs[1], pairs[0])

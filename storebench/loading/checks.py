@@ -55,13 +55,14 @@ def check_pixels(batches: Iterable[Batch], table: DigestTable) -> PixelCheck:
 def coverage(planned: Sequence[Indices], served: Sequence[Indices], pixels: PixelCheck) -> Coverage:
     """Count what was served against what was planned."""
     wanted, got = _joined(planned), _joined(served)
-    unique = np.unique(got)
+    every = np.union1d(wanted, got)
+    asked, came = (np.bincount(np.searchsorted(every, one), minlength=len(every)) for one in (wanted, got))
     return Coverage(
         expected=len(wanted),
         served=len(got),
-        unique=len(unique),
-        duplicates=len(got) - len(unique),
-        missing=len(np.setdiff1d(wanted, unique)),
+        unique=int(np.count_nonzero(came)),
+        duplicates=int(np.maximum(came - np.maximum(asked, 1), 0).sum()),
+        missing=int(np.maximum(asked - came, 0).sum()),
         pixels_checked=pixels.checked,
         pixels_wrong=pixels.wrong,
     )

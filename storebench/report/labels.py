@@ -42,6 +42,7 @@ _SETTING_WORDS = {
     "batch_size": "batch {}",
     "seed": "seed {}",
     "epochs": "{} epochs",
+    "passes": "{} passes",
     "max_steps": "{} steps at most",
     "warmup_steps": "{} warm-up steps",
     "threads": "{} threads",

@@ -12,8 +12,10 @@ from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices
 from storebench.loading import loader as loader_module
 from storebench.loading.batch import Batch, EpochPlan
-from storebench.loading.checks import PixelCheck, coverage
+from storebench.loading.checks import PixelCheck, coverage, order_digest
 from storebench.loading.loader import ProcessLoader
+from storebench.loading.order import epoch_order
+from storebench.report.findings import Kind, check_record
 from storebench.results import Cell, Status
 
 SAMPLES, BATCH = 50, 8
@@ -137,6 +139,33 @@ def test_missing_and_repeated_samples_are_counted() -> None:
     assert (found.duplicates, found.missing) == (2, 2)
     assert (found.pixels_checked, found.pixels_wrong) == (5, 1)
     assert not found.complete
+
+
+def test_of_several_passes_each_sample_has_to_come_once_per_pass() -> None:
+    planned = [indices(0, 1, 2), indices(2, 0, 1)]
+    right = coverage(planned, [indices(2, 1, 0), indices(0, 1, 2)], PixelCheck())
+    assert (right.expected, right.served, right.unique, right.duplicates, right.missing) == (6, 6, 3, 0, 0)
+    wrong = coverage(planned, [indices(2, 1, 0), indices(2, 1, 2)], PixelCheck())
+    assert (wrong.duplicates, wrong.missing) == (1, 1)
+    unplanned = coverage(planned, [indices(0, 1, 2), indices(0, 1, 7)], PixelCheck())
+    assert (unplanned.duplicates, unplanned.missing) == (0, 1)
+
+
+@pytest.mark.parametrize("loader", ["processes", "threads", "ring"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_of_several_passes_is_one_record_and_each_pass_has_its_order(
+    workers: int, loader: str, bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell("lmdb", workers=workers, loader=loader, passes=3, cache="any")
+    record = only_record(cell, bench.stores, run_folder)
+    assert (record.status, record.samples, record.steps) == (Status.OK, 3 * SAMPLES, 3 * 7)
+    assert record.coverage is not None
+    assert record.coverage.complete
+    assert (record.coverage.unique, record.coverage.pixels_checked) == (SAMPLES, SAMPLES)
+    assert record.digests is not None
+    orders = [epoch_order(SAMPLES, seed=cell.seed, epoch=turn) for turn in range(3)]
+    assert record.digests.order == order_digest(orders)
+    assert [one for one in check_record(record) if one.kind is Kind.COVERAGE] == []
 
 
 def test_an_epoch_that_served_nothing_is_not_complete() -> None:
