@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.probes.direct_reads import Request, own_device_bytes, read_direct
+from storebench.probes.machine import read_text
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
 from storebench.probes.remembered import recall, remember, user_cache_folder
 from storebench.probes.unread import Candidates, Range, boot_id, boot_time_s, unread_ranges
@@ -107,7 +108,7 @@ def below_cache(
     since_s
         Use files that were neither changed nor read since then, in seconds since 1970; since boot by default.
     """
-    folder = Path(folder)
+    folder = _holder(Path(folder))
     mount = mount_of(folder)
     if mount.fstype in IN_MEMORY:
         return _unknown(f"{mount.fstype} has no device")
@@ -122,6 +123,16 @@ def below_cache(
     found = _looked(folder, mount, used, since)
     kept = dataclasses.replace(kept, tries=kept.tries + 1, used=sorted(used), found=found)
     return dataclasses.replace(found, remembered=kept.write())
+
+
+def _holder(folder: Path) -> Path:
+    """Return the folder whose device answers: a loop device with direct I/O passes reads on to that of its image."""
+    device = mount_of(folder).device
+    loop = Path("/sys/dev/block/{}:{}/loop".format(*device)) if device else None
+    if loop is None or read_text(loop / "dio") != "1":
+        return folder
+    image = Path(read_text(loop / "backing_file") or "")
+    return image.parent if image.is_file() else folder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,8 +98,8 @@ def device_rates(
     request_bytes
         Payload of one sample; reads are rounded up to whole pages, as the device must.
     scratch
-        Folder on the same device in which a nameless file of 128 MiB may be written where none of the files is
-        large. Without one the files themselves are read: a random choice of them, if they are very many.
+        Folder in which a nameless file of 128 MiB may be written where none of the files is large. Without one, or
+        on another filesystem, the files themselves are read: a random choice of them, if they are very many.
     """
     rng = np.random.default_rng(seed)
     size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
@@ -208,7 +208,7 @@ def _target(files: Sequence[str], scratch: Path | None, rng: np.random.Generator
         with opened_direct([path]) as fds:
             yield _Target(fds=fds, words=f"{Path(path).name} of the store, {large >> 20} MiB", path=path)
         return
-    if scratch is not None:
+    if scratch is not None and _same_device(scratch, files):
         with contextlib.ExitStack() as stack:
             fd = _entered(stack, scratch)
             if fd is not None:
@@ -217,6 +217,10 @@ def _target(files: Sequence[str], scratch: Path | None, rng: np.random.Generator
                 return
     with opened_direct(_choice(files, rng)) as fds:
         yield _Target(fds=fds, words=f"{len(fds)} of the store's files, none of them large", path=None)
+
+
+def _same_device(folder: Path, files: Sequence[str]) -> bool:
+    return all(Path(path).stat().st_dev == folder.stat().st_dev for path in files[:1])
 
 
 def _entered(stack: contextlib.ExitStack, folder: Path) -> int | None:

@@ -123,13 +123,13 @@ def test_a_cache_below_the_filesystem_is_seen_and_remembered(disk: Path, tmp_pat
     ]
 
 
-def test_bytes_that_were_read_a_moment_ago_show_no_cache(disk: Path, tmp_path: Path, root: None) -> None:
-    """Whatever is below the image holds all of it already: both reads come from the same place."""
-    with loop_disk(disk / "direct", cached=False) as mount:
-        for state in ("first", "second"):
-            found = below_cache(mount, state=tmp_path / state, since_s=time.time() + 1)
-    assert found.verdict is not BelowCache.SEEN, found.reason
-    assert found.ratio is not None, found.reason
+def test_a_loop_device_that_passes_reads_on_has_the_verdict_of_its_images_device(
+    disk: Path, tmp_path: Path, root: None
+) -> None:
+    with loop_disk(disk / "direct", cached=False, files=4) as mount:
+        below_cache(mount, state=tmp_path, since_s=0.0)
+    kept = json.loads((tmp_path / STATE_FILE).read_text(encoding="utf-8"))["devices"]
+    assert list(kept) == ["{}:{}".format(*(mount_of(disk).device or ()))]
 
 
 def test_a_real_device_gets_one_of_three_verdicts_within_the_time(disk: Path, tmp_path: Path) -> None:
