@@ -35,8 +35,13 @@ def report(
         if as_json:
             print(json.dumps(as_dict(written), indent=2))
             return
+        noted: set[str] = set()
         for table in written.tables[:MOST_TABLES]:
             show(table)
+            for note in table.notes:
+                if note not in noted:
+                    print(f"- {note}")
+            noted.update(table.notes)
         print(written.answer)
         if len(written.tables) > MOST_TABLES:
             say(f"{len(written.tables) - MOST_TABLES} more tables are in {out}")

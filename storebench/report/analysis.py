@@ -11,8 +11,8 @@ from storebench.errors import DataNotFoundError, UsageError
 from storebench.records import RECORDS_NAME, read_records
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.decisions import looks
-from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, to_frame
-from storebench.report.intervals import Ratio, ratios
+from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
+from storebench.report.intervals import Ratio, ratios, unpaired_ratios
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -23,6 +23,9 @@ _IMPLIED = {
     "reader": ("backend", "reader", "reader_options"),
 }
 """Columns that change along with the one that is compared."""
+
+_PLACES = (*PLACE_COLUMNS, "readahead_kib")
+"""Columns that change the environment: its key cannot be held fixed."""
 
 STEP_LABELS = (
     *("run_id", "cell_id", "replicate", "epoch"),
@@ -133,8 +136,9 @@ def compare(
     results
         What `load_results` returned.
     by
-        Column of the cell that differs between the two sides ("backend",
-        "codec", "cache", "workers", ...).
+        Column that differs between the two sides: of the cell ("backend", "codec", "cache", "workers", ...), or
+        where it was measured: "filesystem", "storage_device" or "environment_key". Two places differ in
+        everything that their machines differ in, and two runs are compared without pairing rounds.
     baseline
         Value of `by` that the others are divided by.
     metric
@@ -152,34 +156,41 @@ def compare(
     Raises
     ------
     UsageError
-        `by` is no column of a cell, or the baseline does not occur.
+        `by` is no column of a cell or a place, or the baseline does not occur.
     """
-    if by not in CELL_COLUMNS:
-        raise UsageError(
-            f"no column of a cell is called {by!r}", hint=f"Choose from: {', '.join(CELL_COLUMNS)}."
-        )
+    if by not in (*CELL_COLUMNS, *PLACE_COLUMNS):
+        known = ", ".join((*CELL_COLUMNS, *PLACE_COLUMNS))
+        raise UsageError(f"no column of a cell is called {by!r}", hint=f"Choose from: {known}.")
     cells = summarise(results)
     fixed = [name for name in CELL_COLUMNS if name not in _IMPLIED.get(by, (by,))]
     bases: dict[tuple[Any, ...], CellSummary] = {}
     for cell in cells:
-        if getattr(cell.cell, by) == baseline:
-            bases.setdefault(_key(cell, fixed), cell)
+        if _value(cell, by) == baseline:
+            bases.setdefault(_key(cell, fixed, by), cell)
     if not bases:
         raise UsageError(f"the baseline {by}={baseline!r} does not occur in these results")
-    pairs = [(cell, bases.get(_key(cell, fixed))) for cell in cells]
-    sides = [(cell, base) for cell, base in pairs if base is not None and base is not cell]
+    pairs = [(cell, bases.get(_key(cell, fixed, by))) for cell in cells]
+    sides = [(cell, base) for cell, base in pairs if base is not None and _value(cell, by) != baseline]
     alpha = stats.look_alpha(looks(cells))
-    found = ratios([(cell.values(metric), base.values(metric)) for cell, base in sides], alpha=alpha)
+    values = [(cell.values(metric), base.values(metric)) for cell, base in sides]
+    separate = by in _PLACES and not any(set(top) & set(bottom) for top, bottom in values)
+    found = unpaired_ratios(values, alpha=alpha) if separate else ratios(values, alpha=alpha)
     return pd.DataFrame(
         [_pair(cell, baseline, one) for (cell, _), one in zip(sides, found, strict=True) if one is not None]
     )
 
 
-def _key(cell: CellSummary, fixed: Sequence[str]) -> tuple[Any, ...]:
-    return (cell.environment_key, *(getattr(cell.cell, name) for name in fixed))
+def _value(cell: CellSummary, by: str) -> Any:
+    return cell.fact(by) if by in PLACE_COLUMNS else getattr(cell.cell, by)
+
+
+def _key(cell: CellSummary, fixed: Sequence[str], by: str) -> tuple[Any, ...]:
+    place = "" if by in _PLACES else cell.environment_key
+    return (place, *(getattr(cell.cell, name) for name in fixed))
 
 
 def _pair(cell: CellSummary, baseline: Any, ratio: Ratio) -> dict[str, Any]:
     columns = {name: getattr(cell.cell, name) for name in CELL_COLUMNS}
+    columns |= {name: cell.fact(name) for name in PLACE_COLUMNS}
     ends = {"ratio": ratio.mid, "ratio_lo": ratio.lo, "ratio_hi": ratio.hi}
     return columns | {"baseline": baseline} | ends | {"rounds": ratio.n, "verdict": str(ratio.verdict)}

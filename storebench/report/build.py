@@ -99,14 +99,10 @@ def gather(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Cont
     answer = headline(sound, decisions)
     lead = answer.panel.first if answer.panel else None
     groups = sorted(by_dataset(cells).values(), key=lambda group: _weight(group, lead))
-    slugs = _unique([dataset_slug(group[0].cell) for group in groups])
     places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     return Content(
         headline=answer,
-        sections=tuple(
-            _section(group, slug, decisions, many=len(places) > 1)
-            for group, slug in zip(groups, slugs, strict=True)
-        ),
+        sections=tuple(_section(group, decisions) for group in groups),
         claims=tuple(then_and_now(sound, decisions)),
         factors=tuple(_factor_texts(sound)),
         cells=tuple(cells),
@@ -117,39 +113,32 @@ def gather(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Cont
 
 def _weight(group: Sequence[CellSummary], lead: CellSummary | None) -> tuple[bool, str]:
     """Return a key that puts the dataset of the headline first."""
-    return lead is None or group[0].dataset_key != lead.dataset_key, dataset_label(group[0].cell)
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    return [
-        f"{name}-{names[:n].count(name) + 1}" if name in names[:n] else name for n, name in enumerate(names)
-    ]
+    return lead is None or group[0].dataset_key != lead.dataset_key, dataset_label(group[0])
 
 
 def _factor_texts(cells: Sequence[CellSummary]) -> list[str]:
     return [
-        f"{dataset_label(group[0].cell)}: {text}"
+        f"{dataset_label(group[0])}: {text}"
         for group in by_dataset(cells).values()
         for _, text in factor_lines(group)
     ]
 
 
-def _section(cells: Sequence[CellSummary], slug: str, decisions: Decisions, *, many: bool) -> Section:
-    first = cells[0]
+def _section(cells: Sequence[CellSummary], decisions: Decisions) -> Section:
+    first, slug = cells[0], dataset_slug(cells[0])
     verdicts = judge_all(cells, decisions)
     main = main_panel(panels(cells))
     shown = (*main.cells, *((main.null,) if main.null else ())) if main else ()
     judged = [cell for cell in shown if cell.key in verdicts]
-    title = dataset_label(first.cell) + (f" (machine {first.environment_key})" if many else "")
     return Section(
-        title=title,
+        title=dataset_label(first),
         slug=slug,
         environment_key=first.environment_key,
         caveats=tuple(caveats(cells)),
         tables=tuple(dataset_tables(cells, decisions)),
         plots=tuple(plots(cells, slug, decisions)),
         advice=tuple(recommend(cells, decisions)),
-        verdicts=tuple((backend_label(c.backend), setting_label(c.cell), verdicts[c.key]) for c in judged),
+        verdicts=tuple((backend_label(c.backend), setting_label(c), verdicts[c.key]) for c in judged),
         ceilings=tuple((name, number(rate)) for name, rate in ceilings(shown).items() if rate),
     )
 

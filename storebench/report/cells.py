@@ -11,6 +11,7 @@ from storebench.formats.registry import PAPER_BACKENDS
 from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratio
+from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import Row
 from storebench.results import Cell, PortionKind
 
@@ -28,7 +29,6 @@ WHOLE_LIMITED = "limited memory, not shown to be steady"
 MEMORY_FORMAT = "memory"
 """Backends that hold their samples in memory: a yardstick, and no way to store them."""
 
-DATASET_COLUMNS = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
 SETTING_COLUMNS = tuple(
     name for name in CELL_COLUMNS if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS
 )
@@ -49,6 +49,8 @@ class CellSummary:
         What was measured.
     environment_key
         On which machine.
+    place
+        What tells its samples and where they were read from others of the same name, in words; "" where nothing has to.
     rows
         One mapping a record, in the columns of `storebench.load_results`; null is None.
     invalid
@@ -59,6 +61,7 @@ class CellSummary:
     environment_key: str
     rows: tuple[Row, ...]
     invalid: str = ""
+    place: str = ""
 
     def fact(self, name: str) -> Any:
         """Return a column that is the same in every record (the store's size), from the first that has it."""
@@ -219,10 +222,14 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
         grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(
             {str(k): v for k, v in row.items()}
         )
-    found = findings or {}
+    found, named = findings or {}, distinctions([rows[0] for rows in grouped.values()])
     cells = [
         CellSummary(
-            cell=_cell(rows[0]), environment_key=key, rows=tuple(rows), invalid=found.get(cell_id, "")
+            cell=_cell(rows[0]),
+            environment_key=key,
+            rows=tuple(rows),
+            invalid=found.get(cell_id, ""),
+            place=named[data_key(rows[0])],
         )
         for (key, cell_id), rows in grouped.items()
     ]

@@ -127,7 +127,7 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
 
 def _where(panel: Panel) -> str:
     said = "".join(f" ({one})" for one in caveats(panel.cells))
-    return f"On this machine, {state_label(panel.speaker)}, {dataset_label(panel.first.cell)}{said}"
+    return f"On this machine, {state_label(panel.speaker)}, {dataset_label(panel.first)}{said}"
 
 
 def _feeds(panel: Panel, name: str) -> str:

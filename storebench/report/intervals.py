@@ -117,6 +117,19 @@ def family(
     return [_ratio(next(found)) if keys else None for keys in shared]
 
 
+def unpaired_ratios(
+    pairs: Sequence[tuple[Mapping[Round, float], Mapping[Round, float]]], *, alpha: float
+) -> list[Ratio | None]:
+    """Return the ratio of each (top, bottom) of separate runs (Welch), with intervals that hold all at once."""
+    level = alpha / max(1, len(pairs))
+    return [
+        _ratio(stats.compare(list(bottom.values()), list(top.values()), paired=False, alpha=level))
+        if top and bottom
+        else None
+        for top, bottom in pairs
+    ]
+
+
 def _ratio(comparison: stats.Comparison) -> Ratio | None:
     if comparison.ratio is None:
         return None

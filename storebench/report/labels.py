@@ -72,21 +72,30 @@ def backend_label(backend: str) -> str:
     return f"{name} ({details})" if details else name
 
 
-def dataset_label(cell: Cell) -> str:
-    """Return a dataset in words: "ImageNet, 4,000 images"."""
-    name = cell.dataset
+def dataset_label(cell: Cell | CellSummary) -> str:
+    """Return a dataset in words, "ImageNet, 4,000 images"; of a summary also where it was read, if that varies."""
+    fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
+    name = fields.dataset
     title = Path(name).name if name.startswith("folder:") else DATASETS.get(name, name)
-    count = min((number for number in (cell.size, cell.limit) if number), default=None)
+    count = min((number for number in (fields.size, fields.limit) if number), default=None)
     words = [title] + ([f"{count:,} images"] if count else [])
-    words += [cell.split] if cell.split != "train" else []
+    words += [fields.split] if fields.split != "train" else []
+    words += [place] if place else []
     return ", ".join(words)
 
 
-def dataset_slug(cell: Cell) -> str:
-    """Return a dataset as part of a file name: "imagenet-4000"."""
-    parts = [Path(cell.dataset).name] + [str(number) for number in (cell.size, cell.limit) if number]
-    parts += ["synthetic"] if cell.synthetic else []
+def dataset_slug(cell: Cell | CellSummary) -> str:
+    """Return a dataset as part of a file name: "imagenet-4000"; of a summary with its place, if that varies."""
+    fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
+    parts = [Path(fields.dataset).name] + [str(number) for number in (fields.size, fields.limit) if number]
+    parts += ["synthetic"] if fields.synthetic else []
+    parts += [fields.split] if fields.split != "train" else []
+    parts += place.removeprefix("on ").replace(",", "").split()
     return "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
+
+
+def _fields(cell: Cell | CellSummary) -> Cell:
+    return cell.cell if isinstance(cell, CellSummary) else cell
 
 
 def setting_slug(cell: Cell, varying: Collection[str]) -> str:
@@ -112,7 +121,7 @@ def setting_label(
     `without` names fields that are told apart from it. Of a summary the cache state is called by what its
     records prove (`state_label`).
     """
-    fields = cell.cell if isinstance(cell, CellSummary) else cell
+    fields = _fields(cell)
     shown = [name for name in SETTING_COLUMNS if (name in _ALWAYS or name in varying) and name not in without]
     words = [
         (state_label(cell) if name == "cache" else _setting_word(name, getattr(fields, name), fields))
@@ -126,7 +135,7 @@ def state_label(cell: Cell | CellSummary) -> str:
 
     Of a summary whose records do not prove in which steps the state held it is the state at the epoch's start.
     """
-    fields = cell.cell if isinstance(cell, CellSummary) else cell
+    fields = _fields(cell)
     whole = isinstance(cell, CellSummary) and cell.whole_only
     if fields.cache == "cold":
         return WHOLE_COLD if whole else "cold"
@@ -143,14 +152,14 @@ def panel_label(panel: Panel, varying: Collection[str] = ()) -> str:
 def panel_state(cells: Sequence[CellSummary]) -> str:
     """Return the dataset and the conditions of cells of one panel, with the cache state that is proven."""
     panel = Panel(cells=tuple(cells), null=None)
-    return f"{dataset_label(panel.first.cell)}: {panel_label(panel)}"
+    return f"{dataset_label(panel.first)}: {panel_label(panel)}"
 
 
 def common_setting(cells: Sequence[CellSummary]) -> str:
     """Return the dataset, and the part of the setting that all these cells share."""
     words = [setting_label(cell).split(", ") for cell in cells if not cell.is_null]
     shared = [word for word in words[0] if all(word in other for other in words)] if words else []
-    return f"{dataset_label(cells[0].cell)}: {', '.join(shared)}" if cells else ""
+    return f"{dataset_label(cells[0])}: {', '.join(shared)}" if cells else ""
 
 
 def _setting_word(name: str, value: object, cell: Cell) -> str:
@@ -158,6 +167,8 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
     if known is not None:
         return known
     if name == "model":
+        if cell.compute == "none" and cell.model not in AUGMENTING:
+            return ""
         return MODELS.get(str(value), str(value))
     if name == "compute":
         return compute_label(str(value)) or _alone_label(cell)

@@ -12,8 +12,9 @@ from storebench.report.catalog import Plot
 from storebench.report.cells import CellSummary
 from storebench.report.findings import Finding
 from storebench.report.headline import QUESTION, Headline
-from storebench.report.labels import backend_label, dataset_label, setting_label
+from storebench.report.labels import backend_label, dataset_label, setting_label, state_label
 from storebench.report.method import method
+from storebench.report.notes import cache_notes
 from storebench.report.paper import Claim
 from storebench.report.recommend import RULES, Advice
 from storebench.report.tables import Table, mark
@@ -97,6 +98,8 @@ def flags(content: Content) -> list[Flag]:
         for section in content.sections
         for text in section.caveats
     ]
+    panel = content.headline.panel
+    found += [Flag(kind="note", text=text) for text in (cache_notes(panel.cells) if panel else [])]
     if content.findings:
         named = _names(cell for cell in cells if cell.invalid)
         found.insert(
@@ -122,7 +125,7 @@ def flags(content: Content) -> list[Flag]:
 
 def _names(cells: Iterable[CellSummary]) -> str:
     names = [
-        f"{dataset_label(c.cell)} {backend_label(c.backend)} {c.cell.cache}"
+        f"{dataset_label(c)} {backend_label(c.backend)} {state_label(c)}"
         + (f" ({c.failure})" if c.failure else "")
         for c in cells
     ]
@@ -151,11 +154,11 @@ RAW_HEAD = (
 def _raw_row(cell: CellSummary) -> list[str]:
     figures = [_plain(cell.median(name), _FACTORS.get(name, 1.0)) for _, name in RAW_COLUMNS]
     return [
-        dataset_label(cell.cell),
+        dataset_label(cell),
         backend_label(cell.backend),
         cell.cell.cache,
         str(cell.cell.workers),
-        setting_label(cell.cell),
+        setting_label(cell),
         _plain(cell.median("samples_per_s")),
         *figures,
         str(len(cell.values("samples_per_s"))),

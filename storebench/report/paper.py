@@ -11,6 +11,7 @@ from storebench.report.factors import Square, squares
 from storebench.report.intervals import Interval, Ratio
 from storebench.report.labels import (
     backend_label,
+    dataset_label,
     panel_label,
     percent,
     setting_label,
@@ -100,7 +101,7 @@ def _climbed(found: Iterable[Ladder], gain_of: Callable[[Ladder], Ratio | None])
     for ladder in found:
         if (gain := gain_of(ladder)) is not None:
             cell = ladder.first.cell
-            where = f"{cell.dataset}: {setting_label(cell, without=('workers',))}"
+            where = f"{dataset_label(ladder.first)}: {setting_label(ladder.first, without=('workers',))}"
             grouped.setdefault(where, []).append((max(1, cell.workers), gain))
     for where, unordered in grouped.items():
         gains = sorted(unordered, key=operator.itemgetter(0))
@@ -144,7 +145,7 @@ def _io_share(found: Iterable[Panel]) -> Iterable[tuple[str, str]]:
         cell = panel.of("lmdb")
         if cell is not None and cell.cell.compute != "none":
             share = percent(cell.median("data_wait_frac"))
-            yield f"{cell.cell.dataset}: {setting_label(cell.cell)}", f"{share} of a step is data wait"
+            yield f"{dataset_label(cell)}: {setting_label(cell)}", f"{share} of a step is data wait"
 
 
 def factor_lines(cells: Iterable[CellSummary]) -> list[tuple[Square, str]]:

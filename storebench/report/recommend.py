@@ -97,7 +97,7 @@ def recommend(cells: Sequence[CellSummary], decisions: Decisions | None = None) 
 
 def _choice(panel: Panel, decisions: Decisions) -> tuple[CellSummary | None, list[Advice]]:
     """Return the store to use in a panel (None where it cannot be told), and why."""
-    where = f"{dataset_label(panel.first.cell)}, {panel_label(panel)}"
+    where = f"{dataset_label(panel.first)}, {panel_label(panel)}"
     stored = panel.stored
     against = {
         (one.key, other.key): decisions.between(one, other)

@@ -2,24 +2,29 @@
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from storebench.report.cells import CellSummary, Panel, panels, time_ratio
-from storebench.report.decisions import Decisions
+from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.decisions import Decision, Decisions, decide
+from storebench.report.frame import PLACE_COLUMNS
+from storebench.report.intervals import Interval
 from storebench.report.labels import (
     backend_label,
     caveats,
     dataset_label,
     duration,
+    number,
+    panel_label,
     percent,
-    setting_label,
     size,
     varying_fields,
     with_interval,
 )
 from storebench.report.main_panel import main_panel
+from storebench.report.notes import cache_notes, usage_notes
+from storebench.report.states import BOUNDED
 from storebench.report.verdict import judge_all
 
 
@@ -37,6 +42,8 @@ class Table:
         Column names with units, and values; null is None.
     marks
         For each row why it must not be read like the others ("FAILED: ..."), or "".
+    notes
+        Sentences that belong beside the table: what its cache state means, and how each format was used.
     """
 
     caption: str
@@ -45,6 +52,7 @@ class Table:
     raw_head: tuple[str, ...]
     raw: tuple[tuple[Any, ...], ...]
     marks: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, its caption above."""
@@ -52,7 +60,8 @@ class Table:
         body = "\n".join(
             "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
         )
-        return f"**{self.caption}**\n\n{body}\n"
+        notes = "".join(f"- {note}\n" for note in self.notes)
+        return f"**{self.caption}**\n\n{body}\n" + (f"\n{notes}" if notes else "")
 
     def to_latex(self) -> str:
         """Return the table as a LaTeX ``table`` with booktabs rules."""
@@ -68,6 +77,7 @@ class Table:
                 *lines[1:],
                 r"\bottomrule",
                 r"\end{tabular}",
+                *(rf"\par\footnotesize {_latex(note)}" for note in self.notes),
                 r"\end{table}",
                 "",
             ]
@@ -91,16 +101,102 @@ def to_csv(tables: Sequence[Table]) -> str:
     return text.getvalue()
 
 
-HEAD = ("backend", "samples/s", "time / fastest", "data wait", "limit", "size on disk", "build")
 RAW_HEAD = (
     "setting", "cache", "workers", "backend", "samples_per_s", "samples_per_s_lo", "samples_per_s_hi",
     "time_ratio", "time_ratio_lo", "time_ratio_hi", "data_wait_frac", "verdict", "bytes_on_disk", "build_s",
     "replicates", "cache_verdict", "status", "cell_id",
+    "state", "upper_bound", "whole_samples_per_s", "base", "compared", "cpu_s_per_sample", "cores_used",
+    "compute_inflation", "compute_inflation_lo", "compute_inflation_hi", "memory_bytes", "readahead_kib",
+    "filesystem", "storage_device", "environment_key",
 )  # fmt: skip
+
+_SINGLE = (
+    "Within this run. Intervals of ratios hold all at once, over the whole page, with probability 95%;"
+    " those of rates are single"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """One cell of a table, and what the page decided about it."""
+
+    cell: CellSummary
+    panel: Panel
+    decisions: Decisions
+    bound: str
+
+    @property
+    def against(self) -> Decision | None:
+        """The decision on this cell against the panel's base; None for the base itself and for the null cell."""
+        base = self.panel.base
+        if base is None or base is self.cell or self.cell.is_null:
+            return None
+        return self.decisions.between(self.cell, base)
+
+    @property
+    def is_base(self) -> bool:
+        """Whether the others are held against this cell."""
+        return self.cell is self.panel.base
+
+
+def _speed(one: _Listed) -> str:
+    if one.cell.is_null:
+        return "the ceiling"
+    return "1.00" if one.is_base else with_interval(one.against.ratio if one.against else None)
+
+
+def _compared(one: _Listed) -> str:
+    if one.is_base:
+        return "base"
+    return "" if one.against is None else verdict_words(one.against)
+
+
+def verdict_words(decision: Decision) -> str:
+    """Return a decision in words: "faster", "slower", "no difference" (within 10%) or "cannot be told"."""
+    if decision.faster or decision.slower:
+        return str(decision.verdict)
+    return "no difference" if decision.equal else "cannot be told"
+
+
+def _rate(one: _Listed) -> str:
+    text = with_interval(one.cell.interval("samples_per_s"))
+    return f"at most {text}" if text and one.cell.upper_bound else text
+
+
+def _inflation(one: _Listed) -> str:
+    found = one.decisions.inflation(one.cell)
+    return "" if found is None else with_interval(found.ratio)
+
+
+def _kept(one: _Listed, text: str) -> str:
+    # The null cell borrows another backend's store and keeps nothing itself.
+    return "" if one.cell.is_null else text
+
+
+_COLUMNS: tuple[tuple[str, Callable[[_Listed], str]], ...] = (
+    ("samples/s", _rate),
+    ("whole epoch", lambda one: with_interval(one.cell.interval("whole_samples_per_s"))),
+    ("times as fast as {base}", _speed),
+    ("verdict", _compared),
+    ("data wait", lambda one: percent(one.cell.median("data_wait_frac"))),
+    ("CPU per sample", lambda one: duration(one.cell.median("whole_cpu_s_per_sample"))),
+    ("cores", lambda one: number(one.cell.median("whole_cores_used"), 2)),
+    ("compute inflation", _inflation),
+    ("limit", lambda one: one.bound.removesuffix("-bound")),
+    ("size on disk", lambda one: _kept(one, size(one.cell.fact("bytes_on_disk")))),
+    ("build", lambda one: _kept(one, duration(one.cell.fact("build_s")))),
+)
+"""Head of a column, and its text for one cell; a column that is empty for every cell of a table is left out."""
+
+_ALWAYS = ("samples/s", "data wait", "limit", "size on disk", "build")
+_STORE = ("size on disk", "build")
 
 
 def panel_table(
-    panel: Panel, varying: Collection[str] = (), bounds: Mapping[tuple[str, str], str] | None = None
+    panel: Panel,
+    decisions: Decisions,
+    varying: Collection[str] = (),
+    bounds: Mapping[tuple[str, str], str] | None = None,
 ) -> Table:
     """Return the table of one panel: every backend under the same conditions.
 
@@ -108,34 +204,53 @@ def panel_table(
     ----------
     panel
         The cells to list.
+    decisions
+        What the page decided: every ratio and verdict of the table is one of it.
     varying
         Fields of the setting that differ between the dataset's cells: the caption names them.
     bounds
         What limits each cell, by its key.
     """
-    first = panel.first.cell
-    setting = setting_label(first, varying)
-    caption = ". ".join([f"{dataset_label(first)}: {setting}", *caveats(panel.cells)])
-    listed = [*panel.cells] + ([panel.null] if panel.null else [])
+    setting = panel_label(panel, varying)
+    caption = ". ".join([f"{dataset_label(panel.first)}: {setting}", *caveats(panel.cells), _SINGLE])
+    cells = [*panel.cells] + ([panel.null] if panel.null else [])
     bounds = bounds or {}
+    listed = [
+        _Listed(cell=cell, panel=panel, decisions=decisions, bound=bounds.get(cell.key, "")) for cell in cells
+    ]
+    shown = [(head, text) for head, text in _COLUMNS if _is_shown(head, text, panel, listed)]
+    base = backend_label(panel.base.backend) if panel.base else ""
     return Table(
         caption=caption,
-        head=HEAD,
-        rows=tuple(_row(cell, panel, bounds.get(cell.key, "")) for cell in listed),
+        head=("backend", *(head.format(base=base) for head, _ in shown)),
+        rows=tuple(_row(one, shown) for one in listed),
         raw_head=RAW_HEAD,
-        raw=tuple(_raw(cell, panel, setting, bounds.get(cell.key, "")) for cell in listed),
-        marks=tuple(mark(cell) for cell in listed),
+        raw=tuple(_raw(one, setting) for one in listed),
+        marks=tuple(mark(cell) for cell in cells),
+        notes=tuple(cache_notes(panel.cells)),
     )
 
 
+def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: Sequence[_Listed]) -> bool:
+    if head == "whole epoch":
+        return panel.first.cell.cache in BOUNDED
+    compared = [one for one in listed if not one.cell.is_null and one.cell.usable]
+    return head in _ALWAYS or any(text(one) for one in compared)
+
+
 def dataset_tables(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> list[Table]:
-    """Return one table a panel for the cells of one dataset, the one that speaks for all first."""
+    """Return one table per panel for the cells of one dataset, the one that speaks for all first."""
     found = panels(cells)
-    bounds = {key: str(verdict.bound) for key, verdict in judge_all(cells, decisions).items()}
+    made = decide(cells) if decisions is None else decisions
+    bounds = {key: str(verdict.bound) for key, verdict in judge_all(cells, made).items()}
     varying = varying_fields(cells)
     main = main_panel(found)
     ordered = sorted(found, key=lambda panel: panel is not main)
-    return [panel_table(panel, varying, bounds) for panel in ordered]
+    tables = [panel_table(panel, made, varying, bounds) for panel in ordered]
+    used = tuple(usage_notes(cells))
+    return [
+        replace(table, notes=(*table.notes, *used)) if n == 0 else table for n, table in enumerate(tables)
+    ]
 
 
 def mark(cell: CellSummary) -> str:
@@ -149,43 +264,45 @@ def mark(cell: CellSummary) -> str:
     return ""
 
 
-def _row(cell: CellSummary, panel: Panel, bound: str) -> tuple[str, ...]:
-    name = backend_label(cell.backend)
-    note = mark(cell)
-    if note:
-        name = f"{name} ({note})"
-    if not cell.usable:
-        return (name, "", "", "", "", size(cell.fact("bytes_on_disk")), duration(cell.fact("build_s")))
-    fastest = panel.fastest
-    ratio = None if fastest is None or cell.is_null else time_ratio(cell, fastest)
-    return (
-        name,
-        with_interval(cell.interval("samples_per_s")),
-        "the ceiling" if cell.is_null else "1.00" if cell is fastest else with_interval(ratio),
-        percent(cell.median("data_wait_frac")),
-        bound.removesuffix("-bound"),
-        # The null cell borrows another backend's store and keeps nothing itself.
-        "" if cell.is_null else size(cell.fact("bytes_on_disk")),
-        "" if cell.is_null else duration(cell.fact("build_s")),
-    )
+def _row(one: _Listed, shown: Sequence[tuple[str, Callable[[_Listed], str]]]) -> tuple[str, ...]:
+    note = mark(one.cell)
+    name = backend_label(one.cell.backend) + (f" ({note})" if note else "")
+    texts = (text(one) if one.cell.usable or head in _STORE else "" for head, text in shown)
+    return (name, *texts)
 
 
-def _raw(cell: CellSummary, panel: Panel, setting: str, bound: str) -> tuple[Any, ...]:
-    rate = cell.interval("samples_per_s")
-    ratio = time_ratio(cell, panel.fastest) if panel.fastest else None
+def _raw(one: _Listed, setting: str) -> tuple[Any, ...]:
+    cell, base = one.cell, one.panel.base
+    against, inflation = one.against, one.decisions.inflation(one.cell)
+    slower = against.inverted().ratio if against else None
     return (
         setting,
         cell.cell.cache,
         cell.cell.workers,
         cell.backend,
-        *((rate.mid, rate.lo, rate.hi) if rate else (None, None, None)),
-        *((ratio.mid, ratio.lo, ratio.hi) if ratio else (None, None, None)),
+        *_ends(cell.interval("samples_per_s")),
+        *((1.0, 1.0, 1.0) if one.is_base else _ends(slower)),
         cell.median("data_wait_frac"),
-        bound,
+        one.bound,
         None if cell.is_null else cell.fact("bytes_on_disk"),
         None if cell.is_null else cell.fact("build_s"),
-        rate.n if rate else 0,
+        len(cell.values("whole_samples_per_s")),
         cell.rows[0]["cache_verdict"],
         "failed" if cell.failure else "ok",
         cell.cell.cell_id,
+        cell.state,
+        cell.upper_bound,
+        cell.median("whole_samples_per_s"),
+        base.backend if base else "",
+        _compared(one),
+        cell.median("whole_cpu_s_per_sample"),
+        cell.median("whole_cores_used"),
+        *_ends(inflation.ratio if inflation else None),
+        cell.cell.memory_bytes,
+        cell.cell.readahead_kib,
+        *(cell.fact(name) for name in PLACE_COLUMNS),
     )
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None, float | None]:
+    return (interval.mid, interval.lo, interval.hi) if interval else (None, None, None)

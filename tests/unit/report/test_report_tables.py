@@ -8,10 +8,11 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from planted import make_record, paper_records, replicates, write_run
+from planted import cold_start, make_record, paper_records, replicates, write_run
 
 from storebench.report.build import write_report
-from storebench.results import Status
+from storebench.report.tables import Table
+from storebench.results import BelowCache, Counters, Status
 
 Cli = Callable[..., CompletedProcess[str]]
 
@@ -26,10 +27,12 @@ def test_a_table_a_dataset_and_a_plot_with_the_planted_figures(tmp_path: Path) -
     rows = read_csv(tmp_path / "out" / "table-imagenet-4000.csv")
     assert list(rows) == ["png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb", "null"]
     assert float(rows["png"]["samples_per_s"]) == pytest.approx(32 / 0.120)
-    rounds = [120 / 11, (108.9 + 10) / (0.99 + 10), (111.1 + 10) / (1.01 + 10)]
-    assert float(rows["png"]["time_ratio"]) == pytest.approx(statistics.geometric_mean(rounds))
+    rounds = [11 / 120, (0.99 + 10) / (108.9 + 10), (1.01 + 10) / (111.1 + 10)]
+    assert float(rows["memory:native"]["time_ratio"]) == pytest.approx(statistics.geometric_mean(rounds))
     assert float(rows["png"]["data_wait_frac"]) == pytest.approx(110 / 120)
-    assert float(rows["memory:native"]["time_ratio"]) == 1.0
+    assert float(rows["png"]["time_ratio"]) == 1.0
+    assert {row["base"] for row in rows.values()} == {"png"}
+    assert [rows[name]["compared"] for name in ("png", "lmdb", "null")] == ["base", "faster", ""]
     assert rows["lmdb"]["replicates"] == "3"
     assert {path.suffix for path in written.files} >= {".md", ".csv", ".tex", ".svg", ".png"}
     assert all(path.stat().st_size > 100 for path in written.files)
@@ -43,9 +46,9 @@ def test_the_ratio_is_paired_by_round_so_a_slow_round_cancels(tmp_path: Path) ->
         for backend, wait in (("png", 90.0), ("lmdb", 10.0))
     ]
     write_report(write_run(tmp_path / "run", records), tmp_path / "out")
-    png = read_csv(tmp_path / "out" / "table-imagenet-4000.csv")["png"]
-    assert [float(png[name]) for name in ("time_ratio", "time_ratio_lo", "time_ratio_hi")] == pytest.approx(
-        [5, 5, 5]
+    lmdb = read_csv(tmp_path / "out" / "table-imagenet-4000.csv")["lmdb"]
+    assert [float(lmdb[name]) for name in ("time_ratio", "time_ratio_lo", "time_ratio_hi")] == pytest.approx(
+        [0.2, 0.2, 0.2]
     )
 
 
@@ -84,7 +87,8 @@ def test_the_command_prints_tables_and_paths(tmp_path: Path, cli: Cli) -> None:
     done = cli("report", "run", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "PNG files" in done.stdout
-    assert "fastest" in done.stdout
+    assert "Within this run" in done.stdout
+    assert "Metadata hot" in done.stdout
     assert "out/step-time-imagenet-4000.png" in done.stderr
 
 
@@ -103,3 +107,103 @@ def test_a_half_written_last_line_is_dropped(tmp_path: Path) -> None:
     with (run / "records.jsonl").open("a") as file:
         file.write('{"schema_version": 1, "cell": {')
     assert len(write_report(run, tmp_path / "out").tables[0].rows) == 1
+
+
+def column(table: Table, head: str) -> dict[str, str]:
+    place = table.head.index(head)
+    return {row[0]: row[place] for row in table.rows}
+
+
+def test_each_ratio_has_its_verdict_against_one_base_that_no_figure_chose(tmp_path: Path) -> None:
+    records = [
+        *replicates("png", [40.0, 40.1, 40.0, 40.1]),
+        *replicates("hdf5", [41.0, 40.0, 40.5, 40.2]),
+        *replicates("leveldb", [20.0, 60.0, 35.0, 55.0]),
+        *replicates("lmdb", [15.0, 15.1, 15.0, 15.1]),
+        *replicates("files+raw", [90.0, 90.1, 90.0, 90.1]),
+    ]
+    (table,) = write_report(write_run(tmp_path / "run", records), tmp_path / "out").tables
+    assert column(table, "verdict") == {
+        "PNG files": "base",
+        "HDF5": "no difference",
+        "LevelDB": "cannot be told",
+        "LMDB": "faster",
+        "raw files": "slower",
+    }
+    assert column(table, "times as fast as PNG files")["LMDB"].startswith("2.00 [")
+    assert "Intervals of ratios hold all at once" in table.caption
+    assert "those of rates are single" in table.caption
+    assert "Within this run" in table.caption
+
+
+def test_processor_time_and_cores_stand_in_the_table(tmp_path: Path) -> None:
+    counters = Counters(device_read_bytes=10**9, cpu_user_s=1.5, cpu_system_s=0.6)
+    record = make_record("lmdb", counters=counters)  # 3,200 samples in 1.4 s
+    (table,) = write_report(write_run(tmp_path / "run", [record]), tmp_path / "out").tables
+    assert column(table, "CPU per sample") == {"LMDB": "656 µs"}
+    assert column(table, "cores") == {"LMDB": "1.5"}
+
+
+def test_what_loading_costs_the_network_stands_in_the_table(tmp_path: Path) -> None:
+    records = [make_record("null", cache="any", wait_ms=0.1, replicate=n) for n in range(3)]
+    records += replicates("lmdb", [4.0] * 3, compute_ms=15.0)
+    (table,) = write_report(write_run(tmp_path / "run", records), tmp_path / "out").tables
+    assert column(table, "compute inflation") == {"LMDB": "1.50 [1.50, 1.50]", "null (no loading)": ""}
+
+
+def test_a_cold_table_says_what_is_cold_and_gives_the_whole_epoch_its_own_column(tmp_path: Path) -> None:
+    known = cold_start(make_record("lmdb"), steps=5, step_ms=80.0)
+    bound = cold_start(make_record("leveldb"), steps=1, step_ms=80.0, upper_bound=True)
+    old = make_record("hdf5", portion=None)
+    assert known.cache is not None
+    facts = dataclasses.replace(
+        known.cache, below=BelowCache.SEEN, below_ratio=3.0, below_low=2.0, below_high=4.0, metadata="cold"
+    )
+    records = [dataclasses.replace(known, cache=facts), bound, old]
+    (table,) = write_report(write_run(tmp_path / "run", records), tmp_path / "out").tables
+    assert column(table, "samples/s") == {"LMDB": "400", "LevelDB": "at most 400", "HDF5": ""}
+    assert set(column(table, "whole epoch").values()) == {"2,290"}
+    said = "\n".join(table.notes)
+    assert "a cache below it answers: first reads take 3 times [2, 4]" in said
+    assert "Metadata hot" in said  # one cell of three is not cold
+    assert "At most = " in said
+    assert "Without a rate = " in said
+    for name in ("report.html", "report.md", "table-imagenet-4000.md"):
+        assert "a cache below it answers" in (tmp_path / "out" / name).read_text()
+    header = (tmp_path / "out" / "report.html").read_text().partition("</header>")[0]
+    assert "a cache below it answers" in header
+
+
+def test_metadata_is_called_cold_only_where_every_record_says_so(tmp_path: Path) -> None:
+    record = make_record("png")
+    assert record.cache is not None
+    cold = dataclasses.replace(record, cache=dataclasses.replace(record.cache, metadata="cold"))
+    (table,) = write_report(write_run(tmp_path / "run", [cold]), tmp_path / "out").tables
+    assert any(note.startswith("Metadata cold") for note in table.notes)
+
+
+def test_a_warm_table_says_what_warm_is_and_nothing_of_caches_below(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [make_record("lmdb", cache="warm")])
+    (table,) = write_report(run, tmp_path / "out").tables
+    assert any(note.startswith("Warm = the store's files were read in a row") for note in table.notes)
+    assert not any("below" in note for note in table.notes)
+
+
+def test_how_each_format_is_used_stands_beside_the_first_table(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [make_record("lmdb"), make_record("lmdb", cache="warm")])
+    first, second = write_report(run, tmp_path / "out").tables
+    (used,) = [note for note in first.notes if note.startswith("LMDB: ")]
+    assert "written as Caffe did, read as its expert would" in used
+    assert "An expert would" in used
+    assert not any(note.startswith("LMDB: ") for note in second.notes)
+
+
+def test_the_limit_stands_beside_what_was_resident(tmp_path: Path) -> None:
+    record = make_record("lmdb", cache="limited", memory_bytes=400 * 2**20)
+    assert record.cache is not None
+    facts = dataclasses.replace(record.cache, resident_max_frac=0.5)
+    (table,) = write_report(
+        write_run(tmp_path / "run", [dataclasses.replace(record, cache=facts)]), tmp_path / "out"
+    ).tables
+    assert "limited to 400 MiB" in table.caption
+    assert any("at no sampled moment more than 95% of that was resident" in note for note in table.notes)

@@ -1,0 +1,109 @@
+"""What must stand beside a table in plain words: what a cache state means, and how each format was used."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from storebench.errors import StorebenchError
+from storebench.formats.registry import get_format
+from storebench.probes.below import below_sentence
+from storebench.report.cells import CellSummary
+from storebench.report.labels import backend_label, percent, size
+from storebench.report.states import BOUNDED, Row, bounded
+from storebench.results import BelowCache, CacheFacts, CacheVerdict
+
+WARM = (
+    "warm = the store's files were read in a row beforehand; the first epoch of a real training leaves single pages,"
+    " and reading a mapped file from those takes longer"
+)
+_BELOW_ORDER = (BelowCache.SEEN, BelowCache.NOT_SEEN, BelowCache.UNKNOWN)
+
+
+def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
+    """Return what the cache states of some cells mean, one sentence per piece of knowledge."""
+    rows = [
+        row
+        for cell in cells
+        for row in cell.usable
+        if bounded(row, cell.cell) and row["cache_verdict"] is not None
+    ]
+    notes: list[str] = []
+    if rows:
+        notes += [*_cold(cells, rows), *_limits(cells)]
+    if any(cell.cell.cache == "warm" and cell.usable for cell in cells):
+        notes.append(WARM)
+    return [f"{note[0].upper()}{note[1:]}." for note in notes]
+
+
+def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
+    yield below_sentence(_telling([_facts(row) for row in rows]))
+    known = {row["cache_metadata"] for row in rows}
+    if known == {"cold"}:
+        yield "metadata cold: directory entries and inodes of the store were not cached either"
+    else:
+        yield "metadata hot: directory entries and inodes of the store were cached, which favours stores of many files"
+    sizes = sorted(
+        {int(row["machine_readahead_kib"]) for row in rows if row["machine_readahead_kib"] is not None}
+    )
+    if sizes and all(cell.cell.readahead_kib is None for cell in cells):
+        yield f"the device's read-ahead was the machine's own: {', '.join(f'{one:,}' for one in sizes)} KiB"
+    if any(cell.upper_bound for cell in cells):
+        yield "at most = more than was asked for was resident after the first step already, so the cold rate is lower"
+    if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED):
+        yield "without a rate = the records do not show for which steps the cache state held"
+
+
+def _telling(facts: Sequence[CacheFacts]) -> CacheFacts:
+    """Return the facts that say most about caches below: one that was seen counts whatever others say."""
+    return min(
+        facts,
+        key=lambda one: (_BELOW_ORDER.index(one.below), one.below_ratio is None, -(one.below_ratio or 0)),
+    )
+
+
+def _facts(row: Row) -> CacheFacts:
+    return CacheFacts(
+        requested=row["cache_requested"],
+        method=row["cache_method"],
+        resident_frac_before=row["resident_frac_before"],
+        resident_frac_after=row["resident_frac_after"],
+        verdict=CacheVerdict(row["cache_verdict"]),
+        below=BelowCache(row["cache_below"]),
+        below_ratio=row["cache_below_ratio"],
+        below_low=row["cache_below_low"],
+        below_high=row["cache_below_high"],
+        below_reason=row["cache_below_reason"] or "",
+    )
+
+
+def _limits(cells: Sequence[CellSummary]) -> Iterator[str]:
+    limited = [cell for cell in cells if cell.cell.memory_bytes]
+    shares = [
+        float(row["cache_resident_max_frac"]) * float(row["store_file_bytes"]) / float(cell.cell.memory_bytes)
+        for cell in limited
+        for row in cell.usable
+        if row["cache_resident_max_frac"] is not None and row["store_file_bytes"] and cell.cell.memory_bytes
+    ]
+    if shares:
+        limit = size(limited[0].cell.memory_bytes)
+        yield f"the page cache was limited to {limit}; at no sampled moment more than {percent(max(shares))} of that was resident"
+
+
+def usage_notes(cells: Iterable[CellSummary]) -> list[str]:
+    """Return how the format of each cell was written and read, and what its expert would change."""
+    notes: dict[str, None] = {}
+    for cell in cells:
+        if not cell.is_null and (note := _usage(cell)):
+            notes[note] = None
+    return list(notes)
+
+
+def _usage(cell: CellSummary) -> str:
+    try:
+        found = get_format(cell.cell.format)
+        info, reader = found.info, found.readers().get(cell.cell.reader)
+    except StorebenchError:
+        return ""  # a plugin's format that is not installed here
+    parts = [("written", info.usage, info.expert_would)]
+    parts += [("read", reader.usage, reader.expert_would)] if reader else []
+    used = ", ".join(f"{verb} {usage}" for verb, usage, _ in parts if usage)
+    would = " ".join(dict.fromkeys(text for _, usage, text in parts if usage and text))
+    return f"{backend_label(cell.backend)}: {used}. {would}".strip() if used else ""

@@ -1,0 +1,87 @@
+"""What tells two sets of samples apart that have one name: the file system, the device, the machine, how they were drawn."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from storebench.report.states import Row
+
+DATASET_COLUMNS = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
+"""Fields of a cell that decide its samples."""
+
+_PLACE_WORDS = {
+    "filesystem": "on {}",
+    "storage_device": "device {}",
+    "machine_readahead_kib": "read-ahead {} KiB",
+    "environment_key": "machine {}",
+}
+_SAMPLE_WORDS = {
+    "dataset": "from {}",
+    "size": "grown to {}",
+    "limit": "the first {}",
+    "data_seed": "data seed {}",
+    "synthetic": "synthetic: {}",
+}
+"""Column -> how it tells samples, or the place where they were read, from others."""
+
+Key = tuple[Any, ...]
+
+
+def data_key(row: Row) -> Key:
+    """Return what decides the samples, and the machine."""
+    return (row["environment_key"], *(row[name] for name in DATASET_COLUMNS))
+
+
+def distinctions(rows: Iterable[Row]) -> dict[Key, str]:
+    """Return for each `data_key` what tells it from the others with the same name, or "".
+
+    The fewest words that do: first how the samples were drawn, then the file system, the device, its read-ahead,
+    and where all these are equal the machine's key.
+    """
+    sources = {data_key(row): row for row in rows}
+    samples = _told_apart(sources, _name, _SAMPLE_WORDS)
+    places = _told_apart(sources, lambda _: "", _PLACE_WORDS, by="environment_key")
+    return {key: ", ".join(word for word in (samples[key], places[key]) if word) for key in sources}
+
+
+def _name(row: Row) -> Key:
+    """Return what a dataset is called by, and where it was read."""
+    count = min((number for number in (row["size"], row["limit"]) if number), default=None)
+    return (Path(row["dataset"]).name, row["split"], count, row["environment_key"])
+
+
+def _told_apart(
+    sources: Mapping[Key, Row], name: Any, words: Mapping[str, str], *, by: str | None = None
+) -> dict[Key, str]:
+    """Return the words of the first columns that make those of one name differ; `by` is what has to be told apart."""
+    groups: dict[Any, list[Key]] = {}
+    for key, row in sources.items():
+        groups.setdefault(name(row), []).append(key)
+    told: dict[Key, str] = {}
+    for keys in groups.values():
+        kinds = {key: sources[key][by] if by else key for key in keys}
+        columns = _needed([sources[key] for key in keys], list(kinds.values()), list(words))
+        for key in keys:
+            values = {column: sources[key][column] for column in columns}
+            told[key] = ", ".join(words[c].format(v) for c, v in values.items() if v is not None)
+    return told
+
+
+def _needed(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -> list[str]:
+    """Return the fewest of the columns, in order, whose values tell rows of different kinds apart."""
+    chosen: list[str] = []
+    wanted = len(set(kinds))
+    for column in columns:
+        if _groups(rows, kinds, chosen) == wanted:
+            break
+        if len({row[column] for row in rows}) > 1:
+            chosen.append(column)
+    return chosen
+
+
+def _groups(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -> int:
+    """Return how many kinds have values of their own in these columns."""
+    values = {(kind, tuple(row[column] for column in columns)) for row, kind in zip(rows, kinds, strict=True)}
+    shared = Counter(value for _, value in values)
+    return sum(1 for _, value in values if shared[value] == 1)
