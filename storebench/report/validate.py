@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import StorebenchError
-from storebench.records import record_from_dict
+from storebench.records import RECORDS_NAME, record_from_dict
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.findings import Finding, Kind, check_record, finding, record_name
 from storebench.report.intervals import Ratio, Round, ratio
 from storebench.report.labels import with_interval
 from storebench.report.limits import check_limits
+from storebench.report.run_findings import check_run
 from storebench.results import Record, Status
 from storebench.stats import MIN_ROUNDS
 
@@ -22,7 +23,8 @@ _COMPUTE_HEADROOM = 1.15
 _FEW_ROUNDS_HEADROOM = 1.4
 """With fewer than three rounds a busy machine may explain more."""
 
-_STEP_COLUMNS = ("warmup", "samples", "data_wait_ns", "h2d_ns", "compute_ns")
+_STEP_SUMS = ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
+_STEP_COLUMNS = ("warmup", "samples", *(f"{name}_ns" for name in _STEP_SUMS))
 _NS_ROUNDING_S = 1e-6
 
 Sourced = tuple[Record, Path]
@@ -85,6 +87,8 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     findings = [found for record, _ in sound for found in (*check_record(record), *check_limits(record))]
     for record, file in sound:
         findings += _check_steps(record, file.parent)
+    for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
+        findings += check_run(folder, [record for record, file in records if file.parent == folder])
     usable = [record for record, _ in sound]
     return [
         *findings,
@@ -101,6 +105,8 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     from pyarrow import parquet
 
     path = run / record.steps_file
+    if not path.resolve().is_relative_to(run.resolve()):
+        return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is outside of the run")]
     if not path.is_file():
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
@@ -109,9 +115,7 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     except (pa.ArrowException, KeyError) as error:
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} cannot be read: {error}")]
     timed = ~steps["warmup"].astype(bool)
-    sums = {
-        f"{name}_s": float(steps[f"{name}_ns"][timed].sum()) / 1e9 for name in ("data_wait", "h2d", "compute")
-    }
+    sums = {f"{name}_s": float(steps[f"{name}_ns"][timed].sum()) / 1e9 for name in _STEP_SUMS}
     counts = {
         "steps": len(timed),
         "timed_steps": int(timed.sum()),

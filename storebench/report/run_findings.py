@@ -1,0 +1,136 @@
+"""Findings that need the run's folder: records that the scenario does not have, gaps, and times that cannot be."""
+
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from storebench.probes.environment import match_key
+from storebench.records import RUN_NAME
+from storebench.report.findings import Finding, Kind, finding, record_name
+from storebench.results import Record, Status
+
+_CLOCK_S = 0.002
+"""Records give their start in whole milliseconds of a clock that may be slewed."""
+
+
+def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
+    """Return what is wrong with the records of one run folder as a whole.
+
+    Parameters
+    ----------
+    folder
+        The run's folder. Without a ``run.json`` in it nothing is known of what should have run.
+    records
+        All its records, in the order of the file.
+    """
+    about = _about(folder)
+    if about is None:
+        return []
+    checks = (_strangers, _gaps, _no_steps, _no_curve, _not_proven, _overlaps, _environments)
+    return [one for check in checks for one in check(about, records)]
+
+
+def _about(folder: Path) -> dict[str, Any] | None:
+    try:
+        about = json.loads((folder / RUN_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    usable = isinstance(about, dict) and isinstance(about.get("cells"), list)
+    return about if usable else None
+
+
+def _strangers(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find records of another run, and of cells that the scenario does not have."""
+    known = {cell.get("cell_id") for cell in about["cells"] if isinstance(cell, dict)}
+    for record in records:
+        if record.run_id != about.get("run_id"):
+            message = f"the record is of run {record.run_id}, the folder of run {about.get('run_id')}"
+            yield finding(Kind.RUN, record, "run_id", message)
+        if record.cell.cell_id not in known:
+            yield finding(Kind.RUN, record, "cell", "the run's scenario has no such cell")
+
+
+def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find replicates that are missing although a later round or epoch is recorded.
+
+    A run that was interrupted ends early. It has no gap: rounds follow one another.
+    """
+    done = Counter((record.cell.cell_id, record.replicate) for record in records)
+    last_round = max((record.replicate for record in records), default=0)
+    of_cell = {record.cell.cell_id: record for record in records}
+    for cell in about["cells"]:
+        cell_id = cell.get("cell_id")
+        missing = [number for number in range(last_round) if not done[cell_id, number]]
+        if missing:
+            rounds = ", ".join(map(str, missing))
+            message = f"round {rounds} is not recorded, although round {last_round} is"
+            known = of_cell.get(cell_id)
+            name = record_name(known) if known else f"{cell.get('dataset')} {cell.get('backend')} [{cell_id}]"
+            yield Finding(
+                kind=Kind.RUN,
+                cell=name,
+                cell_id=str(cell_id),
+                run_id=str(about.get("run_id")),
+                figure="replicate",
+                message=message,
+            )
+    for record in records:
+        recorded = done[record.cell.cell_id, record.replicate]
+        if record.epoch == 0 and recorded != record.cell.epochs:
+            message = f"{recorded} of {record.cell.epochs} epochs are recorded"
+            yield finding(Kind.RUN, record, "epoch", message)
+
+
+def _no_steps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    for record in records:
+        if record.status is Status.OK and record.steps and record.steps_file is None:
+            yield finding(Kind.STEPS, record, "steps_file", "nothing shows the steps that the sums are of")
+
+
+def _no_curve(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find portions that no sampled residency supports."""
+    for record in records:
+        portion, cache = record.portion, record.cache
+        if portion is not None and portion.reason and (cache is None or not cache.curve):
+            message = f"a {portion.kind} portion is claimed, but no residency was sampled during the epoch"
+            yield finding(Kind.CACHE, record, "cache.curve", message)
+
+
+def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find usable records of a run that checks pixels in which no timed sample was compared."""
+    if not about.get("scenario", {}).get("check_pixels", True):
+        return
+    for record in records:
+        seen = record.coverage
+        if record.status is not Status.OK or record.code is None or record.cell.format == "null":
+            continue
+        if seen is None or not seen.timed_checked or not seen.pixels_checked:
+            message = "no sample of the timed batches was compared with the dataset"
+            yield finding(Kind.COVERAGE, record, "coverage", message)
+
+
+def _overlaps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find epochs that began before the one that was recorded earlier can have ended."""
+    ended: dt.datetime | None = None
+    for record in records:
+        try:
+            started = dt.datetime.fromisoformat(record.started_utc)
+        except ValueError:
+            yield finding(Kind.ARITHMETIC, record, "started_utc", f"{record.started_utc!r} is no time")
+            continue
+        if ended is not None and (ended - started).total_seconds() > _CLOCK_S:
+            seconds = (ended - started).total_seconds()
+            message = f"it began {seconds:.3f} s before the epoch recorded earlier had ended"
+            yield finding(Kind.RUN, record, "started_utc", message)
+        ended = started + dt.timedelta(seconds=record.epoch_s)
+
+
+def _environments(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    for record in records:
+        place = record.environment
+        if place is not None and place.key != match_key(place.match):
+            message = f"{place.key} is not the digest of what has to match ({match_key(place.match)})"
+            yield finding(Kind.RUN, record, "environment.key", message)

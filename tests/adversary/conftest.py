@@ -1,0 +1,70 @@
+"""A small real run that attacks are planted into: made once, copied for each attack."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCENARIO = """
+name = "adversary"
+replicates = 2
+test_limit = 0
+
+[[matrix]]
+dataset = "cifar10"
+limit = 400
+synthetic = true
+model = "tiny"
+batch_size = 32
+threads = 1
+backends = ["hdf5", "null"]
+cache = ["cold", "warm"]
+
+[[matrix]]
+dataset = "cifar10"
+limit = 400
+synthetic = true
+model = "tiny"
+batch_size = 32
+threads = 1
+backends = ["png"]
+cache = "warm"
+"""
+
+
+@pytest.fixture(scope="session")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a real run: HDF5 cold and warm, PNG files warm, and null, two rounds each."""
+    root = tmp_path_factory.mktemp("adversary")
+    (root / "scenario.toml").write_text(SCENARIO, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "storebench",
+        "bench",
+        "scenario.toml",
+        "--out",
+        "run",
+        "--stores",
+        "stores",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return root / "run"
+
+
+@pytest.fixture
+def run(honest: Path, tmp_path: Path) -> Path:
+    """Return a copy of the real run to plant something into."""
+    return Path(shutil.copytree(honest, tmp_path / "run"))

@@ -1,0 +1,179 @@
+"""Attacks on a run that was measured: each changes what is recorded, and validation has to name the figure.
+
+Out of reach: an adversary who rewrites a record, its step table and its curve so that all of them agree. Records are
+not signed.
+"""
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storebench.report.validate import validate
+
+Raw = dict[str, Any]
+Attack = Callable[[Raw], None]
+
+
+def rows(run: Path) -> list[Raw]:
+    return [json.loads(line) for line in (run / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def write(run: Path, records: list[Raw]) -> None:
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (run / "records.jsonl").write_text(text, encoding="utf-8")
+
+
+def one_of(records: list[Raw], backend: str, cache: str) -> Raw:
+    return next(r for r in records if (r["cell"]["backend"], r["cell"]["cache"]) == (backend, cache))
+
+
+def scaled(record: Raw, factor: float) -> None:
+    """Claim that everything took `factor` times as long, with sums and rates that agree."""
+    for name in ("timed_s", "epoch_s", "data_wait_s", "h2d_s", "compute_s", "overhead_s", "fetch_s"):
+        record[name] *= factor
+    record["samples_per_s"] /= factor
+    record["payload_bytes_per_s"] /= factor
+
+
+def put(path: str, value: Any) -> Attack:
+    """Return an attack that puts a value at a dotted path."""
+
+    def attack(record: Raw) -> None:
+        *parts, last = path.split(".")
+        for part in parts:
+            record = record[part]
+        record[last] = value(record[last]) if callable(value) else value
+
+    return attack
+
+
+def without_a_cold_start(record: Raw) -> None:
+    record["portion"]["samples_per_s"] *= 3
+
+
+def later(seconds: float) -> Callable[[str], str]:
+    return lambda text: (dt.datetime.fromisoformat(text) + dt.timedelta(seconds=seconds)).isoformat()
+
+
+ATTACKS: dict[str, tuple[str, str, Attack, str]] = {
+    "a rate that is twice as high": ("hdf5", "warm", put("samples_per_s", lambda v: 2 * v), "samples_per_s"),
+    "half the time, all sums agreeing": ("hdf5", "warm", lambda r: scaled(r, 0.5), "data_wait_s"),
+    "waiting booked as computing": (
+        "png", "warm",
+        lambda r: r.update(compute_s=r["compute_s"] + r["data_wait_s"] / 2, data_wait_s=r["data_wait_s"] / 2),
+        "data_wait_s",
+    ),
+    "decoding booked as fetching": (
+        "png", "warm", lambda r: r.update(fetch_s=r["fetch_s"] + r["decode_s"], decode_s=0.0), "decode_s",
+    ),
+    "augmentation that cost nothing": ("png", "warm", put("prep_s", lambda v: v + 1.0), "prep_s"),
+    "a slow step called a warm-up step": (
+        "hdf5", "warm", lambda r: r.update(timed_steps=r["timed_steps"] - 1), "timed_steps",
+    ),
+    "samples that never came": ("hdf5", "warm", put("samples", lambda v: v + 32), "samples"),
+    "a sample served twice": ("hdf5", "warm", put("coverage.duplicates", 1), "coverage"),
+    "a sample left out": ("hdf5", "warm", put("coverage.missing", 1), "coverage"),
+    "wrong pixels in the replay": ("hdf5", "cold", put("coverage.pixels_wrong", 1), "coverage"),
+    "wrong pixels in the timed batches": ("hdf5", "cold", put("coverage.timed_wrong", 1), "coverage"),
+    "a timed pass that nothing proves": ("hdf5", "cold", put("coverage.timed_checked", 0), "coverage"),
+    "a replay that compared nothing": ("hdf5", "warm", put("coverage.pixels_checked", 0), "coverage"),
+    "no coverage at all": ("hdf5", "warm", put("coverage", None), "coverage"),
+    "cold with half of the store resident": (
+        "hdf5", "cold", put("cache.resident_frac_before", 0.5), "resident_frac_before",
+    ),
+    "warm with half of the store evicted": (
+        "hdf5", "warm", put("cache.resident_frac_before", 0.5), "resident_frac_before",
+    ),
+    "cold without a count": ("hdf5", "cold", put("cache.resident_frac_before", None), "resident_frac_before"),
+    "no facts about the cache": ("hdf5", "cold", put("cache", None), "cache"),
+    "a failed cache state in a usable record": ("hdf5", "cold", put("cache.verdict", "failed"), "cache.verdict"),
+    "a cold rate that its steps do not give": ("hdf5", "cold", without_a_cold_start, "portion.samples_per_s"),
+    "a cold portion longer than its epoch": (
+        "hdf5", "cold", put("portion.steps", lambda v: v + 100), "portion.steps",
+    ),
+    "a cold portion without its curve": ("hdf5", "cold", put("cache.curve", []), "cache.curve"),
+    "an excess of pages that is not admitted": ("hdf5", "cold", put("portion.excess_frac", 0.6), "portion.excess_frac"),
+    "a cold epoch that the device did not feed": (
+        "hdf5", "cold", put("counters.device_read_bytes", 0), "device_read_bytes",
+    ),
+    "other samples than the dataset's": ("hdf5", "warm", put("digests.samples", "0" * 32), "digests.samples"),
+    "another order": ("hdf5", "warm", put("digests.order", "0" * 32), "digests.order"),
+    "another training": ("hdf5", "warm", put("digests.loss", "0" * 32), "digests.loss"),
+    "a store of other samples": ("png", "warm", put("store.samples_digest", "0" * 32), "store.samples_digest"),
+    "a duration that is no number": ("hdf5", "warm", put("open_s", float("nan")), "open_s"),
+    "a negative duration": ("hdf5", "warm", put("handover_s", -1.0), "handover_s"),
+    "a share above one": ("hdf5", "warm", put("cache.resident_frac_after", 1.5), "resident_frac_after"),
+    "nominal bytes as throughput": (
+        "png", "warm", put("payload_bytes_per_s", lambda v: 2 * v), "payload_bytes_per_s",
+    ),
+    "steps that nobody can look at": ("hdf5", "warm", put("steps_file", None), "steps_file"),
+    "a cell that the scenario does not have": ("hdf5", "warm", put("cell.workers", 2), "cell"),
+    "a batch size that the scenario does not have": ("hdf5", "warm", put("cell.batch_size", 400), "cell"),
+    "a record of another run": ("hdf5", "warm", put("run_id", "another"), "run_id"),
+    "another machine under the same name": (
+        "hdf5", "warm", put("environment.match.cpu", "a faster one"), "environment.key",
+    ),
+    "two cells at the same time": ("hdf5", "warm", put("started_utc", later(-60)), "started_utc"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_changed_record_is_found(run: Path, name: str) -> None:
+    backend, cache, attack, figure = ATTACKS[name]
+    records = rows(run)
+    attack(one_of(records, backend, cache))
+    write(run, records)
+    assert figure in {one.figure for one in validate(run)}
+
+
+def test_the_honest_run_has_no_finding(run: Path) -> None:
+    assert [str(one) for one in validate(run)] == []
+
+
+def test_dropping_the_slow_replicate_is_found(run: Path) -> None:
+    records = [r for r in rows(run) if (r["cell"]["backend"], r["replicate"]) != ("png", 0)]
+    write(run, records)
+    assert [(str(one.kind), one.figure) for one in validate(run)] == [("run", "replicate")]
+
+
+def test_a_run_that_was_interrupted_has_no_gap(run: Path) -> None:
+    write(run, rows(run)[:-1])
+    assert validate(run) == []
+
+
+def test_recording_the_fast_replicate_twice_is_found(run: Path) -> None:
+    records = rows(run)
+    write(run, [*records, records[-1]])
+    assert "replicate" in {one.figure for one in validate(run)}
+
+
+def test_step_tables_that_are_exchanged_are_found(run: Path) -> None:
+    records = rows(run)
+    first, second = one_of(records, "hdf5", "warm"), one_of(records, "png", "warm")
+    first["steps_file"], second["steps_file"] = second["steps_file"], first["steps_file"]
+    write(run, records)
+    assert "data_wait_s" in {one.figure for one in validate(run)}
+
+
+def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
+    record = one_of(rows(run), "png", "warm")
+    path = run / record["steps_file"]
+    table = pq.read_table(path).to_pydict()
+    table["data_wait_ns"][3] //= 2
+    pq.write_table(pa.table(table), path)
+    assert "data_wait_s" in {one.figure for one in validate(run)}
+
+
+def test_a_step_table_outside_the_run_is_not_believed(run: Path, tmp_path: Path) -> None:
+    records = rows(run)
+    record = one_of(records, "png", "warm")
+    (run / record["steps_file"]).rename(tmp_path / "elsewhere.parquet")
+    record["steps_file"] = "../elsewhere.parquet"
+    write(run, records)
+    assert "steps_file" in {one.figure for one in validate(run)}
