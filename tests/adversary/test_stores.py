@@ -1,0 +1,145 @@
+"""Attacks on a store after it was verified: a run from it must fail, and name what is wrong."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SIZE = ("--dataset", "cifar10", "--limit", "64", "--synthetic")
+FOLDER = "cifar10-train-limit64-synthetic"
+Completed = subprocess.CompletedProcess[str]
+
+
+def storebench(folder: Path, *arguments: str) -> Completed:
+    return subprocess.run(
+        [sys.executable, "-m", "storebench", *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("attacked")
+    done = storebench(root, "convert", "files+raw", "memory", "hdf5", *SIZE, "--out", "stores")
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+@pytest.fixture
+def stores(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built / "stores", tmp_path / "stores")) / FOLDER
+
+
+def images(stores: Path) -> list[Path]:
+    return sorted((stores / "files+raw").rglob("*.raw"), key=lambda path: path.name)
+
+
+def flip_a_bit(stores: Path) -> None:
+    path = images(stores)[5]
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def exchange_two_samples(stores: Path) -> None:
+    first, second = images(stores)[3:5]
+    data = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(data)
+
+
+def serve_one_sample_everywhere(stores: Path) -> None:
+    one = images(stores)[0].read_bytes()
+    for path in images(stores):
+        path.write_bytes(one)
+
+
+def shift_the_labels(stores: Path) -> None:
+    path = stores / "files+raw" / "labels.npy"
+    np.save(path, np.roll(np.load(path), 1))
+
+
+def empty_images(stores: Path) -> None:
+    for path in images(stores):
+        path.write_bytes(bytes(path.stat().st_size))
+
+
+def cut_one_short(stores: Path) -> None:
+    path = images(stores)[7]
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lose_one(stores: Path) -> None:
+    images(stores)[9].unlink()
+
+
+def forge_the_digests(stores: Path) -> None:
+    """Change the pixels and the digests of one sample, but not the manifest that digests these digests."""
+    path = stores / "files+raw" / "sample_digests.npy"
+    digests = np.load(path)
+    digests[5] ^= 1
+    np.save(path, digests)
+
+
+def claim_fewer_samples(stores: Path) -> None:
+    path = stores / "files+raw" / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["count"] = 32
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+ATTACKS: dict[str, Callable[[Path], None]] = {
+    "a bit of one pixel": flip_a_bit,
+    "two samples exchanged": exchange_two_samples,
+    "one sample everywhere": serve_one_sample_everywhere,
+    "labels shifted by one": shift_the_labels,
+    "images of zeros": empty_images,
+    "a truncated image": cut_one_short,
+    "a missing image": lose_one,
+    "forged digests": forge_the_digests,
+    "half of the samples": claim_fewer_samples,
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_run_from_a_changed_store_fails(stores: Path, tmp_path: Path, name: str) -> None:
+    ATTACKS[name](stores)
+    arguments = ("run", "files+raw", *SIZE, "--compute", "none", "--threads", "1", "--stores", "stores")
+    done = storebench(tmp_path, *arguments, "--out", "run")
+    if ATTACKS[name] is claim_fewer_samples:
+        # The manifest no longer describes the samples that were asked for, so the store is built again.
+        assert (done.returncode, "64 of 64 images" in done.stderr) == (0, True)
+    else:
+        assert done.returncode == 5, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_that_agrees_with_itself_disagrees_with_the_others(stores: Path, tmp_path: Path) -> None:
+    """Exchange the whole store for one of other samples: only comparing formats can tell."""
+    other = storebench(tmp_path, "convert", "hdf5", *SIZE, "--seed", "1", "--out", "others")
+    assert other.returncode == 0, other.stderr
+    [planted] = (tmp_path / "others").glob("*/hdf5+raw")
+    for name in ("data.h5", "sample_digests.npy"):
+        shutil.copy(planted / name, stores / "hdf5+raw" / name)
+    changed = json.loads((planted / "manifest.json").read_text(encoding="utf-8"))
+    path = stores / "hdf5+raw" / "manifest.json"
+    honest = json.loads(path.read_text(encoding="utf-8"))
+    changed["dataset"]["spec"] = honest["dataset"].get("spec", changed["dataset"].get("spec"))
+    path.write_text(json.dumps(honest | {"samples_digest": changed["samples_digest"]}), encoding="utf-8")
+    arguments = ("hdf5", "files+raw", *SIZE, "--compute", "none", "--threads", "1", "--stores", "stores")
+    done = storebench(tmp_path, "run", *arguments, "--out", "run")
+    if done.returncode == 0:
+        done = storebench(tmp_path, "validate", "run")
+        assert "samples" in done.stdout
+    assert done.returncode == 5, (done.returncode, done.stdout, done.stderr)
