@@ -5,16 +5,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storebench.results import CacheVerdict, PortionKind, Record
+from storebench.results import CacheVerdict, Record
 
 COLD_MOST_RESIDENT_FRAC = 0.01
 WARM_LEAST_RESIDENT_FRAC = 0.99
 
 _SAME = 1e-6
 """Relative difference that rounding explains."""
-
-_EXCESS_CLAIMED_FRAC = 0.5
-"""No cold portion is believed beyond this, however small the store is for which its floor in bytes was a large share."""
 
 _OVERHEAD_FRAC = 0.05
 _OVERHEAD_STEP_S = 50e-6
@@ -89,7 +86,7 @@ def finding(kind: Kind, record: Record, figure: str, message: str) -> Finding:
 
 def check_record(record: Record) -> list[Finding]:
     """Return what is wrong with the arithmetic, the coverage and the cache state of one usable record."""
-    checks = (_shares, _sums, _spans, _rates, _payload, _portion, _order, _coverage, _cache)
+    checks = (_shares, _sums, _spans, _rates, _payload, _order, _coverage, _cache)
     return [found for check in checks for found in check(record)]
 
 
@@ -178,26 +175,6 @@ def _rates(record: Record) -> Iterator[Finding]:
     if record.payload_bytes_per_s > most * (1 + _SAME):
         message = f"{record.payload_bytes_per_s:.6g}, but all payload over the timed seconds is {most:.6g}"
         yield finding(Kind.ARITHMETIC, record, "payload_bytes_per_s", message)
-
-
-def _portion(record: Record) -> Iterator[Finding]:
-    """Find a portion that is more than its epoch, contradicts itself, or hides pages that nobody asked for."""
-    part = record.portion
-    if part is None:
-        return
-    if part.seconds <= 0 or not _close(part.samples_per_s, part.samples / part.seconds):
-        message = f"{part.samples_per_s:.6g}, but {part.samples} samples came in {part.seconds:.6g} s"
-        yield finding(Kind.ARITHMETIC, record, "portion.samples_per_s", message)
-    if not 0 < part.steps <= record.steps or part.samples > record.samples:
-        message = f"{part.steps} steps and {part.samples} samples of {record.steps} and {record.samples}"
-        yield finding(Kind.ARITHMETIC, record, "portion.steps", message)
-    for name in ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s"):
-        if getattr(part, name) > getattr(record, name) + _SAME:
-            message = f"{getattr(part, name):.6g}, more than the epoch's {getattr(record, name):.6g}"
-            yield finding(Kind.ARITHMETIC, record, f"portion.{name}", message)
-    if part.kind is PortionKind.COLD and not part.upper_bound and part.excess_frac > _EXCESS_CLAIMED_FRAC:
-        message = f"called cold with {part.excess_frac:.0%} of the store resident that was not asked for"
-        yield finding(Kind.CACHE, record, "portion.excess_frac", message)
 
 
 def _order(record: Record) -> Iterator[Finding]:

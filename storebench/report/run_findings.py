@@ -10,7 +10,10 @@ from typing import Any
 from storebench.probes.environment import match_key
 from storebench.records import RUN_NAME
 from storebench.report.findings import Finding, Kind, finding, record_name
-from storebench.results import Record, Status
+from storebench.results import PortionKind, Record, Status
+
+_EXCESS_MOST_FRAC = 0.5
+"""No portion is believed to be cold beyond this, even of a store so small that its few pages of overhead are a tenth."""
 
 _CLOCK_S = 0.002
 """Records give their start in whole milliseconds of a clock that may be slewed."""
@@ -29,7 +32,7 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
     about = _about(folder)
     if about is None:
         return []
-    checks = (_strangers, _gaps, _no_steps, _no_curve, _not_proven, _overlaps, _environments)
+    checks = (_strangers, _gaps, _no_steps, _portions, _not_proven, _overlaps, _environments)
     return [one for check in checks for one in check(about, records)]
 
 
@@ -90,13 +93,18 @@ def _no_steps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
             yield finding(Kind.STEPS, record, "steps_file", "nothing shows the steps that the sums are of")
 
 
-def _no_curve(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
-    """Find portions that no sampled residency supports."""
+def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find portions that no sampled residency supports, or that are cold in name only."""
     for record in records:
         portion, cache = record.portion, record.cache
         if portion is not None and portion.reason and (cache is None or not cache.curve):
             message = f"a {portion.kind} portion is claimed, but no residency was sampled during the epoch"
             yield finding(Kind.CACHE, record, "cache.curve", message)
+        if portion is None or portion.kind is not PortionKind.COLD or portion.upper_bound:
+            continue
+        if portion.excess_frac > _EXCESS_MOST_FRAC:
+            message = f"called cold with {portion.excess_frac:.0%} of the store resident that was not asked for"
+            yield finding(Kind.CACHE, record, "portion.excess_frac", message)
 
 
 def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
