@@ -1,0 +1,149 @@
+"""Attacks on the regression gate: each hides a slow-down or loses a cell, and the check must not be green."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from storebench.cli.main import app
+from tests.unit.check.planted_sides import CELLS, ELSEWHERE, run_of, write_sessions
+
+Sessions = dict[str, Any]
+LMDB, HDF5 = CELLS[:2]
+
+
+def check(*arguments: Any) -> tuple[int, str]:
+    """Return exit code and everything printed."""
+    done = CliRunner().invoke(app, ["check", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def edited(change: Callable[[dict[str, Any]], None], *, only: str = LMDB) -> Callable[[dict[str, Any]], None]:
+    def edit(extra: dict[str, Any]) -> None:
+        if extra["cell_id"] == only:
+            change(extra)
+
+    return edit
+
+
+def most_rounds(factor: float, share: float, *, rounds: int = 12) -> dict[str, Any]:
+    """Return what makes a share of LMDB's rounds `factor` times as slow."""
+
+    def shape(cell: str, seconds: list[float]) -> list[float]:
+        slow = round(share * len(seconds)) if cell == LMDB else 0
+        return [one * (factor if number < slow else 1) for number, one in enumerate(seconds)]
+
+    return {"shape": shape, "rounds": rounds}
+
+
+SAME = {"noise": 0.001}
+ATTACKS: dict[str, tuple[Sessions, Sessions, int]] = {
+    # name: (what is planted in the baseline, in the contender, the exit code that is due)
+    "a reader 1.5 times as slow": ({}, {"slower": {LMDB: 1.5}}, 1),
+    "a reader 1.5 times as slow and all others 1.1 times as fast": (
+        {}, {"slower": {LMDB: 1.5} | dict.fromkeys(CELLS[1:], 0.9)}, 1,
+    ),
+    "9 of 12 rounds five times as slow": ({"rounds": 12}, most_rounds(5, 0.75), 1),
+    "every second round twice as slow": ({"rounds": 12}, most_rounds(2.0, 0.6), 1),
+    "all cells but one are gone": ({}, {"cells": CELLS[:1]}, 5),
+    "the slow cell is gone": ({}, {"cells": CELLS[1:]}, 5),
+    "every cell is gone": ({}, {"cells": ()}, 5),
+    "a cell that is renamed and three times as slow": (
+        {}, {"slower": {LMDB: 3.0}, "change": edited(lambda extra: extra.update(cell_id="read/lmdb2/warm"))}, 5,
+    ),
+    "half of the samples in half of the time": (
+        {}, {"slower": {LMDB: 0.5}, "change": edited(lambda extra: extra.update(samples=512))}, 3,
+    ),
+    "other samples": ({}, {"change": edited(lambda extra: extra.update(samples_of="beef"))}, 3),
+    "no fingerprint of the samples": ({}, {"change": edited(lambda extra: extra.update(samples_of=""))}, 3),
+    "no counters": ({}, {"change": edited(lambda extra: extra.update(counters={}))}, 5),
+    "half of the payload": ({}, {"counters": {LMDB: {"payload_bytes": 3_145_728 // 2}}}, 1),
+    "half of the samples served": ({}, {"counters": {LMDB: {"samples_served": 512}}}, 1),
+    "twice the read calls": ({}, {"counters": {LMDB: {"read_calls": 2048}}}, 1),
+    "a slower machine of another name, with a calibration that nobody validated": (
+        {}, {"machine": ELSEWHERE, "slower": {LMDB: 2.0}}, 3,
+    ),
+    "a machine without a name": ({}, {"machine": None, "slower": {LMDB: 2.0}}, 3),
+    "a calibration of another kind, elsewhere": (
+        {}, {"machine": ELSEWHERE, "change": lambda extra: extra.update(calibration="inflate")}, 3,
+    ),
+    "a calibration as slow as the code, on one machine": ({}, {"scale": 2.0}, 4),
+    "one session": ({}, {"count": 1, "slower": {LMDB: 1.5}}, 1),
+    "results of another schema": ({}, {"change": lambda extra: extra.update(schema_version=0)}, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_gate_is_not_green(tmp_path: Path, name: str) -> None:
+    before, after, due = ATTACKS[name]
+    baseline = write_sessions(tmp_path / "a", **({"seed": 1} | SAME | before))
+    contender = write_sessions(tmp_path / "b", **({"seed": 2} | SAME | after))
+    code, text = check(baseline, contender)
+    assert code == due, text
+    assert "Traceback" not in text
+
+
+def test_the_same_code_is_green(tmp_path: Path) -> None:
+    baseline = write_sessions(tmp_path / "a", seed=1, **SAME)
+    assert check(baseline, write_sessions(tmp_path / "b", seed=2, **SAME))[0] == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0])
+def test_a_duration_that_cannot_be_is_not_compared(tmp_path: Path, value: float) -> None:
+    baseline = write_sessions(tmp_path / "a", seed=1, **SAME)
+    planted = {"shape": lambda cell, seconds: [value] * len(seconds) if cell == LMDB else seconds}
+    code, text = check(baseline, write_sessions(tmp_path / "b", seed=2, **SAME, **planted))
+    assert code in (3, 4, 5), text
+    assert "Traceback" not in text
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the folder of a baseline, below which alone `--update` writes."""
+    monkeypatch.chdir(tmp_path)
+    return "results/baselines/ci"
+
+
+def test_a_slow_down_is_not_laundered_through_the_baseline(tmp_path: Path, home: str) -> None:
+    assert check(home, write_sessions(tmp_path / "a", seed=1, **SAME), "--update")[0] == 0
+    slow = write_sessions(tmp_path / "b", seed=2, noise=0.3, slower={LMDB: 1.6})
+    assert check(home, slow, "--update")[0] != 0
+
+
+def test_a_slow_down_in_small_steps_is_not_laundered_through_the_baseline(tmp_path: Path, home: str) -> None:
+    codes = [
+        check(home, write_sessions(tmp_path / str(n), seed=n, **SAME, slower={LMDB: 1.07**n}), "--update")[0]
+        for n in range(5)
+    ]
+    assert codes[0] == 0
+    assert any(codes)
+
+
+def test_fewer_steps_than_the_baseline_are_not_a_speed_up(tmp_path: Path) -> None:
+    baseline = run_of(tmp_path / "a", {"lmdb": 1e-6}, cell={"max_steps": 100})
+    code, text = check(baseline, run_of(tmp_path / "b", {"lmdb": 5e-7}, cell={"max_steps": 2}))
+    assert code == 5, text
+
+
+def test_a_baseline_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    baseline = write_sessions(tmp_path / "a", seed=1, **SAME)
+    path = baseline / "session-0.json"
+    path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
+    code, text = check(baseline, write_sessions(tmp_path / "b", seed=2, **SAME))
+    assert code == 5
+    assert "session-0.json" in text
+
+
+def test_a_baseline_without_cells_is_not_passed_by_everything(tmp_path: Path) -> None:
+    baseline = write_sessions(tmp_path / "a", cells=())
+    assert check(baseline, write_sessions(tmp_path / "b", seed=2, **SAME))[0] in (3, 5)
+
+
+def test_a_name_from_a_foreign_baseline_gives_no_workflow_command(tmp_path: Path) -> None:
+    planted = {"change": lambda extra: extra.update(cell_id="x\n::error::planted")}
+    baseline = write_sessions(tmp_path / "a", cells=CELLS[:1], **SAME, **planted)
+    _, text = check(baseline, write_sessions(tmp_path / "b", seed=2, **SAME), "--format", "json")
+    assert json.loads(text[text.index("{") : text.rindex("}") + 1])
