@@ -103,7 +103,9 @@ def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
         if portion is None or portion.kind is not PortionKind.COLD or portion.upper_bound:
             continue
         if portion.excess_frac > _EXCESS_MOST_FRAC:
-            message = f"called cold with {portion.excess_frac:.0%} of the store resident that was not asked for"
+            message = (
+                f"called cold with {portion.excess_frac:.0%} of the store resident that was not asked for"
+            )
             yield finding(Kind.CACHE, record, "portion.excess_frac", message)
 
 

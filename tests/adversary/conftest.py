@@ -15,7 +15,7 @@ test_limit = 0
 
 [[matrix]]
 dataset = "cifar10"
-limit = 400
+limit = 1000
 synthetic = true
 model = "tiny"
 batch_size = 32
@@ -25,7 +25,7 @@ cache = ["cold", "warm"]
 
 [[matrix]]
 dataset = "cifar10"
-limit = 400
+limit = 1000
 synthetic = true
 model = "tiny"
 batch_size = 32
