@@ -92,7 +92,7 @@ bench-direct: setup ## The direct readers against the library and the device, co
 bench-hand-over: setup ## Drain rates of the loaders against no workers at all
 	$(BIN)/python -m tests.benchmarks.bench_loaders
 
-bench-overhead: setup ## What timing every step costs: traced against untraced loops, interleaved
+bench-overhead: setup ## What timing every step costs, and what keeping samples for the proof does
 	$(BIN)/python -m tests.benchmarks.bench_overhead
 
 bench-counters: setup ## Are the counters right? Cold LMDB against what is known of it and against the device's own

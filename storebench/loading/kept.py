@@ -19,7 +19,13 @@ from storebench.loading.batch import Batch
 from storebench.manifest import Manifest
 
 KEPT_SAMPLES = 128
-"""Samples that are kept of an epoch: a fault in 5% of its samples is missed in one epoch of 700."""
+"""Samples that are drawn of an epoch: a fault in 5% of its samples is missed in one epoch of 700."""
+
+KEPT_AT_LEAST = 64
+"""So many are kept whatever that takes; of the others, those for which there is time."""
+
+PAUSED_FRAC = 0.005
+"""Beyond `KEPT_AT_LEAST` samples, pauses take no more than this share of the epoch so far: workers go on meanwhile."""
 
 KEPT_BYTES = 64 << 20
 """At most so many bytes of pixels are kept, so that fewer samples are kept of large images."""
@@ -40,7 +46,7 @@ class Kept:
     labels, indices
         int64 [n], as the batches carried them.
     absent
-        Samples that were drawn and that the batch of their step did not contain.
+        Samples that were to be copied and that the batch of their step did not contain.
     """
 
     pixels: Pixels
@@ -54,7 +60,8 @@ class SampleKeeper:
 
     Which samples is drawn from the operating system's source of randomness, so
     that neither the seed nor the plan of the epoch tells. Memory is taken and
-    touched at once, so that keeping is a copy of a few rows and nothing else.
+    touched at once, so that keeping is a copy of a few rows and nothing else, and
+    pauses are bounded to `PAUSED_FRAC` of the epoch.
 
     Parameters
     ----------
@@ -65,7 +72,7 @@ class SampleKeeper:
     first_step
         The first step whose samples are drawn: warm-up steps are not timed.
     paused
-        Called with the nanoseconds of each pause, for loaders that watch how long a step takes.
+        Is told the nanoseconds of each pause, for loaders that watch how long a step takes.
     """
 
     def __init__(
@@ -82,8 +89,9 @@ class SampleKeeper:
         self._pixels.fill(1)  # zeros() alone would leave the page faults to the epoch
         self._labels = np.zeros(count, np.int64)
         self._indices = np.zeros(count, np.int64)
-        self._paused = paused
-        self._step = self._kept = 0
+        self._told = paused
+        self._step = self._kept = self._asked = 0
+        self._began_ns = self._paused_ns = 0
 
     def __call__(self, batch: Batch) -> bool:
         """Keep what was drawn of the next step's batch; return whether there was anything to keep."""
@@ -92,8 +100,14 @@ class SampleKeeper:
         if rows is None:
             return False
         start = time.perf_counter_ns()
+        self._began_ns = self._began_ns or start
+        if self._kept >= KEPT_AT_LEAST and self._paused_ns > PAUSED_FRAC * (start - self._began_ns):
+            return False
+        self._asked += len(rows)
         self.copy(batch, rows)
-        self._paused(time.perf_counter_ns() - start)
+        paused_ns = time.perf_counter_ns() - start
+        self._paused_ns += paused_ns
+        self._told(paused_ns)
         return True
 
     def copy(self, batch: Batch, rows: Sequence[int]) -> None:
@@ -112,13 +126,12 @@ class SampleKeeper:
     @property
     def kept(self) -> Kept:
         """What was kept of the steps so far."""
-        drawn = sum(len(rows) for step, rows in self._rows.items() if step < self._step)
         part = slice(self._kept)
         return Kept(
             pixels=self._pixels[part],
             labels=self._labels[part],
             indices=self._indices[part],
-            absent=drawn - self._kept,
+            absent=self._asked - self._kept,
         )
 
 

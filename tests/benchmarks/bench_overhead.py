@@ -1,4 +1,4 @@
-"""What timing every step costs: ``python -m tests.benchmarks.bench_overhead``.
+"""What timing every step and proving the timed pass cost: ``python -m tests.benchmarks.bench_overhead``.
 
 The traced loop is the one that trains (`storebench.training.loop.run_epoch`
 with its table of steps). The untraced one does the same work for the same
@@ -6,13 +6,18 @@ batches from the same loader, but keeps no rows and reads no clock, neither in
 the loop nor in the producer. The two take turns, and which of them begins
 turns as well; a ratio is that of one round.
 
+Then the same for the proof: the recorded time of epochs of which samples are kept (`storebench.loading.kept`), over that of
+epochs of which none are, and the pauses as a share of the epoch. The pauses are left out of the recorded time, so the
+ratio says what is left: colder caches, and with a worker the time in which it went on.
+
     python -m tests.benchmarks.bench_overhead [--rounds N] [--only NAME]
 
-Exit code 1 where tracing costs more than 1% beyond doubt.
+Exit code 1 where either changes the time by more than 1% beyond doubt.
 """
 
 import argparse
 import gc
+import statistics
 import sys
 import tempfile
 import time
@@ -27,13 +32,14 @@ from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.loading import producer
 from storebench.loading.batch import Batch, EpochPlan, LoadJob
-from storebench.loading.loader import ProcessLoader
+from storebench.loading.kept import SampleKeeper
+from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.stats import Comparison, compare
-from storebench.training.loop import run_epoch
+from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
-from storebench.training.steps import Step, make_step
-from storebench.training.trace import step_table
+from storebench.training.steps import NoStep, Step, make_step
+from storebench.training.trace import step_table, wall_ns
 from storebench.units import Better
 
 SAMPLES, BATCH = 6_400, 64
@@ -114,7 +120,64 @@ def measure(case: Case, loader: ProcessLoader, rounds: int) -> Comparison:
     return compare(times[untraced], times[traced], better=Better.LOWER)
 
 
-def words(comparison: Comparison) -> str:
+@dataclass(frozen=True, kw_only=True)
+class ProofCase:
+    """Epochs of which samples are kept: which images, and who makes the batches."""
+
+    name: str
+    dataset: str
+    loader: str
+    workers: int
+    samples: int
+    rounds: int = 60
+
+
+PROOF_CASES = (
+    ProofCase(name="proof, MNIST", dataset="mnist", loader="processes", workers=0, samples=SAMPLES),
+    ProofCase(name="proof, ImageNet-256", dataset="imagenet", loader="processes", workers=0, samples=1280),
+    ProofCase(name="proof, ImageNet-256, ring", dataset="imagenet", loader="ring", workers=1, samples=1280),
+)
+
+
+def recorded(
+    loader: Loader, count: int, shape: tuple[int, int, int], number: int, *, keep: bool
+) -> tuple[float, float]:
+    """Return the recorded seconds of one epoch that computes nothing, and the seconds of its pauses."""
+    batches = split_batches(epoch_order(count, seed=0, epoch=number), BATCH)
+    keeper = (
+        SampleKeeper([len(batch) for batch in batches], shape, paused=loader.paused) if keep else keep_nothing
+    )
+    gc.collect()
+    times = run_epoch(loader.epoch(EpochPlan(epoch=number, batches=batches)), NoStep(), keeper)
+    table = step_table(times, [], warmup_steps=0)
+    return wall_ns(table) / 1e9, float(table["paused_ns"].sum()) / 1e9
+
+
+def measure_proof(case: ProofCase, folder: Path, rounds: int) -> tuple[Comparison, float]:
+    """Return recorded time with keeping over time without, paired by round, and the median share of the pauses."""
+    backend = parse_backend("memory:native")
+    spec = DatasetSpec(name=case.dataset, size=case.samples, synthetic=True)
+    store = ensure_store(spec, backend, folder, how=How(verify=False))
+    manifest = store.manifest
+    job = LoadJob(store=store.path, backend=backend, batch_size=BATCH)
+    torch.set_num_threads(1)
+    times: dict[bool, list[float]] = {True: [], False: []}
+    shares = []
+    with get_loader(case.loader)(job, workers=case.workers) as loader:
+        loader.open()
+        for number in range(-2, rounds):
+            for keep in (True, False) if number % 2 else (False, True):
+                seconds_of, pauses = recorded(
+                    loader, manifest.count, manifest.dataset.image_shape, number + 2, keep=keep
+                )
+                if number >= 0:
+                    times[keep].append(seconds_of)
+                if number >= 0 and keep:
+                    shares.append(pauses / seconds_of)
+    return compare(times[False], times[True], better=Better.LOWER), statistics.median(shares)
+
+
+def words(comparison: Comparison, sides: str = "traced over untraced") -> str:
     """Say what the ratio and its interval mean for the limit of 1%."""
     assert comparison.ratio is not None
     assert comparison.low is not None
@@ -126,7 +189,7 @@ def words(comparison: Comparison) -> str:
     else:
         meaning = "not told from 1%: more rounds, or a quieter machine"
     figures = f"{comparison.ratio:.4f} [{comparison.low:.4f}, {comparison.high:.4f}]"
-    return f"traced over untraced {figures}, {comparison.rounds} rounds: {meaning}"
+    return f"{sides} {figures}, {comparison.rounds} rounds: {meaning}"
 
 
 def main() -> int:
@@ -147,6 +210,14 @@ def main() -> int:
                     comparison = measure(case, loader, arguments.rounds or case.rounds)
                     print(f"{case.name}: {words(comparison)}", flush=True)
                     too_much |= comparison.low is not None and comparison.low > MOST
+        for proof in PROOF_CASES:
+            if arguments.only in proof.name:
+                comparison, share = measure_proof(proof, Path(folder), arguments.rounds or proof.rounds)
+                said = words(comparison, "kept over not kept")
+                print(f"{proof.name}: {said}; pauses are {share:.2%} of an epoch", flush=True)
+                assert comparison.low is not None
+                assert comparison.high is not None
+                too_much |= comparison.low > MOST or comparison.high < 1 / MOST
     return int(too_much)
 
 
