@@ -110,6 +110,9 @@ bench-report: setup ## How long the report of 10,000 cells takes, and how much m
 bench-aa: setup ## The same scenario against itself: how many ratios are called different?
 	$(BIN)/python -m tests.benchmarks.bench_aa
 
+power-tables: setup ## What a page can tell with so many rounds, and how many pages claim anything false (simulated)
+	$(BIN)/python -m tests.benchmarks.power_tables
+
 # Five fresh processes: how processes differ from each other is most of a benchmark's noise.
 bench-ci: setup ## The pytest-benchmark suite, for time, in five sessions; 'make check' judges them
 	rm -rf $(RUNS)/ci && mkdir -p $(RUNS)/ci

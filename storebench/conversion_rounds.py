@@ -22,9 +22,9 @@ from storebench.convert import How, convert_to
 from storebench.errors import StorebenchError
 from storebench.formats import get_format, parse_backend
 from storebench.probes.page_cache import evict, resident
-from storebench.progress import Say
+from storebench.progress import Say, mute
 from storebench.results import Cell, Status
-from storebench.scenario import cell_backend, cell_spec
+from storebench.scenario import Scenario, cell_backend, cell_spec
 from storebench.store_samples import StoreSamples
 
 TIMEOUT_S = 6 * 3600.0
@@ -49,8 +49,6 @@ class ConversionRounds:
     ----------
     repeats
         How often each is timed; in each round once, in an order drawn from `seed`.
-    say
-        Is given a line before each.
     environment
         Environment variables of the processes.
     """
@@ -59,11 +57,18 @@ class ConversionRounds:
     run_id: str
     repeats: int
     seed: int
-    say: Say
     environment: Mapping[str, str]
 
-    def execute(self, stores: Mapping[Cell, Path]) -> None:
-        """Time every conversion that is not recorded yet; one that fails is recorded as failed."""
+    @classmethod
+    def of(
+        cls, folder: Path, run_id: str, scenario: Scenario, environment: Mapping[str, str]
+    ) -> "ConversionRounds":
+        """Return the conversions that a scenario asks for."""
+        repeats, seed = scenario.conversions, scenario.seed
+        return cls(folder=folder, run_id=run_id, repeats=repeats, seed=seed, environment=environment)
+
+    def execute(self, stores: Mapping[Cell, Path], say: Say = mute) -> None:
+        """Time every conversion that is not recorded yet, telling `say`; one that fails is recorded as failed."""
         done = {
             (one.replicate, one.source, one.target, *(getattr(one, name) for name in SAMPLES_OF))
             for one in read_conversions(self.folder)
@@ -76,7 +81,7 @@ class ConversionRounds:
                 samples = (getattr(pair.cell, name) for name in SAMPLES_OF)
                 if (replicate, pair.source_name, pair.target_name, *samples) in done:
                     continue
-                self.say(
+                say(
                     f"converting {pair.source_name} into {pair.target_name}, {replicate + 1} of {self.repeats}"
                 )
                 append_conversion(self.folder, self._timed(pair, replicate))

@@ -289,21 +289,9 @@ def execute(
         made += records
         watcher.finished(one, records)
     if run.scenario.conversions:
-        _convert(run, prepared, watcher)
+        rounds = ConversionRounds.of(run.folder, run.run_id, run.scenario, _cell_environment())
+        rounds.execute({cell: one.store for cell, one in prepared.items()}, watcher.store(run.cells[0]).say)
     return made
-
-
-def _convert(run: Run, prepared: Mapping[Cell, Prepared], watcher: Watcher) -> None:
-    """Time what is left of the scenario's conversions."""
-    rounds = ConversionRounds(
-        folder=run.folder,
-        run_id=run.run_id,
-        repeats=run.scenario.conversions,
-        seed=run.scenario.seed,
-        say=watcher.store(run.cells[0]).say,
-        environment=_cell_environment(),
-    )
-    rounds.execute({cell: one.store for cell, one in prepared.items()})
 
 
 def prepare(

@@ -32,8 +32,9 @@ _RATES = (
 )
 _INTERVALS = (
     "Figures are medians over replicates; several epochs of a replicate count once, by their median. Intervals"
-    " are 95% and rest on replicates, never on steps. Ratios are taken round by round, on logarithms, by"
-    " Student's t, and a table of ratios is corrected by Holm. With one replicate there is no interval and no winner."
+    " rest on replicates, never on steps. Ratios are taken round by round, on logarithms, by Student's t; with"
+    " probability 95% the intervals of all ratios on this page hold at once, within this run. Intervals of rates are"
+    " single, 95% each. Fewer than three rounds decide nothing, and rounds that were added to a run make intervals wider."
 )
 _VERDICTS = (
     "Where a cell with no loading (null) and a warm cell stand beside a cold one, fetch stall is cold minus warm"

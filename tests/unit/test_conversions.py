@@ -119,10 +119,8 @@ def test_each_dataset_is_converted_from_png_files_into_every_other_store_once() 
     ]
 
 
-def rounds(run: Path, repeats: int, lines: list[str]) -> ConversionRounds:
-    return ConversionRounds(
-        folder=run, run_id="run", repeats=repeats, seed=1, say=lines.append, environment=dict(os.environ)
-    )
+def rounds(run: Path, repeats: int) -> ConversionRounds:
+    return ConversionRounds(folder=run, run_id="run", repeats=repeats, seed=1, environment=dict(os.environ))
 
 
 def test_conversions_are_timed_in_phases_recorded_and_resumed(
@@ -131,8 +129,8 @@ def test_conversions_are_timed_in_phases_recorded_and_resumed(
     before = sorted(stores.rglob("*"))
     wanted = dict(zip(cells("png", "lmdb"), (png.path, Path("unused")), strict=True))
     lines: list[str] = []
-    rounds(tmp_path, 1, lines).execute(wanted)
-    rounds(tmp_path, 2, lines).execute(wanted)
+    rounds(tmp_path, 1).execute(wanted, lines.append)
+    rounds(tmp_path, 2).execute(wanted, lines.append)
     assert (
         lines == [f"converting files+png into lmdb+raw, {n}" for n in ("1 of 2", "2 of 2")] or len(lines) == 2
     )
@@ -156,7 +154,7 @@ def test_a_conversion_that_fails_is_recorded_as_failed(tmp_path: Path) -> None:
     folder = tmp_path / "stores" / "x"
     folder.mkdir(parents=True)
     wanted = dict(zip(cells("png", "lmdb"), (folder, folder), strict=True))
-    rounds(tmp_path, 1, []).execute(wanted)
+    rounds(tmp_path, 1).execute(wanted)
     (record,) = read_conversions(tmp_path)
     assert record.status is Status.FAILED
     assert record.failure

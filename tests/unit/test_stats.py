@@ -203,6 +203,69 @@ def test_narrow_around_one_is_no_difference_and_wide_is_inconclusive() -> None:
     assert compare(base, base[::-1] * 1.001, practical_frac=0.001).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [(1.09, Verdict.NO_DIFFERENCE), (1.11, Verdict.INCONCLUSIVE), (1.18, Verdict.INCONCLUSIVE)],
+)
+def test_equality_needs_an_interval_within_ten_percent_on_either_side(
+    side: int, end: float, verdict: Verdict
+) -> None:
+    # Four rounds around a ratio of 1.02 (or 1/1.02), spread so that the far end of the interval lies at `end`.
+    centre = math.log(1.02)
+    half = (math.log(end) - centre) / (stats.t_quantile(0.975, 3) * math.sqrt(4 / 3) / 2)
+    logs = side * (centre + half * np.array([-1, 1, -1, 1]))
+    found = compare(np.ones(4), np.exp(logs))
+    far = found.high if side > 0 else found.low
+    assert far == pytest.approx(end**side)
+    assert found.verdict is verdict
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_fewer_than_three_rounds_decide_nothing(count: int) -> None:
+    assert compare([1.0] * count, [5.0] * count).verdict is Verdict.INCONCLUSIVE
+    assert compare([1.0] * count, [1.0] * count).verdict is Verdict.INCONCLUSIVE
+    (one,) = stats.compare_family([([1.0] * count, [5.0] * count)])
+    assert one.verdict is Verdict.INCONCLUSIVE
+    assert stats.compare_family([([1.0] * 3, [5.0] * 3)])[0].verdict is Verdict.FASTER
+
+
+def test_the_verdict_of_a_family_is_what_its_interval_says() -> None:
+    rng = np.random.default_rng(11)
+    pairs = [(rng.lognormal(0, 0.1, 5), rng.lognormal(0.1 * n, 0.1, 5)) for n in range(12)]
+    found = stats.compare_family(pairs, size=40)
+    assert {one.verdict for one in found} > {Verdict.FASTER}
+    for one, (base, contender) in zip(found, pairs, strict=True):
+        alone = compare(base, contender)
+        assert one.low is not None
+        assert one.high is not None
+        assert (one.low > 1) is (one.verdict is Verdict.FASTER)
+        assert one.low < (alone.low or 0) < (alone.high or 0) < one.high
+        assert one.ratio == alone.ratio
+        assert one.p_adjusted == pytest.approx(min(1.0, 40 * (alone.p_value or 0)))
+
+
+def test_a_familys_intervals_leave_out_the_truth_together_in_at_most_5_of_100() -> None:
+    rng = np.random.default_rng(12)
+    draws = rng.lognormal(0, 0.2, (400, 8, 2, 4))
+    missed = [
+        any(
+            (one.low or 0) > 1 or (one.high or 9) < 1 for one in stats.compare_family(list(map(tuple, table)))
+        )
+        for table in draws
+    ]
+    assert np.mean(missed) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(draws))
+
+
+def test_an_interval_of_a_mean_agrees_with_scipy() -> None:
+    values = [-0.4, 1.2, 0.3, 0.9]
+    expected = scipy_stats.ttest_1samp(values, 0).confidence_interval(0.99)
+    found = stats.mean_interval(values, alpha=0.01)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert stats.mean_interval([1.0]) is None
+
+
 def test_correction_takes_back_a_verdict_but_leaves_the_interval() -> None:
     weak = compare([100.0, 100, 101, 99, 100], [103.0, 101, 102, 103, 101])
     assert weak.verdict is Verdict.FASTER
