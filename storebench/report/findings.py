@@ -5,10 +5,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storebench.results import CacheVerdict, Record
+from storebench.results import CacheFacts, CacheVerdict, Record
 
 COLD_MOST_RESIDENT_FRAC = 0.01
 WARM_LEAST_RESIDENT_FRAC = 0.99
+LIMIT_TOLERATED_FRAC = 0.01
 
 _SAME = 1e-6
 """Relative difference that rounding explains."""
@@ -226,6 +227,27 @@ def _cache(record: Record) -> Iterator[Finding]:
         yield finding(Kind.CACHE, record, "resident_frac_before", f"called cold with {before:.1%} resident")
     elif record.cell.cache == "warm" and before < WARM_LEAST_RESIDENT_FRAC:
         yield finding(Kind.CACHE, record, "resident_frac_before", f"called warm with {before:.1%} resident")
+    elif record.cell.cache == "limited":
+        yield from _limited(record, cache)
+
+
+def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
+    """Find a page cache that is called limited and held more of the store than its limit."""
+    if cache.limit_bytes is None or cache.limit_bytes != record.cell.memory_bytes:
+        message = f"called limited to {record.cell.memory_bytes} bytes, but {cache.limit_bytes} were in force"
+        yield finding(Kind.CACHE, record, "cache.limit_bytes", message)
+        return
+    known = (
+        cache.resident_frac_before,
+        cache.resident_frac_after,
+        cache.resident_max_frac,
+        *(point.resident_frac for point in cache.curve),
+    )
+    most = max(frac for frac in known if frac is not None)
+    size = record.store.file_bytes if record.store else 0
+    if most * size > cache.limit_bytes + LIMIT_TOLERATED_FRAC * size:
+        message = f"called limited with {most:.1%} of the store resident, {most * size:.0f} bytes"
+        yield finding(Kind.CACHE, record, "resident_max_frac", message)
 
 
 def _close(one: float, other: float) -> bool:

@@ -12,7 +12,15 @@ from planted import COPY_BYTES_PER_S, ENVIRONMENT, make_record, paper_records, s
 
 from storebench.report.findings import Kind
 from storebench.report.validate import validate
-from storebench.results import CacheVerdict, Counters, Percentiles, PortionKind, Record, Status
+from storebench.results import (
+    CacheVerdict,
+    Counters,
+    Percentiles,
+    PortionKind,
+    Record,
+    ResidencyPoint,
+    Status,
+)
 
 Cli = Callable[..., CompletedProcess[str]]
 
@@ -100,6 +108,38 @@ def test_a_warm_cell_with_missing_pages_is_found(tmp_path: Path) -> None:
     record = part(make_record("lmdb", cache="warm"), "cache", resident_frac_before=0.98)
     (found,) = validate(write_run(tmp_path / "run", [record]))
     assert "called warm with 98.0% resident" in found.message
+
+
+LIMIT = 400 << 20
+ALLOWED = LIMIT / 800_000_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "figure"),
+    [
+        ({}, ""),
+        ({"resident_frac_after": ALLOWED + 0.009}, ""),
+        ({"resident_frac_after": ALLOWED + 0.011}, "resident_max_frac"),
+        ({"resident_frac_before": 0.9}, "resident_max_frac"),
+        ({"resident_max_frac": 0.9}, "resident_max_frac"),
+        ({"curve": (ResidencyPoint(elapsed_s=1, asked_frac=0.5, resident_frac=0.9),)}, "resident_max_frac"),
+        ({"limit_bytes": None}, "cache.limit_bytes"),
+        ({"limit_bytes": 2 * LIMIT}, "cache.limit_bytes"),
+    ],
+)
+def test_a_limited_cell_with_more_resident_than_its_limit_is_found(
+    tmp_path: Path, changes: dict[str, Any], figure: str
+) -> None:
+    facts = {
+        "verdict": CacheVerdict.VERIFIED,
+        "limit_bytes": LIMIT,
+        "resident_frac_before": 0.3,
+        "resident_frac_after": 0.4,
+    }
+    record = make_record("lmdb", cache="limited", memory_bytes=LIMIT, amplification=2.0)
+    record = part(record, "cache", **(facts | changes))
+    found = [one.figure for one in validate(write_run(tmp_path / "run", [record]))]
+    assert found == ([figure] if figure else [])
 
 
 @pytest.mark.parametrize(
