@@ -232,22 +232,17 @@ def _cache(record: Record) -> Iterator[Finding]:
 
 
 def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
-    """Find a page cache that is called limited and held more of the store than its limit."""
+    """Find a page cache that is called limited and held more of the store than its limit before or after an epoch."""
     if cache.limit_bytes is None or cache.limit_bytes != record.cell.memory_bytes:
         message = f"called limited to {record.cell.memory_bytes} bytes, but {cache.limit_bytes} were in force"
         yield finding(Kind.CACHE, record, "cache.limit_bytes", message)
         return
-    known = (
-        cache.resident_frac_before,
-        cache.resident_frac_after,
-        cache.resident_max_frac,
-        *(point.resident_frac for point in cache.curve),
-    )
-    most = max(frac for frac in known if frac is not None)
+    # What was sampled in between is held against the limit in `report.limits`.
+    most = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0)
     size = record.store.file_bytes if record.store else 0
     if most * size > cache.limit_bytes + LIMIT_TOLERATED_FRAC * size:
         message = f"called limited with {most:.1%} of the store resident, {most * size:.0f} bytes"
-        yield finding(Kind.CACHE, record, "resident_max_frac", message)
+        yield finding(Kind.CACHE, record, "resident_frac_after", message)
 
 
 def _close(one: float, other: float) -> bool:

@@ -129,8 +129,12 @@ def test_a_limited_cell_starts_cold_and_never_has_more_resident_than_its_limit(
         assert record["cell"]["memory_bytes"] == LIMIT
         assert record["coverage"]["missing"] == record["coverage"]["pixels_wrong"] == 0
         assert record["counters"]["device_read_bytes"] > 0.2 * record["payload_bytes"]
+        assert cache["resident_max_frac"] <= LIMIT / total + 0.01
+        assert len(cache["curve"]) >= 2
     assert first["cache"]["resident_frac_before"] <= 0.01, "a cold start"
     assert second["cache"]["resident_frac_before"] > 0.1, "the second epoch finds what the first one left"
+    assert second["portion"]["kind"] == "steady"
+    assert second["portion"]["steps"] == second["timed_steps"], "the cache had filled in the first epoch"
     assert groups() == []
 
 

@@ -119,8 +119,8 @@ ALLOWED = LIMIT / 800_000_000
     [
         ({}, ""),
         ({"resident_frac_after": ALLOWED + 0.009}, ""),
-        ({"resident_frac_after": ALLOWED + 0.011}, "resident_max_frac"),
-        ({"resident_frac_before": 0.9}, "resident_max_frac"),
+        ({"resident_frac_after": ALLOWED + 0.011}, "resident_frac_after"),
+        ({"resident_frac_before": 0.9}, "resident_frac_after"),
         ({"resident_max_frac": 0.9}, "resident_max_frac"),
         ({"curve": (ResidencyPoint(elapsed_s=1, asked_frac=0.5, resident_frac=0.9),)}, "resident_max_frac"),
         ({"limit_bytes": None}, "cache.limit_bytes"),
