@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
-        bench-overhead bench-counters bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
+        bench-overhead bench-sampling bench-counters bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test lint clean distclean
 
 help: ## List the targets
@@ -94,6 +94,9 @@ bench-hand-over: setup ## Drain rates of the loaders against no workers at all
 
 bench-overhead: setup ## What timing every step costs, and what keeping samples for the proof does
 	$(BIN)/python -m tests.benchmarks.bench_overhead
+
+bench-sampling: setup ## What sampling residency costs the epoch that is sampled: cold epochs with and without, interleaved
+	$(BIN)/python -m tests.benchmarks.bench_sampler
 
 bench-counters: setup ## Are the counters right? Cold LMDB against what is known of it and against the device's own
 	$(BIN)/python -m tests.benchmarks.bench_counters --stores $(STORES)

@@ -18,8 +18,9 @@ from storebench.training.trace import Column, StepTable, handover_ns, wall_ns
 EXCESS_MAX_FRAC = 0.10
 """Share of the store's pages that may be resident without having been asked for while an epoch still counts as cold.
 
-A tenth bounds what the excess can be worth: a step of random samples finds at most that share of its own in memory, so
-a rate limited by the device is at most a ninth too high. Less could not be told from the noise of sampled files
+With an excess e, and a share a of the samples asked for, a random sample is found in memory with probability
+e / (1 - a): with a tenth at most one sample in five in the first half of an epoch, and a third of all samples of an epoch
+whose excess is at the limit throughout. Less could not be told from the noise of sampled files
 (`storebench.probes.residency.MOST_FILES`) and from batches that are in progress."""
 
 EXCESS_FLOOR_BYTES = 2 << 20

@@ -76,7 +76,11 @@ def run(
         ),
     ] = None,
     drop_caches: Annotated[
-        bool, typer.Option("--drop-caches", help="For cold: also drop the whole machine's caches (root).")
+        bool,
+        typer.Option(
+            "--drop-caches",
+            help="For cold: also drop the whole machine's caches, inodes among them, last of all (root).",
+        ),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
