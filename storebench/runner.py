@@ -9,12 +9,10 @@ import contextlib
 import dataclasses
 import datetime as dt
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +34,10 @@ from storebench.errors import (
     UsageError,
     from_os_error,
 )
+from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest
-from storebench.probes.code import package_folder, running_digest
+from storebench.probes.code import cell_environment, running_digest
 from storebench.records import (
     LOGS_DIR,
     RECORDS_NAME,
@@ -267,10 +266,17 @@ def execute(
     Every store is built before the first cell runs. A cell that fails is
     recorded as failed, and the others go on. Where a store cannot be built, a run
     without a record goes again.
+
+    Raises
+    ------
+    UsageError
+        The run has records of other code than this.
     """
     watcher = watcher or Silent()
     running_digest()  # before the first cell: a change of the code during the run must show
     work, done = run.left(), run.recorded()
+    if work and done:
+        refuse_other_code(read_records(run.folder), run.folder)
     try:
         for refusal in refusals((one.cell for one in work), stores).values():
             raise refusal
@@ -289,7 +295,7 @@ def execute(
         made += records
         watcher.finished(one, records)
     if run.scenario.conversions:
-        rounds = ConversionRounds.of(run.folder, run.run_id, run.scenario, _cell_environment())
+        rounds = ConversionRounds.of(run.folder, run.run_id, run.scenario, cell_environment())
         rounds.execute({cell: one.store for cell, one in prepared.items()}, watcher.store(run.cells[0]).say)
     return made
 
@@ -366,7 +372,7 @@ def _replicate(run: Run, work: Work, prepared: Prepared, *, drop_caches: bool) -
         if not log.stat().st_size:
             log.unlink()
         records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
-        return [_proven(record, answer.get("package", "")) for record in records]
+        return [proven(record, answer.get("package", "")) for record in records]
     return [_failed(run, work, prepared, failure, epoch) for epoch in range(work.cell.epochs)]
 
 
@@ -375,7 +381,7 @@ def _fresh_process(job: Path, log: Path, around: Surroundings) -> int | None:
     with log.open("ab") as output:
         process = subprocess.Popen(
             around.command([sys.executable, "-P", "-m", "storebench.cell", str(job)]),
-            env=_cell_environment(),
+            env=cell_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -385,28 +391,6 @@ def _fresh_process(job: Path, log: Path, around: Surroundings) -> int | None:
                 return process.wait(CELL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 return None
-
-
-def _cell_environment() -> dict[str, str]:
-    """Return the environment of a cell's process, in which storebench is the package that this process imported."""
-    parent = str(package_folder().parent)
-    if parent in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        # Named first on PYTHONPATH, what is installed would come before the standard library.
-        return dict(os.environ)
-    path = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path}
-
-
-def _proven(record: Record, package: str) -> Record:
-    """Return the record, failed where the cell ran other code than this process imported."""
-    ours, its = running_digest(), record.code.digest if record.code else "no digest"
-    if its == ours and package == str(package_folder()):
-        return record
-    failure = (
-        f"the cell ran other code than its runner: {its[:12]} in {package or 'an unknown folder'}, "
-        f"not {ours[:12]} in {package_folder()}; was storebench changed during the run?"
-    )
-    return dataclasses.replace(record, status=Status.FAILED, failure=failure)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from storebench.check.calibration import Kind
 from storebench.check.sides import PAIRING_NAME, CellData, Replicate, Side, Where
@@ -25,20 +26,34 @@ def side_of_records(path: Path) -> Side:
     grouped: dict[str, list[Record]] = {}
     for record in records:
         grouped.setdefault(record.cell.cell_id, []).append(record)
+    about = _about(path)
     return Side(
         source=str(path),
         kind="records",
-        cells={cell_id: _cell(found) for cell_id, found in grouped.items()},
-        pairing=_pairing(path),
+        cells={
+            cell_id: _cell(found, about.get("code", {}).get("digest", ""))
+            for cell_id, found in grouped.items()
+        },
+        pairing=str(about.get("pairing", "")),
     )
 
 
-def _pairing(path: Path) -> str:
+def _about(path: Path) -> dict[str, Any]:
+    """Return what `bench --against` wrote about a side; empty for any other run."""
     try:
-        about = json.loads((path / PAIRING_NAME).read_text(encoding="utf-8"))
+        return dict(json.loads((path / PAIRING_NAME).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
-        return ""
-    return str(about["pairing"])
+        return {}
+
+
+def _code_failure(records: Sequence[Record], wanted: str) -> str:
+    """Return why records do not say what one code does, or ""; those of earlier releases name none."""
+    digests = {record.code.digest for record in records if record.code}
+    plugins = {record.code.plugin.rpartition(" ")[2] for record in records if record.code}
+    other = sorted(digests - {wanted}) if wanted else []
+    if other:
+        return f"it ran other code than its side: digest {other[0]}, not {wanted}"
+    return "its records are of different code" if len(digests) > 1 or len(plugins) > 1 else ""
 
 
 def label_of(cell: Cell) -> str:
@@ -54,7 +69,7 @@ def label_of(cell: Cell) -> str:
     return "/".join([*parts, compute, *([cell.device] if cell.device != "cpu" else [])])
 
 
-def _cell(records: list[Record]) -> CellData:
+def _cell(records: list[Record], code: str) -> CellData:
     first = records[0]
     usable = [record for record in records if record.status is Status.OK and record.samples_per_s > 0]
     failed = next((record for record in records if record not in usable), None)
@@ -81,13 +96,17 @@ def _cell(records: list[Record]) -> CellData:
         samples_of=store.samples_digest if store else "",
         environment=Where(key=environment.key, match=environment.match) if environment else Where(),
         replicates=replicates,
-        failure=_cache_failure(usable) if failed is None else failed.failure or "no step was timed",
+        failure=_failure(failed) or _code_failure(usable, code) or _cache_failure(usable),
         rerun=first.cell.cell_id,
         figure="mean",
         tail_of=tail_of,
         samples=store.count if store else None,
         asked=json.loads(json.dumps(dataclasses.asdict(first.cell))),
     )
+
+
+def _failure(failed: Record | None) -> str:
+    return "" if failed is None else failed.failure or "no step was timed"
 
 
 def _cache_failure(records: Sequence[Record]) -> str:

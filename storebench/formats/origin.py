@@ -1,13 +1,16 @@
-"""Which code a cell runs: storebench's own, and that of the package that registered its format."""
+"""Which code a cell runs, storebench's own and that of its format's package, and records of other code refused."""
 
+import dataclasses
 import functools
 import importlib.util
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+from storebench.errors import UsageError
 from storebench.formats.registry import BUILTIN, REFERENCES, plugin_points
-from storebench.probes.code import checkout_of, code_digest, running_checkout, running_digest
-from storebench.results import CodeFacts
+from storebench.probes.code import checkout_of, code_digest, package_folder, running_checkout, running_digest
+from storebench.results import CodeFacts, Record, Status
 
 NO_COMMIT = "-"
 
@@ -20,6 +23,43 @@ def code_facts(format_name: str) -> CodeFacts:
     return CodeFacts(
         digest=running_digest(), commit=str(running_checkout()), plugin=plugin_facts(format_name)
     )
+
+
+def proven(record: Record, package: str) -> Record:
+    """Return the record, failed where the cell ran other code than this process imported.
+
+    Parameters
+    ----------
+    package
+        Folder of the storebench that the cell imported.
+    """
+    ours, its = running_digest(), record.code.digest if record.code else "no digest"
+    if its == ours and package == str(package_folder()):
+        return record
+    failure = (
+        f"the cell ran other code than its runner: {its[:12]} in {package or 'an unknown folder'}, "
+        f"not {ours[:12]} in {package_folder()}; was storebench changed during the run?"
+    )
+    return dataclasses.replace(record, status=Status.FAILED, failure=failure)
+
+
+def refuse_other_code(records: Iterable[Record], folder: Path) -> None:
+    """Refuse to add to records that other code has written; those of earlier releases do not say.
+
+    Raises
+    ------
+    UsageError
+        One has another digest than the storebench that runs.
+    """
+    other = next((one for one in records if one.code and one.code.digest != running_digest()), None)
+    if other is not None and other.code is not None:
+        its, ours = other.code, code_facts(other.cell.format)
+        raise UsageError(
+            f"its records are of other code: {its.commit or its.digest[:12]}, not {ours.commit or ours.digest[:12]} "
+            f"(digest {its.digest[:12]}, not {ours.digest[:12]})",
+            where=folder,
+            hint="Go back to that code, or start a new run.",
+        )
 
 
 @functools.cache

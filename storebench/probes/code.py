@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 import subprocess
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,16 @@ def _code_changed(status: Sequence[str]) -> bool:
     """Tell whether `git status --porcelain` names more than files that are no code."""
     untracked = [line[3:].strip('"') for line in status if line.startswith("?? ")]
     return len(untracked) < len(status) or any(path.endswith((*CODE_SUFFIXES, "/")) for path in untracked)
+
+
+def cell_environment() -> dict[str, str]:
+    """Return the environment of a cell's process, in which storebench is the package that this process imported."""
+    parent = str(package_folder().parent)
+    if parent in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        # Named first on PYTHONPATH, what is installed would come before the standard library.
+        return dict(os.environ)
+    path = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def git_environment() -> dict[str, str]:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import ScenarioError
-from storebench.formats.registry import PAPER_BACKENDS
+from storebench.formats.registry import BUILTIN, PAPER_BACKENDS
+from storebench.loading.loader import LOADERS
 from storebench.results import Cell
 from storebench.scenario import cell_backend, cell_spec, load_scenario, make_scenario
 
@@ -250,4 +251,13 @@ def test_a_cell_is_optional_only_where_no_other_matrix_asks_for_it(tmp_path: Pat
 def test_every_cell_of_ours_says_how_many_threads_compute(path: Path) -> None:
     missing = {cell.backend for cell in load_scenario(path).cells() if cell.threads is None}
     # Where nothing is said each library takes as many as it likes, and a table compares unequal cells.
-    assert not missing or path.stem == "gate"
+    assert not missing
+
+
+def test_the_gate_has_every_format_a_cold_cell_workers_and_every_loader() -> None:
+    [path] = [path for path in SCENARIOS if path.stem == "gate"]
+    cells = load_scenario(path).cells()
+    assert {cell.cache for cell in cells} == {"cold", "warm"}
+    assert {cell.loader for cell in cells if cell.workers} == set(LOADERS)
+    assert {cell.format for cell in cells if cell.cache == "warm" and not cell.workers} == set(BUILTIN)
+    assert any(cell.compute == "real" for cell in cells)

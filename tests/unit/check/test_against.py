@@ -297,6 +297,25 @@ def test_a_record_of_other_code_is_refused(same: tuple[Sides, list[str]]) -> Non
             side.check("contender", [dataclasses.replace(older, environment=elsewhere)])
 
 
+def test_a_check_fails_records_that_are_not_of_their_sides_code(
+    same: tuple[Sides, list[str]], tmp_path: Path
+) -> None:
+    sides, _ = same
+    folder = shutil.copytree(sides.contender, tmp_path / "contender")
+    first, *others = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    digest = json.loads(first)["code"]["digest"]
+    (folder / "records.jsonl").write_text(first.replace(digest, "0" * 32) + "".join(others))
+    baseline = read_side(sides.baseline, baseline=True)
+    [result] = judge(baseline, read_side(folder, baseline=False), Policy())
+    assert (result.state, result.reason) == (
+        State.FAILED,
+        f"it ran other code than its side: digest {'0' * 32}, not {digest}",
+    )
+    (folder / "against.json").unlink()
+    [result] = judge(baseline, read_side(folder, baseline=False), Policy())
+    assert (result.state, result.reason) == (State.FAILED, "its records are of different code")
+
+
 def test_the_repository_of_the_current_folder_is_chosen_where_it_is_ours_or_a_used_plugins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clone: Path
 ) -> None:

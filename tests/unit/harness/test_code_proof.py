@@ -18,6 +18,19 @@ from storebench.probes.code import checkout_of, code_digest, package_folder
 PACKAGE = Path(storebench.__file__).resolve().parent
 RUN = ("run", "--dataset", "mnist", "--synthetic", "--limit", "64", "--compute", "none", "--model", "none")
 
+TINY = """
+name = "tiny"
+test_limit = 0
+
+[[matrix]]
+dataset = "mnist"
+limit = 64
+synthetic = true
+compute = "emulated:0.1"
+model = "none"
+backends = ["memory:python"]
+"""
+
 EDITED_MEANWHILE = """
 import sys
 from pathlib import Path
@@ -118,6 +131,23 @@ def test_a_cell_that_runs_code_changed_during_the_run_fails(tmp_path: Path) -> N
     first, second = done.stdout.splitlines()
     assert first == "ok None"
     assert second.startswith("failed the cell ran other code than its runner")
+
+
+def test_rounds_cannot_be_added_to_records_of_other_code(tmp_path: Path) -> None:
+    scenario = tmp_path / "tiny.toml"
+    scenario.write_text(TINY)
+    words = [sys.executable, "-P", "-m", "storebench", "bench", str(scenario), "--out", str(tmp_path / "out")]
+
+    def bench(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*words, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert bench().returncode == 0
+    records = tmp_path / "out" / "records.jsonl"
+    records.write_text(records.read_text().replace(code_digest(package_folder()), "0" * 32))
+    done = bench("--resume", "--replicates", "2")
+    assert done.returncode == 2
+    assert "its records are of other code" in done.stderr
+    assert len(records.read_text().splitlines()) == 1
 
 
 def test_the_digest_depends_on_names_and_contents_of_code_and_nothing_else(tmp_path: Path) -> None:
