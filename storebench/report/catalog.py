@@ -49,6 +49,9 @@ MOST_CELLS = 24
 """Cells drawn in one plot; the tables hold the others."""
 
 MOST_LINES = 10
+FEWEST_STEPS = 20
+"""Below, a distribution over steps and a course over an epoch say nothing."""
+
 _WORTH_WORKERS = 0.05
 
 
@@ -146,6 +149,7 @@ def _curves(found: Sequence[Panel], cells: Sequence[CellSummary]) -> Iterator[Dr
 def _of_steps(panel: Panel) -> Iterator[Drawn]:
     shown = [*panel.measured, *_null(panel)][:MOST_LINES]
     rows = [dict(cell.usable[0]) for cell in shown if cell.usable and _has_steps(cell)]
+    rows = [row for row in rows if row["timed_steps"] >= FEWEST_STEPS]
     if not rows:
         return
     steps = load_steps(pd.DataFrame(rows))

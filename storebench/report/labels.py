@@ -54,6 +54,9 @@ _SPECIAL_WORDS: dict[tuple[str, object], str] = {
     ("compute", "real"): "",
     ("device", "cpu"): "on the CPU",
     ("workers", 1): "1 worker",
+    ("threads", 1): "1 thread",
+    ("max_steps", 1): "1 step at most",
+    ("warmup_steps", 1): "1 warm-up step",
     ("shuffle", True): "shuffled",
     ("shuffle", False): "in order",
 }

@@ -113,6 +113,13 @@ def flags(content: Content) -> list[Flag]:
         found.insert(
             0, Flag(kind="bad", text=f"{len(failed)} of {len(cells)} cells failed: {_names(failed)}.")
         )
+    unproven = [cell for cell in cells if cell.whole_only]
+    if unproven:
+        text = (
+            f"{len(unproven)} cells asked for a cold or limited page cache, but their records do not show for which"
+            " steps it held: they have no rate in that state and rank nothing. What is given of them is the whole epoch."
+        )
+        found.append(Flag(kind="note", text=text))
     if doubtful:
         found.append(
             Flag(

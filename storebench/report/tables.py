@@ -110,9 +110,10 @@ RAW_HEAD = (
     "filesystem", "storage_device", "environment_key",
 )  # fmt: skip
 
-_SINGLE = (
-    "Within this run. Intervals of ratios hold all at once, over the whole page, with probability 95%;"
-    " those of rates are single"
+_WITHIN = "Within this run"
+_INTERVALS = (
+    "Intervals of ratios hold all at once, over the whole page, with probability 95%; those of rates are single:"
+    " each holds by itself."
 )
 
 
@@ -212,7 +213,7 @@ def panel_table(
         What limits each cell, by its key.
     """
     setting = panel_label(panel, varying)
-    caption = ". ".join([f"{dataset_label(panel.first)}: {setting}", *caveats(panel.cells), _SINGLE])
+    caption = ". ".join([f"{dataset_label(panel.first)}: {setting}", *caveats(panel.cells), _WITHIN])
     cells = [*panel.cells] + ([panel.null] if panel.null else [])
     bounds = bounds or {}
     listed = [
@@ -227,7 +228,7 @@ def panel_table(
         raw_head=RAW_HEAD,
         raw=tuple(_raw(one, setting) for one in listed),
         marks=tuple(mark(cell) for cell in cells),
-        notes=tuple(cache_notes(panel.cells)),
+        notes=(_INTERVALS, *cache_notes(panel.cells)),
     )
 
 

@@ -25,7 +25,7 @@ _LOOKS = {
 
 
 def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
-    """Draw samples a second on each rung with intervals, one series for each number of processes.
+    """Draw samples per second on each rung with intervals, one series for each number of processes.
 
     All ladders are of one dataset and one cache state. Filled markers are cold, hollow ones warm.
     """
@@ -56,7 +56,7 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
         ax.set_yticks(range(len(rungs)), [rung.label for rung in rungs])
         ax.set_ylim(len(rungs) - 0.45, -0.55)
         ax.set_xscale("log")
-        ax.set_xlabel("samples a second")
+        ax.set_xlabel("throughput (samples/s)")
         plain_numbers(ax.xaxis)
         legend_below(ax)
         cells = [step.cell for ladder in ladders for step in ladder.steps]

@@ -61,7 +61,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
         plain_numbers(ax.yaxis)
         ax.set_xlabel("step of the epoch")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set_ylabel("data wait, ms")
+        ax.set_ylabel("data wait (ms)")
         legend_below(ax)
         title(ax, "Is the wait steady, or are there spikes?", note)
     return ax
@@ -89,7 +89,7 @@ def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None, note:
         ax.set_xscale("log")
         plain_numbers(ax.xaxis)
         ax.set_ylim(0, 1.02)
-        ax.set_xlabel("waited at most, ms")
+        ax.set_xlabel("data wait at most (ms)")
         ax.set_ylabel("share of steps")
         legend_below(ax)
         title(ax, "How long does a step wait, and how long at worst?", note)

@@ -72,7 +72,7 @@ def _stack(ax: Axes, cell: CellSummary, parts: dict[str, str], position: float, 
 
 def _finish(ax: Axes, cells: Sequence[CellSummary]) -> None:
     name_rows(ax, cells)
-    ax.set_xlabel("milliseconds a step")
+    ax.set_xlabel("time per step (ms)")
     ax.set_xlim(0, 1.6 * max((_end(bar) for bar in ax.patches), default=1.0))
     drawn = {patch.get_facecolor() for patch in ax.patches}
     for name, colour in PART_COLOURS.items():

@@ -75,6 +75,9 @@ WIDTH_IN = 5.4
 WRAP = 80
 _COMPANION = "storebench: below"
 _DECADES = 50.0
+_MOST_BEYOND = 1.6
+"""An interval that is longer than its figure says nothing that is worth squeezing every bar for."""
+
 _MOST_DECADES = 6
 """More of their long numbers side by side would overlap."""
 
@@ -178,6 +181,13 @@ def whiskers(intervals: Sequence[Interval]) -> npt.NDArray[np.float64] | None:
     # The interval of a ratio's median may lie to one side of it by a rounding.
     ends: npt.NDArray[np.float64] = np.maximum(np.array([below, above], np.float64), 0.0)
     return ends
+
+
+def shown_end(intervals: Sequence[Interval]) -> float:
+    """Return how far an axis has to go: to the end of the longest interval, but not far beyond the largest figure."""
+    largest = max((one.mid for one in intervals), default=1.0)
+    end = max((one.hi or one.mid for one in intervals), default=1.0)
+    return min(end, _MOST_BEYOND * largest) or 1.0
 
 
 def bar(ax: Axes, position: float, length: float, style: Look, *, height: float, left: float = 0.0) -> None:

@@ -17,6 +17,7 @@ from storebench.report.plots.style import (
     name_rows,
     new_axes,
     plain_numbers,
+    shown_end,
     styled,
     title,
     whiskers,
@@ -24,10 +25,12 @@ from storebench.report.plots.style import (
 
 _RANDOM = tuple(f"device_random_{depth}_bytes_per_s" for depth in (1, 4, 16, 32))
 _NEAR = 2.5
+_AROUND = 3.0
+"""An axis goes so far beyond the points; intervals that are wider are cut, and stand in the table."""
 
 
 def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw samples a second of each backend with its interval, and the ceilings as lines.
+    """Draw samples per second of each backend with its interval, and the ceilings as lines.
 
     Ceilings: compute alone (the null cell), the gather rate from memory, and the
     device's random reads (1 and 16 at a time) where they were measured in the same run.
@@ -37,14 +40,14 @@ def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     with styled():
         ax = new_axes(1.7 + 0.32 * len(shown), ax)
         rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in shown]
-        highest = max((rate.hi or rate.mid for rate in rates), default=1.0)
+        highest = shown_end(rates)
         lines = _ceilings(ax, cells, highest)
         for position, (cell, rate) in enumerate(zip(shown, rates, strict=True)):
             bar(ax, position, rate.mid, look(cell), height=0.62)
             ax.errorbar(rate.mid, position, xerr=whiskers([rate]), color="black", capsize=3, linewidth=1)
-            beside(ax, rate.hi or rate.mid, position, with_interval(rate))
+            beside(ax, min(rate.hi or rate.mid, highest), position, with_interval(rate))
         name_rows(ax, shown)
-        ax.set_xlabel("samples a second")
+        ax.set_xlabel("throughput (samples/s)")
         ax.set_xlim(0, max([highest * 1.55, *(1.05 * line for line in lines)]))
         plain_numbers(ax.xaxis)
         title(ax, "How many images a second reach the network?", common_setting(cells), cells)
@@ -89,7 +92,7 @@ def _highest(cells: Sequence[CellSummary], metrics: Sequence[str]) -> float | No
 
 
 def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw samples a second against the number of workers, one line a backend."""
+    """Draw samples per second against the number of workers, one line a backend."""
     cells = [cell for cell in as_cells(results) if cell.usable]
     lines: dict[tuple[str, str, str], list[CellSummary]] = {}
     for cell in cells:
@@ -115,8 +118,11 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
             )
         ax.set_xticks(sorted({cell.cell.workers for cell in cells}))
         ax.set_xlabel("worker processes")
-        ax.set_ylabel("samples a second")
+        ax.set_ylabel("throughput (samples/s)")
         ax.set_yscale("log")
+        middles = [rate for cell in cells if (rate := cell.median("samples_per_s"))]
+        if middles:
+            ax.set_ylim(min(middles) / _AROUND, max(middles) * _AROUND)
         plain_numbers(ax.yaxis)
         legend_below(ax)
         title(ax, "Do more workers help?", common_setting(cells), cells)

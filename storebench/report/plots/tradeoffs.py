@@ -17,6 +17,7 @@ from storebench.report.plots.style import (
     name_rows,
     new_axes,
     plain_numbers,
+    shown_end,
     styled,
     title,
     whiskers,
@@ -26,7 +27,7 @@ _ASKED = Look(colour="#BBBBBB", hatch="", marker="o", line="-")
 
 
 def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw bytes on disk a sample against samples a second."""
+    """Draw bytes on disk per sample against samples per second."""
     cells = [c for c in as_cells(results) if c.usable and not c.is_null and c.fact("bytes_on_disk")]
     sizes = [float(c.fact("bytes_on_disk")) / int(c.fact("store_count")) / 1024 for c in cells]
     with styled():
@@ -46,10 +47,11 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
                 markersize=8,
                 label=backend_label(cell.backend),
             )
-        ax.set_xlabel("KiB on disk a sample")
-        ax.set_ylabel("samples a second")
+        ax.set_xlabel("size on disk (KiB per sample)")
+        ax.set_ylabel("throughput (samples/s)")
         ax.set_xlim(0, 1.08 * max(sizes, default=1.0))
-        ax.set_ylim(bottom=0)
+        drawn = [found for cell in cells if (found := cell.interval("samples_per_s"))]
+        ax.set_ylim(0, 1.08 * shown_end(drawn))
         plain_numbers(ax.yaxis)
         legend_below(ax)
         title(ax, "What does speed cost in space?", common_setting(cells), cells)
@@ -57,12 +59,13 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
 
 
 def reads_from_disk(cells: Sequence[CellSummary]) -> list[CellSummary]:
-    """Return the cells whose epoch reads from a device, as far as that was counted."""
+    """Return the cells whose epoch reads from a device, as far as that was counted; warm ones do not."""
     return [
         cell
         for cell in cells
         if cell.usable
         and not cell.is_null
+        and cell.cell.cache != "warm"
         and cell.median("read_amplification") is not None
         and cell.fact("cache_applies_to") != "open"
     ]
@@ -76,7 +79,7 @@ def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axe
         longest = 1.0
         for position, cell in enumerate(cells):
             asked, read = (
-                (cell.median(name) or 0.0) / 2**20 for name in ("payload_bytes", "device_read_bytes")
+                (cell.median(name) or 0.0) / 2**20 for name in ("whole_payload_bytes", "device_read_bytes")
             )
             bar(ax, position - 0.18, asked, _ASKED, height=0.32)
             bar(ax, position + 0.18, read, look(cell), height=0.32)
@@ -84,7 +87,7 @@ def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axe
             longest = max(longest, read, asked)
         name_rows(ax, cells)
         ax.set_xlim(0, 1.3 * longest)
-        ax.set_xlabel("MiB an epoch")
+        ax.set_xlabel("data (MiB per epoch)")
         plain_numbers(ax.xaxis)
         note = f"{common_setting(cells)}. Grey: asked for by the loop. Colour: delivered by the device"
         title(ax, "How much is read to get what was asked for?", note, cells)

@@ -13,10 +13,11 @@ from subprocess import CompletedProcess
 import pytest
 from planted import make_conversion, make_record, paper_records, write_run
 
+import storebench
 from storebench.conversions import append_conversion
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
-from storebench.results import CacheVerdict, Record, Status
+from storebench.results import CacheVerdict, Counters, Record, Status
 
 Cli = Callable[..., CompletedProcess[str]]
 
@@ -202,3 +203,49 @@ def test_a_report_that_cannot_be_written_says_so_in_one_line(tmp_path: Path, cli
     done = cli("report", "run", "--out", "taken")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_report_of_an_earlier_release_ranks_no_cold_cells_and_says_why(tmp_path: Path) -> None:
+    records = [r for r in paper_records() if r.cell.format != "null"]
+    old = [dataclasses.replace(record, portion=None) for record in records] + paper_records("warm")
+    written = write_report(write_run(tmp_path / "run", old), tmp_path / "out")
+    assert "On this machine, warm, " in written.answer
+    header = (tmp_path / "out" / "report.html").read_text().partition("</header>")[0]
+    assert "4 cells asked for a cold or limited page cache, but their records do not show" in header
+    (cold,) = [table for table in written.tables if "cold start, whole epoch" in table.caption]
+    assert "verdict" not in cold.head
+    assert {
+        row[cold.head.index("samples/s")] for row in cold.rows if "files" in row[0] or "LMDB" in row[0]
+    } == {""}
+
+
+def test_no_distribution_is_drawn_of_a_few_steps(tmp_path: Path) -> None:
+    for steps, drawn in ((19, False), (20, True)):
+        run = write_run(tmp_path / f"run-{steps}", [make_record("lmdb", steps=steps)], with_steps=True)
+        write_report(run, tmp_path / f"out-{steps}")
+        names = {path.stem for path in (tmp_path / f"out-{steps}").glob("*.svg")}
+        assert {
+            f"{name}-imagenet-4000" in names for name in ("wait-distribution", "wait-over-epoch", "loss")
+        } == {drawn}
+
+
+def test_warm_cells_show_no_read_amplification(tmp_path: Path) -> None:
+    warm = make_record(
+        "lmdb", cache="warm", counters=Counters(device_read_bytes=1000, read_amplification=1e-5)
+    )
+    write_report(write_run(tmp_path / "run", [warm]), tmp_path / "out")
+    assert not list((tmp_path / "out").glob("read-amplification*"))
+
+
+def test_an_interval_that_exceeds_its_figure_does_not_wreck_the_axis(tmp_path: Path) -> None:
+    # Two rounds of 14 and 110 ms per step: the interval ends at many times the figure.
+    records = [
+        make_record("lmdb", replicate=n, wait_ms=wait, cache="warm") for n, wait in enumerate((4.0, 100.0))
+    ]
+    results = storebench.load_results(write_run(tmp_path / "run", records))
+    most = results["samples_per_s"].max()
+    assert storebench.plot_throughput(results).get_xlim()[1] < 4 * most
+    assert storebench.plot_size(results).get_ylim()[1] < 2 * most
+    low, high = storebench.plot_workers(results).get_ylim()
+    assert high < 4 * most
+    assert low > results["samples_per_s"].min() / 4
