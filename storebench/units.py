@@ -128,3 +128,8 @@ def format_bytes(size: int) -> str:
     """Return a size as people write it, in the largest binary unit that gives a whole number: "400 MiB"."""
     unit = next(unit for unit in ("TiB", "GiB", "MiB", "KiB", "B") if size % _BYTES[unit] == 0)
     return f"{size // _BYTES[unit]} {unit}"
+
+
+def number_of(count: int, noun: str) -> str:
+    """Return "1 cell", "2 cells"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

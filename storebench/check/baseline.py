@@ -16,7 +16,6 @@ from typing import Any
 
 from storebench._version import __version__
 from storebench.check.judge import judge
-from storebench.check.outcome import number_of
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
 from storebench.check.sides import BASELINE_NAME, CellData, Replicate, Side, Where, read_json
@@ -29,6 +28,7 @@ from storebench.errors import (
     UsageError,
     from_os_error,
 )
+from storebench.units import number_of
 
 BASELINE_VERSION = 2
 """1 held the lower quartile of each session; it is read, and its sessions are compared with nothing."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from storebench.check.judge import judge
-from storebench.check.outcome import number_of
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
 from storebench.check.sides import PAIRING_NAME, Side, read_side
 from storebench.errors import IntegrityError, UsageError
 from storebench.records import RECORDS_NAME
+from storebench.units import number_of
 
 Say = Callable[[str], None]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from storebench import errors
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
+from storebench.units import number_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +97,6 @@ def _decide(
 
 
 _PERMIT = " (--allow-missing NAME lets one pass)"
-
-
-def number_of(count: int, noun: str) -> str:
-    """Return "1 cell", "2 cells"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _remarks(by_state: dict[State, list[CellResult]]) -> str:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Sequence
 from xml.etree import ElementTree as ET
 
-from storebench.check.outcome import Outcome, number_of
+from storebench.check.outcome import Outcome
 from storebench.check.result import CellResult, State
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
+from storebench.units import number_of
 
 Results = Sequence[CellResult]
 

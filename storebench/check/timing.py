@@ -137,7 +137,8 @@ def _with_tail(state: State, reason: str, timing: Timing) -> tuple[State, str]:
     words = f"the {timing.pair.contender.tail_of} took {tail.ratio:.2f} times as long"
     if tail.p_adjusted is not None and tail.p_adjusted < timing.pair.policy.alpha and tail.low > 1:
         return State.WORSE, words
-    return State.INCONCLUSIVE, f"{words}, but that may be chance"
+    before = f"{reason}; " if state is State.INCONCLUSIVE else ""
+    return State.INCONCLUSIVE, f"{before}{words}, but that may be chance"
 
 
 def _with_machine(state: State, reason: str, result: CellResult, pair: Pair) -> tuple[State, str]:

@@ -30,6 +30,7 @@ def report(
     """Make the tables, the plots and the page from results."""
     with exit_codes():
         from storebench.report.build import write_report
+        from storebench.units import number_of
 
         written = write_report(results, out, allow_invalid=allow_invalid)
         if as_json:
@@ -47,7 +48,7 @@ def report(
             say(f"{len(written.tables) - MOST_TABLES} more tables are in {out}")
         for count, kind in ((written.failed, "failed"), (written.invalid, "did not validate")):
             if count:
-                say(f"attention: {count} cells {kind}")
+                say(f"attention: {number_of(count, 'cell')} {kind}")
         for path in written.files:
             if path.suffix in (".html", ".png"):
                 say(f"{'page' if path.suffix == '.html' else 'plot'}: {path}")

@@ -20,6 +20,7 @@ def validate(
     """Check results: schema, arithmetic, coverage, cache states, ceilings, equal samples. Exit 5 if any fails."""
     with exit_codes():
         from storebench.report.validate import validate as find
+        from storebench.units import number_of
 
         findings = find(results)
         if as_json:
@@ -30,7 +31,7 @@ def validate(
         if findings:
             cells = len({one.cell_id for one in findings})
             raise errors.IntegrityError(
-                f"{len(findings)} findings in {cells} cells",
+                f"{number_of(len(findings), 'finding')} in {number_of(cells, 'cell')}",
                 hint="Do not use these figures; run the cells again.",
             )
         say("nothing to complain of")

@@ -29,6 +29,7 @@ from storebench.report.recommend import recommend
 from storebench.report.tables import Table, dataset_tables, to_csv
 from storebench.report.validate import Sourced, read_all, validate_records
 from storebench.report.verdict import judge_all
+from storebench.units import number_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
     findings = [*findings, *validate_records(records)]
     if findings and not allow_invalid:
         raise IntegrityError(
-            f"{len(findings)} findings, the first: {findings[0]}",
+            f"{number_of(len(findings), 'finding')}, the first: {findings[0]}",
             hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
         )
     content = gather(records, findings)
