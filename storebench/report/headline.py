@@ -62,7 +62,7 @@ def headline(cells: Sequence[CellSummary], decisions: Decisions | None = None) -
         return _nothing(cells)
     first = _of(panel, _where(panel), made)
     bare = _bare(found, panel)
-    beside = _of(bare, "With nothing to compute", made) if bare is not None else None
+    beside = _of(bare, _bare_words(bare), made) if bare is not None else None
     if beside is None or beside.ratio is None:
         return first
     return dataclasses.replace(
@@ -92,6 +92,12 @@ def _bare(found: Sequence[Panel], main: Panel) -> Panel | None:
         and (panel.first.cell.compute, panel.first.cell.cache) == ("none", cell.cache)
     ]
     return main_panel(alike)
+
+
+def _bare_words(panel: Panel) -> str:
+    return (
+        "Reading and decoding alone" if panel.alone else "With nothing to do but the network's augmentation"
+    )
 
 
 def _of(panel: Panel, where: str, decisions: Decisions) -> Headline:
@@ -127,7 +133,9 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
 
 def _where(panel: Panel) -> str:
     said = "".join(f" ({one})" for one in caveats(panel.cells))
-    return f"On this machine, {state_label(panel.speaker)}, {dataset_label(panel.first)}{said}"
+    drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
+    work = drained if panel.first.cell.compute == "none" else ""
+    return f"On this machine, {state_label(panel.speaker)}, {dataset_label(panel.first)}{work}{said}"
 
 
 def _feeds(panel: Panel, name: str) -> str:

@@ -13,7 +13,7 @@ _FEW_STEPS = 20
 def main_panel(found: Sequence[Panel]) -> Panel | None:
     """Return the panel that speaks for all.
 
-    The largest images, real compute, the store larger than memory before cold before warm, most backends.
+    The largest images, real compute before readers and decoders alone, the store larger than memory before cold before warm, most backends.
     Training of fewer than 20 steps ranks nothing, so it speaks only where there is nothing else.
     """
     useful = [panel for panel in found if panel.measured]
@@ -31,6 +31,7 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         not few,
         pixels,
         _COMPUTE_RANK.get(cell.compute, 1),
+        panel.alone,
         _STATE_RANK.get(panel.speaker.state, 0),
         len(panel.measured),
         rate.n if rate else 0,
