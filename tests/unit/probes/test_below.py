@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from disks import loop_disk
 
+from storebench.probes import page_cache
 from storebench.probes.below import (
     MOST_TRIES,
+    READ_BYTES,
     STATE_FILE,
     Touches,
     below_cache,
@@ -19,6 +21,7 @@ from storebench.probes.below import (
     with_below,
 )
 from storebench.probes.mounts import mount_of
+from storebench.probes.unread import Candidates, unread_ranges
 from storebench.results import BelowCache, CacheFacts, CacheVerdict
 
 COLD = CacheFacts(
@@ -58,6 +61,7 @@ def touches(ratio: float, ratio_16: float | None = None, *, pairs: int = 100, sp
         (touches(1.05, 1.0, spread=0.02), BelowCache.NOT_SEEN),
         (touches(1.0, 1.0, spread=2.0), BelowCache.UNKNOWN),
         (touches(0.5, 1.0, spread=0.05), BelowCache.UNKNOWN),
+        (touches(1.0, 1.15, spread=0.25), BelowCache.UNKNOWN),
         (touches(9.0, 9.0, pairs=3), BelowCache.UNKNOWN),
     ],
 )
@@ -121,6 +125,16 @@ def test_a_cache_below_the_filesystem_is_seen_and_remembered(disk: Path, tmp_pat
     assert kept == [
         (one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_atime_ns) for one in after.values()
     ]
+
+
+def test_only_bytes_that_are_neither_resident_nor_used_are_candidates(disk: Path, root: None) -> None:
+    with loop_disk(disk / "candidates", cached=True, files=6) as mount:
+        page_cache.warm([mount / "file0"])
+        used = {(str(mount / "file1"), at) for at in (0, READ_BYTES)}
+        wanted = Candidates(folder=mount, mount=mount_of(mount), size=READ_BYTES, since_s=time.time() + 1)
+        found = unread_ranges(wanted, 100, used=used, limit_s=5)
+    names = {Path(path).name for path, _ in found}
+    assert names == {"file2", "file3", "file4", "file5"}
 
 
 def test_a_loop_device_that_passes_reads_on_has_the_verdict_of_its_images_device(
