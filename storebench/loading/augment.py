@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from storebench.formats.base import Batch, Indices
+
+Pixels = npt.NDArray[np.uint8]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -50,7 +53,13 @@ class Augment:
             zip(tops.tolist(), lefts.tolist(), flips.tolist(), strict=True)
         ):
             window = images[row, top : top + height, left : left + width]
-            out[row] = window[:, ::-1] if flip else window
+            out[row] = _mirrored(window) if flip else window
+
+
+def _mirrored(window: Pixels) -> Pixels:
+    """Return an image, uint8 [h, w, C], flipped left to right; numpy's own copy of a mirrored view takes ten times as long."""
+    mirrored: Pixels = torch.flip(torch.from_numpy(window), (1,)).numpy()
+    return mirrored
 
 
 def center_crop(images: Batch, side: int | None) -> Batch:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from harness_tools import Bench, cell_records, only_record, scenario, steps_of
 
-from storebench.formats.base import Indices
 from storebench.loading import kept as kept_module
 from storebench.loading import loader as loader_module
 from storebench.loading.batch import Batch, BatchRequest, EpochPlan, Spans
@@ -251,28 +250,6 @@ def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
         assert 0 <= getattr(record, name) < 0.1, name
     parts = record.data_wait_s + record.h2d_s + record.compute_s + record.overhead_s
     assert parts == pytest.approx(record.timed_s, rel=1e-9)
-
-
-def test_a_pause_does_not_make_the_only_thread_go_on(
-    bench: Bench, run_folder: Path, monkeypatch: Any
-) -> None:
-    right = SampleKeeper.copy
-
-    def slow_copy(keeper: SampleKeeper, batch: Batch, rows: Sequence[int]) -> None:
-        time.sleep(0.005)
-        right(keeper, batch, rows)
-
-    monkeypatch.setattr(SampleKeeper, "copy", slow_copy)
-    cell = small_cell("lmdb", compute="none", loader="threads", workers=1, limit=400, batch_size=1)
-    record = only_record(cell, bench.stores, run_folder)
-    made_by_loop = int(record.reader_notes["made_by_loop"].split()[0])
-    assert (
-        made_by_loop > 400
-    )  # of 800 in the epoch and its replay; a pause that counted would take most of them back
-
-
-def indices(*numbers: int) -> Indices:
-    return np.array(numbers, dtype=np.int64)
 
 
 def kept_steps(sizes: Sequence[int], first_step: int = 0) -> list[int]:

@@ -23,6 +23,25 @@ def every_step_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "SHORT_STEP_NS", ALWAYS_SHORT)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_pause_of_the_loop_is_no_part_of_its_step(
+    told: bool, make_job: MakeJob, make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop goes on making batches itself where it paused only to keep samples for the proof."""
+    monkeypatch.setattr(threads, "SHORT_STEP_NS", 50_000_000)
+    ahead = threads.SHORT_STEPS + 1 + threads.SLOTS
+    with get_loader("threads")(make_job(), workers=1) as loader:
+        loader.open()
+        own = []
+        for batch in loader.epoch(make_plan(batch_size=2, max_steps=ahead + 4)):
+            own.append(batch.worker == LOOP_WORKER)
+            start = time.perf_counter_ns()
+            time.sleep(0.06)
+            if told:
+                loader.paused(time.perf_counter_ns() - start)
+    assert own[ahead:] == [told] * 4
+
+
 @pytest.mark.usefixtures("every_step_is_short")
 class TestShortSteps:
     def test_the_loop_makes_the_batches_after_a_few(
