@@ -53,7 +53,9 @@ def _replicates(cells: Sequence[CellSummary]) -> str:
 
 
 def _cache(cells: Sequence[CellSummary]) -> str:
-    rows = [row for cell in cells for row in cell.rows if row["cache_requested"] in ("cold", "warm")]
+    rows = [
+        row for cell in cells for row in cell.rows if row["cache_requested"] in ("cold", "limited", "warm")
+    ]
     if not rows:
         return "No cache state was asked for: files were read in whatever state the page cache was in."
     verdicts = Counter(str(row["cache_verdict"]) for row in rows)
@@ -61,8 +63,10 @@ def _cache(cells: Sequence[CellSummary]) -> str:
     said = ", ".join(f"{count} {name}" for name, count in verdicts.most_common())
     return (
         f"Of {len(rows)} epochs that asked for a cache state: {said} (by {', '.join(methods)}). Resident pages of the"
-        " store's files were counted just before the first timed step and after the last. Cold means at most 1%"
-        " resident, warm at least 99%; a cell that asked for a state and did not get it is a failed cell."
+        " store's files were counted just before the first timed step and after the last. At its start a cold cell has"
+        " at most 1% resident, a warm one at least 99%; a cell that asked for a state and did not get it is a failed"
+        " cell. A cold rate is that of the steps up to which no more was resident than was asked for, a limited rate"
+        " that of the steps after the page cache had filled; the whole epoch is given under that name."
     )
 
 
@@ -70,9 +74,10 @@ def _same_work(cells: Sequence[CellSummary]) -> str:
     rows = [row for cell in cells for row in cell.usable if row["coverage_served"] is not None]
     served = sum(int(row["coverage_served"]) for row in rows)
     checked = sum(int(row["coverage_pixels_checked"]) for row in rows)
-    wrong = sum(int(row["coverage_pixels_wrong"]) for row in rows)
+    wrong = sum(int(row["coverage_pixels_wrong"]) + int(row["coverage_timed_wrong"] or 0) for row in rows)
+    kept = sum(int(row["coverage_timed_checked"] or 0) for row in rows)
     return (
         f"Order and augmentation belong to the harness, not to a format. {served:,} samples were served and each"
-        f" epoch's indices were counted; the pixels of {checked:,} of them were compared by digest outside the timer,"
-        f" {wrong:,} were wrong."
+        f" epoch's indices were counted; the pixels of {kept:,} that were kept from timed batches, and of {checked:,} that were"
+        f" read again, were compared by digest outside the timer; {wrong:,} were wrong."
     )

@@ -1,9 +1,11 @@
 """Throughput: with intervals and ceilings, and against the number of workers."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.intervals import Interval
@@ -44,11 +46,18 @@ def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         lines = _ceilings(ax, cells, highest)
         for position, (cell, rate) in enumerate(zip(shown, rates, strict=True)):
             bar(ax, position, rate.mid, look(cell), height=0.62)
-            ax.errorbar(rate.mid, position, xerr=whiskers([rate]), color="black", capsize=3, linewidth=1)
-            beside(ax, min(rate.hi or rate.mid, highest), position, with_interval(rate))
+            cut = dataclasses.replace(rate, hi=None if rate.hi is None else min(rate.hi, highest))
+            ax.errorbar(rate.mid, position, xerr=whiskers([cut]), color="black", capsize=3, linewidth=1)
+            beside(
+                ax,
+                min(rate.hi or rate.mid, highest),
+                position,
+                ("at most " if cell.upper_bound else "") + with_interval(rate),
+            )
         name_rows(ax, shown)
         ax.set_xlabel("throughput (samples/s)")
         ax.set_xlim(0, max([highest * 1.55, *(1.05 * line for line in lines)]))
+        ax.xaxis.set_major_locator(MaxNLocator(6))
         plain_numbers(ax.xaxis)
         title(ax, "How many images a second reach the network?", common_setting(cells), cells)
         make_room(ax)
