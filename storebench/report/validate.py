@@ -20,8 +20,8 @@ from storebench.stats import MIN_ROUNDS
 _COMPUTE_HEADROOM = 1.15
 """What the null cell may lose in a round to a busy machine: every round, or the whole interval, must be above this."""
 
-_FEW_ROUNDS_HEADROOM = 1.4
-"""With fewer than three rounds a busy machine may explain more."""
+_FEW_ROUNDS_HEADROOM = 2.0
+"""With fewer than three rounds a busy machine may explain more: 1.54 was seen in a single round of a smoke run."""
 
 _STEP_SUMS = ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
 _STEP_COLUMNS = ("warmup", "samples", *(f"{name}_ns" for name in _STEP_SUMS))

@@ -144,7 +144,7 @@ def test_a_limited_cell_with_more_resident_than_its_limit_is_found(
 
 @pytest.mark.parametrize(
     ("rounds", "null_ms", "found"),
-    [(1, 21, 1), (2, 21, 1), (1, 19, 0), (3, 16.8, 1), (3, 15.5, 0), (3, 14, 0)],
+    [(1, 29, 1), (2, 29, 1), (1, 27, 0), (3, 16.8, 1), (3, 15.5, 0), (3, 14, 0)],
 )
 def test_a_rate_above_the_compute_ceiling_by_more_than_noise_is_found(
     tmp_path: Path, rounds: int, null_ms: float, found: int
