@@ -253,6 +253,11 @@ STEADY_DRIFT = (0.8, 1.25)
 """Between these, the rates of the two halves of a portion count as the same."""
 
 
+def steady(drift: float | None) -> bool | None:
+    """Return whether a portion's `drift` is that of a steady rate; None where it is not known."""
+    return None if drift is None else STEADY_DRIFT[0] <= drift <= STEADY_DRIFT[1]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Portion:
     """The consecutive timed steps of an epoch during which the requested cache state held.
@@ -297,7 +302,7 @@ class Portion:
     @property
     def is_steady(self) -> bool | None:
         """Whether its two halves were served at the same rate, within 0.8 and 1.25; None where that is not known."""
-        return None if self.drift is None else STEADY_DRIFT[0] <= self.drift <= STEADY_DRIFT[1]
+        return steady(self.drift)
 
 
 @dataclass(frozen=True, kw_only=True)

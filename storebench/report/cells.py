@@ -13,7 +13,7 @@ from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratio
 from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import Row
-from storebench.results import Cell, PortionKind
+from storebench.results import Cell, PortionKind, steady
 
 AUGMENTING = frozenset({"caffenet", "resnet50"})
 """Networks whose images are cropped and mirrored, which costs the loader time of its own."""
@@ -105,6 +105,13 @@ class CellSummary:
     def upper_bound(self) -> bool:
         """Whether its rate is an upper bound: more was resident than had been asked for from the first step on."""
         return any(self._bounded(row) and bool(row["portion_upper_bound"]) for row in self.counted)
+
+    @functools.cached_property
+    def unsteady(self) -> bool:
+        """Whether it has a limited rate that is not shown to be steady: in some replicate its halves differ, or are unknown."""
+        if self.portion_kind is not PortionKind.STEADY:
+            return False
+        return any(self._bounded(row) and not steady(row["portion_drift"]) for row in self.counted)
 
     @functools.cached_property
     def counted(self) -> tuple[Row, ...]:

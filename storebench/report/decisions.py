@@ -13,6 +13,7 @@ from storebench import stats
 from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.frame import CELL_COLUMNS
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
+from storebench.report.labels import backend_label
 from storebench.report.main_panel import main_panel
 from storebench.report.states import Row
 from storebench.stats import Verdict
@@ -152,7 +153,7 @@ class Decisions:
     def fed(self, cell: CellSummary) -> bool:
         """Whether the loop is proven to wait less than `FED_FRAC` of its time, its computing undisturbed."""
         share = self.waiting(cell)
-        if share is None or share.n < stats.MIN_ROUNDS or share.hi is None:
+        if cell.unsteady or share is None or share.n < stats.MIN_ROUNDS or share.hi is None:
             return False
         return share.hi < FED_FRAC and not self.inflated(cell)
 
@@ -267,6 +268,9 @@ def _doubt(question: _Question, ratio: Ratio) -> str:
     for one in sides:
         if one.cell.compute == "real" and one.steps < FEWEST_TRAINING_STEPS:
             return f"{one.steps} steps of training rank nothing, {FEWEST_TRAINING_STEPS} are needed"
+    moving = [backend_label(one.backend) for one in sides if one.unsteady]
+    if moving:
+        return f"not shown to be steady in every replicate: {' and '.join(moving)}"
     # A rate that is at most too high can prove its own cell slower, and nothing else.
     slow = {Verdict.FASTER: question.base, Verdict.SLOWER: question.cell}.get(ratio.verdict)
     if any(one.upper_bound and one is not slow for one in sides):

@@ -213,7 +213,8 @@ def panel_table(
         What limits each cell, by its key.
     """
     setting = panel_label(panel, varying)
-    caption = ". ".join([f"{dataset_label(panel.first)}: {setting}", *caveats(panel.cells), _WITHIN])
+    said = [f"{dataset_label(panel.first)}: {setting}", *caveats(panel.cells), *_unsteady(panel), _WITHIN]
+    caption = ". ".join(said)
     cells = [*panel.cells] + ([panel.null] if panel.null else [])
     bounds = bounds or {}
     listed = [
@@ -230,6 +231,12 @@ def panel_table(
         marks=tuple(mark(cell) for cell in cells),
         notes=(_INTERVALS, *cache_notes(panel.cells)),
     )
+
+
+def _unsteady(panel: Panel) -> list[str]:
+    """Return which backends' rates were still moving, as a sentence for the caption; empty where none was."""
+    names = [backend_label(cell.backend) for cell in panel.measured if cell.unsteady]
+    return [f"Rates not shown to be steady, which rank nothing: {', '.join(names)}"] if names else []
 
 
 def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: Sequence[_Listed]) -> bool:

@@ -283,10 +283,13 @@ def cold_answer(cells: Sequence[CellSummary]) -> str:
 def steady_answer(cells: Sequence[CellSummary]) -> str:
     """Say which of the limited cells reached a steady state, and how far their rates still moved in it."""
     limited = reading(cells, "limited")
-    steady = [cell for cell in limited if not cell.whole_only]
-    unsteady = [backend_label(cell.backend) for cell in limited if cell.whole_only]
+    steady = [cell for cell in limited if not cell.whole_only and not cell.unsteady]
+    unsteady = [backend_label(cell.backend) for cell in limited if cell.whole_only or cell.unsteady]
     drifts = [
-        (abs(drift - 1), backend_label(c.backend)) for c in steady if (drift := c.median("portion_drift"))
+        (abs(float(row["portion_drift"]) - 1), backend_label(cell.backend))
+        for cell in steady
+        for row in cell.counted
+        if row["portion_drift"] is not None
     ]
     limit = size(limited[0].cell.memory_bytes) if limited else ""
     said = [f"{len(steady)} of {len(limited)} backends are shown to be steady with a page cache of {limit}"]

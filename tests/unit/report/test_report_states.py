@@ -7,9 +7,11 @@ import pytest
 from planted import cold_start, make_record, portion_of, replicates
 
 from storebench.report.cells import AUGMENTING, CellSummary, ceiling_key, panels, summarise, time_ratio
+from storebench.report.decisions import decide
 from storebench.report.frame import to_frame
 from storebench.report.headline import headline
 from storebench.report.labels import setting_label, state_label
+from storebench.report.tables import dataset_tables
 from storebench.report.verdict import judge_all
 from storebench.results import PortionKind, Record
 from storebench.training.models import MODELS
@@ -94,6 +96,44 @@ def test_a_limited_cell_whose_last_epoch_was_not_steady_has_no_rate() -> None:
     cell = cell_of(make_record("lmdb", epoch=0, **limit), make_record("lmdb", epoch=1, portion=None, **limit))
     assert cell.median("samples_per_s") is None
     assert state_label(cell) == "limited to 400 MiB, not shown to be steady"
+
+
+def limited(backend: str, wait_ms: float, drifts: tuple[float | None, ...]) -> list[Record]:
+    """Plant a limited cell, the steady part of each replicate with its drift."""
+    made = []
+    for n, drift in enumerate(drifts):
+        limit = {"cache": "limited", "memory_bytes": 128 * 2**20, "compute": "none"}
+        record = make_record(backend, replicate=n, wait_ms=wait_ms, portion=None, **limit)  # type: ignore[arg-type]
+        made.append(dataclasses.replace(record, portion=portion_of(record, drift=drift)))
+    return made
+
+
+@pytest.mark.parametrize("backend", ["png", "lmdb"])
+@pytest.mark.parametrize(
+    ("drift", "is_steady"), [(1.2, True), (0.81, True), (1.3, False), (0.79, False), (None, False)]
+)
+def test_a_limited_rate_that_moved_in_one_replicate_ranks_nothing(
+    backend: str, drift: float | None, is_steady: bool
+) -> None:
+    drifts = {name: (1.0, 1.0, drift if name == backend else 1.0) for name in ("png", "lmdb")}
+    cells = cells_of(limited("png", 60.0, drifts["png"]) + limited("lmdb", 20.0, drifts["lmdb"]))
+    name = {"png": "PNG files", "lmdb": "LMDB"}[backend]
+    slow, fast = (next(c for c in cells if c.backend == one) for one in ("png", "lmdb"))
+    decision = decide(cells).between(fast, slow)
+    assert decision is not None
+    assert (decision.faster, decision.inverted().slower) == (is_steady, is_steady)
+    assert decision.reason == ("" if is_steady else f"not shown to be steady in every replicate: {name}")
+    (table,) = dataset_tables(cells)
+    said = f"Rates not shown to be steady, which rank nothing: {name}."
+    assert (said in table.caption) is not is_steady
+    verdicts = {row[0].split(" (")[0]: row[table.head.index("verdict")] for row in table.rows}
+    assert verdicts["LMDB"] == ("faster" if is_steady else "cannot be told")
+    assert ("cannot be ranked" in headline(cells).answer) is not is_steady
+
+
+def test_what_drifts_while_it_is_cold_is_no_steady_state_and_needs_none() -> None:
+    cold = make_record("lmdb")
+    assert not cell_of(dataclasses.replace(cold, portion=portion_of(cold, drift=2.0))).unsteady
 
 
 @pytest.mark.parametrize("bound", [True, False])
