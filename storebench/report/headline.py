@@ -16,12 +16,14 @@ from storebench.report.labels import (
     dataset_label,
     number,
     percent,
+    size,
     state_label,
     with_interval,
 )
-from storebench.report.main_panel import main_panel
+from storebench.report.main_panel import main_panel, ordered
+from storebench.units import number_of
 
-QUESTION = "Does it matter how the training images lie on disk?"
+QUESTION = "Does it matter how you store the training images?"
 
 _TOLD_SHARE = 0.05
 """Smaller shares of a difference are not worth a word."""
@@ -57,18 +59,39 @@ def headline(cells: Sequence[CellSummary], decisions: Decisions | None = None) -
     """Return the answer that these cells give, by the page's `decisions`; without, by these cells' own."""
     made = decide(cells) if decisions is None else decisions
     found = panels(cells)
-    panel = main_panel(found)
-    if panel is None:
+    asked = [_of(panel, _where(panel), made) for panel in ordered(found)]
+    if not asked:
         return _nothing(cells)
-    first = _of(panel, _where(panel), made)
-    bare = _bare(found, panel)
-    beside = _of(bare, _bare_words(bare), made) if bare is not None else None
-    if beside is None or beside.ratio is None:
-        return first
+    # The order of panels, and the two cells that each one compares, are fixed before anything is measured. Going down
+    # to the first decided comparison is a choice by the data, and costs nothing: intervals of all comparisons of the
+    # page hold at once, whichever of them is read out. What was asked before and is undecided is said as well.
+    place = next((n for n, one in enumerate(asked) if _is_decided(one)), 0)
+    told = asked[place]
+    panel = told.panel
+    more = [_undecided(asked[:place])] if place else []
+    other = _other(found, panel) if panel is not None else None
+    other = None if other in [one.panel for one in asked[:place]] else other
+    beside = _of(other, _beside_words(other), made) if other is not None else None
+    more += [beside] if beside is not None and beside.ratio is not None else []
     return dataclasses.replace(
-        first,
-        answer=f"{first.answer} {beside.answer}",
-        conclusions=(*first.conclusions, *beside.conclusions),
+        told,
+        answer=" ".join([told.answer, *(one.answer for one in more)]),
+        conclusions=(*told.conclusions, *(said for one in more for said in one.conclusions)),
+    )
+
+
+def _is_decided(answer: Headline) -> bool:
+    return any(said.says in (Says.FASTER, Says.EQUAL) for said in answer.conclusions)
+
+
+def _undecided(asked: Sequence[Headline]) -> Headline:
+    """Return what was asked before the comparison that is told, in words and as conclusions."""
+    first = asked[0].panel
+    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}" if first is not None else ""
+    more = f", and {number_of(len(asked) - 1, 'further setting')}" if len(asked) > 1 else ""
+    return Headline(
+        answer=f"Asked before, and undecided: {where}{more}.",
+        conclusions=tuple(said for one in asked for said in one.conclusions),
     )
 
 
@@ -80,21 +103,30 @@ def _nothing(cells: Sequence[CellSummary]) -> Headline:
     )
 
 
-def _bare(found: Sequence[Panel], main: Panel) -> Panel | None:
-    """Return the panel of the same samples and cache state in which nothing was computed, if it is another one."""
-    if main.first.cell.compute == "none":
-        return None
+def _other(found: Sequence[Panel], main: Panel) -> Panel | None:
+    """Return the panel of the same samples and cache state without compute, or the one with where `main` has none."""
     cell = main.first.cell
+    wanted = "real" if cell.compute == "none" else "none"
     alike = [
         panel
         for panel in found
-        if panel.first.dataset_key == main.first.dataset_key
-        and (panel.first.cell.compute, panel.first.cell.cache) == ("none", cell.cache)
+        if panel.first.cell.dataset == cell.dataset
+        and panel.first.environment_key == main.first.environment_key
+        and panel.first.cell.compute == wanted
     ]
-    return main_panel(alike)
+    same = [
+        panel
+        for panel in alike
+        if panel.first.dataset_key == main.first.dataset_key and panel.first.cell.cache == cell.cache
+    ]
+    # Training that was not run in the same cache state still says how much of a difference reaches it.
+    return main_panel(same or (alike if wanted == "real" else []))
 
 
-def _bare_words(panel: Panel) -> str:
+def _beside_words(panel: Panel) -> str:
+    cell = panel.first.cell
+    if cell.compute == "real":
+        return f"Training {MODELS.get(cell.model, cell.model)}, {state_label(panel.speaker)}, {dataset_label(panel.first)}"
     return (
         "Reading and decoding alone" if panel.alone else "With nothing to do but the network's augmentation"
     )
@@ -135,7 +167,20 @@ def _where(panel: Panel) -> str:
     said = "".join(f" ({one})" for one in caveats(panel.cells))
     drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
     work = drained if panel.first.cell.compute == "none" else ""
-    return f"On this machine, {state_label(panel.speaker)}, {dataset_label(panel.first)}{work}{said}"
+    named = dataset_label(panel.first)
+    state = _beyond_memory(panel)
+    place = f"{named}, {state}" if state else f"{state_label(panel.speaker)}, {named}"
+    return f"On this machine, {place}{work}{said}"
+
+
+def _beyond_memory(panel: Panel) -> str:
+    """Return in words that every store is larger than the limited page cache; "" where that is not so."""
+    cell = panel.speaker.cell
+    stored = [one.fact("store_file_bytes") for one in panel.stored]
+    if not cell.memory_bytes or not stored or not all(one and one > cell.memory_bytes for one in stored):
+        return ""
+    ahead = f", read-ahead {cell.readahead_kib} KiB" if cell.readahead_kib is not None else ""
+    return f"larger than memory (page cache limited to {size(cell.memory_bytes)}{ahead})"
 
 
 def _feeds(panel: Panel, name: str) -> str:

@@ -5,19 +5,27 @@ from collections.abc import Sequence
 
 from storebench.report.cells import Panel
 
+DEFAULT_READAHEAD_KIB = 128
+"""Linux's own read-ahead: other sizes speak only where it was not measured."""
+
 _COMPUTE_RANK = {"real": 2, "none": 0}
 _STATE_RANK = {"limited": 4, "cold": 3, "warm": 2}
 _FEW_STEPS = 20
 
 
-def main_panel(found: Sequence[Panel]) -> Panel | None:
-    """Return the panel that speaks for all.
+def ordered(found: Sequence[Panel]) -> list[Panel]:
+    """Return the panels that have a rate, in the order in which they are asked.
 
-    The largest images, real compute before readers and decoders alone, the store larger than memory before cold before warm, most backends.
+    The largest images, the store larger than memory before cold before warm, Linux's own read-ahead before others,
+    real compute before readers and decoders alone before loaders that augment, most backends.
     Training of fewer than 20 steps ranks nothing, so it speaks only where there is nothing else.
     """
-    useful = [panel for panel in found if panel.measured]
-    return max(useful, key=_rank, default=None)
+    return sorted((panel for panel in found if panel.measured), key=_rank, reverse=True)
+
+
+def main_panel(found: Sequence[Panel]) -> Panel | None:
+    """Return the panel that speaks for all: the first one in order; None where nothing was measured."""
+    return next(iter(ordered(found)), None)
 
 
 def _rank(panel: Panel) -> tuple[float, ...]:
@@ -30,10 +38,15 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         min(len(panel.measured), 2),
         not few,
         pixels,
+        _STATE_RANK.get(panel.speaker.state, 0),
+        _readahead_rank(cell.readahead_kib),
         _COMPUTE_RANK.get(cell.compute, 1),
         panel.alone,
-        _STATE_RANK.get(panel.speaker.state, 0),
         len(panel.measured),
         rate.n if rate else 0,
         -cell.workers,
     )
+
+
+def _readahead_rank(kib: int | None) -> int:
+    return 2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0

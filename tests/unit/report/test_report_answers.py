@@ -88,7 +88,7 @@ def test_a_paper_turned_round_is_said_the_right_way_round() -> None:
     assert "PNG files feed CaffeNet 1.5 times [1.5, 1.5] as fast as LMDB" in answer
 
 
-def test_the_sentence_rests_on_cold_real_training_with_the_largest_images() -> None:
+def test_the_sentence_rests_on_cold_before_warm_and_on_real_training_with_the_largest_images() -> None:
     small = [
         r
         for b, ms in (("png", 20.0), ("lmdb", 12.0))
@@ -99,6 +99,42 @@ def test_the_sentence_rests_on_cold_real_training_with_the_largest_images() -> N
     drained = [r for b, ms in (("png", 99.0), ("lmdb", 11.0)) for r in rounds(b, [ms] * 3, compute="none")]
     answer = headline(cells_of(drained + small + warm + cold)).answer
     assert "cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer
+
+
+LIMITED = {"cache": "limited", "memory_bytes": 128 * 2**20, "compute": "none", "model": "none"}
+
+
+def two(png_ms: list[float], lmdb_ms: list[float], **changes: object) -> list[Record]:
+    return rounds("png", png_ms, **changes) + rounds("lmdb", lmdb_ms, **changes)
+
+
+def test_the_sentence_rests_on_a_store_larger_than_memory_with_linuxs_own_read_ahead() -> None:
+    cold = two([60] * 3, [20] * 3)
+    far, own = (
+        two([99] * 3, [11] * 3, readahead_kib=8192, **LIMITED),
+        two([60] * 3, [24] * 3, readahead_kib=128, **LIMITED),
+    )
+    answer = headline(cells_of(cold + far + own)).answer
+    assert answer.startswith(
+        "On this machine, ImageNet, 4,000 images, larger than memory"
+        " (page cache limited to 128 MiB, read-ahead 128 KiB), reader and decoder alone: LMDB loads 2.5 times"
+    )
+    assert "Training CaffeNet, cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer
+    fits = two([60] * 3, [24] * 3, **(LIMITED | {"memory_bytes": 2**30}))
+    assert "larger than memory" not in headline(cells_of(fits)).answer
+
+
+def test_an_undecided_setting_does_not_lead_and_is_not_kept_back_either() -> None:
+    limited = two([30, 60, 40], [44, 35, 52], readahead_kib=128, **LIMITED)
+    answer = headline(cells_of(limited + two([60] * 3, [20] * 3)))
+    assert "cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer.answer
+    assert answer.answer.endswith("Asked before, and undecided: ImageNet, 4,000 images, limited to 128 MiB.")
+    assert {Says.FASTER, Says.UNDECIDED} <= {one.says for one in answer.conclusions}
+    assert answer.panel is not None
+    assert answer.panel.first.cell.cache == "cold"
+    nothing = headline(cells_of(limited + two([30, 60, 40], [44, 35, 52])))
+    assert nothing.answer.startswith("On this machine, ImageNet, 4,000 images, larger than memory")
+    assert "Asked before" not in nothing.answer
 
 
 def test_training_of_a_few_steps_ranks_nothing_and_lets_others_speak() -> None:
