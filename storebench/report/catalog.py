@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from storebench.report.analysis import load_steps
 from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.decisions import Decisions, decide
-from storebench.report.factors import BreakEven, break_even
+from storebench.report.factors import BreakEven, break_even, paying_panel
 from storebench.report.frame import CELL_COLUMNS
 from storebench.report.headline import headline
 from storebench.report.labels import (
@@ -125,9 +125,10 @@ def _of_cells(panel: Panel, cells: Sequence[CellSummary], decisions: Decisions) 
     if len({cell.fact("bytes_on_disk") for cell in panel.measured} - {None}) > 1:
         answer = _told(_size_answer(panel.measured), all_main)
         yield "size", "What does speed cost in space?", answer, plot_size(main)
-    if paying := break_even(panel, decisions):
+    whole = paying_panel(panels(cells))
+    if whole is not None and (paying := break_even(whole, decisions)):
         question = "After how many epochs does converting PNG files pay?"
-        yield "break-even", question, _told(_paying_answer(paying), all_main), plot_break_even(main)
+        yield "break-even", question, _paying_answer(paying), plot_break_even(_limited(whole.measured))
 
 
 def _curves(found: Sequence[Panel], cells: Sequence[CellSummary]) -> Iterator[Drawn]:

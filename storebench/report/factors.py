@@ -7,6 +7,7 @@ from storebench import stats
 from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Round, mean_interval
+from storebench.report.main_panel import ordered
 
 PARTS = {"fetch_s": "fetching", "decode_s": "decoding", "prep_s": "preparing", "handover_s": "handing over"}
 _PRODUCING = ("fetch_s", "decode_s", "prep_s")
@@ -186,10 +187,17 @@ class BreakEven:
     epochs: Interval | None
 
 
+PAYING_STATES = ("limited", "warm")
+"""Cache states whose rate is that of whole epochs; a cold rate holds for its first steps only."""
+
+
 def break_even(panel: Panel, decisions: Decisions, baseline: str = "png") -> list[BreakEven]:
-    """Return when each store of a panel has paid for its conversion, of those whose conversion was measured."""
+    """Return when each store of a panel has paid for its conversion, of those whose conversion was measured.
+
+    Empty where the panel's rate is not that of whole epochs: nothing follows from a cold rate for an epoch.
+    """
     base = panel.of(baseline)
-    if base is None:
+    if base is None or panel.first.cell.cache not in PAYING_STATES:
         return []
     found = []
     for cell in panel.stored:
@@ -210,6 +218,11 @@ def break_even(panel: Panel, decisions: Decisions, baseline: str = "png") -> lis
             )
         )
     return found
+
+
+def paying_panel(found: Sequence[Panel]) -> Panel | None:
+    """Return the first panel, in the order in which they are asked, whose rate is that of whole epochs."""
+    return next((one for one in ordered(found) if one.first.cell.cache in PAYING_STATES), None)
 
 
 _BOTH = stats.ALPHA / 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.conclusions import Conclusion, Says
 from storebench.report.decisions import Decision, Decisions, Topic, decide, siblings
-from storebench.report.factors import break_even
+from storebench.report.factors import break_even, paying_panel
 from storebench.report.headline import more_rounds
 from storebench.report.intervals import Ratio
 from storebench.report.labels import (
@@ -16,6 +16,7 @@ from storebench.report.labels import (
     panel_label,
     percent,
     size,
+    state_label,
     with_interval,
 )
 from storebench.report.main_panel import main_panel
@@ -87,7 +88,7 @@ def recommend(cells: Sequence[CellSummary], decisions: Decisions | None = None) 
     if chosen is None:
         return [*advice, *_amplified(panel, made)]
     rest = (
-        _break_even(panel, chosen, made),
+        _break_even(paying_panel(found), chosen, made),
         _bottleneck(chosen, sound, made),
         _workers(chosen, found, made),
         _warm(chosen, found, made),
@@ -191,13 +192,13 @@ def _smallest(cells: Sequence[CellSummary]) -> CellSummary:
     return min(cells, key=lambda cell: float(cell.fact("bytes_on_disk") or float("inf")))
 
 
-def _break_even(panel: Panel, chosen: CellSummary, decisions: Decisions) -> Iterator[Advice]:
-    for one in break_even(panel, decisions):
-        if one.cell is not chosen or one.epochs is None:
+def _break_even(panel: Panel | None, chosen: CellSummary, decisions: Decisions) -> Iterator[Advice]:
+    for one in break_even(panel, decisions) if panel is not None else ():
+        if one.cell.backend != chosen.backend or one.epochs is None:
             continue
         name = backend_label(chosen.backend)
-        text = f"Converting PNG files into {name} took {with_interval(one.convert_s)} s and saves {with_interval(one.saved_s)} s per epoch: it pays after {with_interval(one.epochs)} epochs."
-        said = Conclusion(says=Says.PAYS, subject=chosen, object=one.baseline, figure=one.epochs)
+        text = f"Converting PNG files into {name} took {with_interval(one.convert_s)} s and saves {with_interval(one.saved_s)} s per epoch ({state_label(one.cell)}): it pays after {with_interval(one.epochs)} epochs."
+        said = Conclusion(says=Says.PAYS, subject=one.cell, object=one.baseline, figure=one.epochs)
         yield Advice(rule="R4 break-even", text=text, conclusions=(said,))
 
 

@@ -132,7 +132,8 @@ def paid(records: list[Record], run: Path) -> list[BreakEven]:
 
 
 def steps(backend: str, step_ms: list[float], **changes: object) -> list[Record]:
-    return replicates(backend, [ms - 10 for ms in step_ms], **changes)  # type: ignore[arg-type]
+    fields = {"cache": "warm"} | changes
+    return replicates(backend, [ms - 10 for ms in step_ms], **fields)  # type: ignore[arg-type]
 
 
 # 4,000 images in steps of 32: 125 steps. PNG 60 ms a step: 7.5 s; LMDB 20 ms: 2.5 s; saved 5 s an epoch.
@@ -167,10 +168,12 @@ def test_a_saving_that_is_not_proven_pays_for_nothing(tmp_path: Path) -> None:
 
 def test_a_saving_that_the_page_does_not_call_proven_pays_for_nothing(tmp_path: Path) -> None:
     converted(tmp_path, [12.0, 12.0, 12.0])
-    bound = [
-        dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in steps("lmdb", [20] * 3)
+    limit = {"cache": "limited", "memory_bytes": 2**20}
+    moving = [
+        dataclasses.replace(one, portion=portion_of(one, drift=1.5))
+        for one in steps("lmdb", [20] * 3, **limit)
     ]
-    (one,) = paid(steps("png", [60] * 3) + bound, tmp_path)
+    (one,) = paid(steps("png", [60] * 3, **limit) + moving, tmp_path)
     assert one.saved_s.lo == pytest.approx(5.0)
     assert one.epochs is None
 
@@ -206,3 +209,18 @@ def test_the_advice_names_the_conversion_its_saving_and_the_epochs(tmp_path: Pat
     (text,) = [one.text for one in advice if one.rule.startswith("R4")]
     assert text.startswith("Converting PNG files into LMDB took 12.1 [")
     assert "it pays after 2.42 [" in text
+
+
+def test_a_cold_rate_pays_for_nothing_and_leaves_the_break_even_to_a_warm_or_limited_one(
+    tmp_path: Path,
+) -> None:
+    converted(tmp_path, [12.0, 12.0, 12.0])
+    cold = steps("png", [90] * 3, cache="cold") + steps("lmdb", [20] * 3, cache="cold")
+    assert paid(cold, tmp_path) == []
+    assert not any(one.rule.startswith("R4") for one in recommend(cells_of(cold, tmp_path)))
+    limit = {"cache": "limited", "memory_bytes": 2**20}
+    for state, words in ({"cache": "warm"}, "warm"), (limit, "limited to 1.00 MiB"):
+        whole = steps("png", [60] * 3, **state) + steps("lmdb", [20] * 3, **state)
+        advice = recommend(cells_of(cold + whole, tmp_path))
+        (text,) = [one.text for one in advice if one.rule.startswith("R4")]
+        assert f"s per epoch ({words}): it pays after 2.40 [" in text
