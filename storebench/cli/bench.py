@@ -10,6 +10,7 @@ from storebench.cli.bench_watch import Teller, describe
 from storebench.cli.common import exit_codes, say, stores_dir
 from storebench.cli.run import leave, new_run_folder
 from storebench.errors import UsageError
+from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.check.against import Options
@@ -142,7 +143,7 @@ def _bench(
         print(json.dumps([record_to_dict(record) for record in records], indent=2))
     else:
         print(folder)
-    say(f"{len(records)} records; 'storebench report {folder} --out report' draws them")
+    say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
     leave(records)
 
 
@@ -185,7 +186,7 @@ def _print_plan(
         state = "there already" if store.exists else f"to convert, {_mib(store.pixel_bytes)} of pixels"
         print(f"store {store.name}: {store.count:,} samples, {state}")
     print(
-        f"{len(plan.cells)} cells x {scenario.replicates} replicates{' x 2 sides' * (sides == 2)}; {_mib(plan.convert_bytes)} to convert, "
+        f"{number_of(len(plan.cells), 'cell')} x {number_of(scenario.replicates, 'replicate')}{' x 2 sides' * (sides == 2)}; {_mib(plan.convert_bytes)} to convert, "
         f"{_mib(plan.read_bytes)} to read; about {_duration(plan.estimate_s)} ({plan.estimate_note})"
     )
 
@@ -226,5 +227,5 @@ def scenarios(
         else:
             for one in found:
                 print(
-                    f"{one['path']}: {one['question']} ({one['cells']} cells x {one['replicates']} replicates)"
+                    f"{one['path']}: {one['question']} ({number_of(one['cells'], 'cell')} x {number_of(one['replicates'], 'replicate')})"
                 )

@@ -10,6 +10,7 @@ import typer
 from storebench import errors
 from storebench.cli.bench_watch import Teller
 from storebench.cli.common import exit_codes, runs_dir, say, stores_dir
+from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.results import Record
@@ -136,7 +137,9 @@ def _run(
     folder = out or new_run_folder("run")
     made = Run.create(scenario, folder, scenario.cells())
     records = execute(made, stores or stores_dir(), drop_caches=drop_caches, watcher=Teller())
-    say(f"{folder}: {len(records)} records; 'storebench report {folder} --out report' draws them")
+    say(
+        f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
+    )
     return records
 
 
@@ -152,6 +155,6 @@ def leave(records: list["Record"]) -> None:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
     if failed:
         raise errors.CellFailedError(
-            f"{len(failed)} of {len(records)} records failed; the first: {failed[0].failure}",
+            f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure}",
             where=failed[0].cell.backend,
         )

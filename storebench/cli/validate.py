@@ -34,4 +34,4 @@ def validate(
                 f"{number_of(len(findings), 'finding')} in {number_of(cells, 'cell')}",
                 hint="Do not use these figures; run the cells again.",
             )
-        say("nothing to complain of")
+        say("no findings")

@@ -12,9 +12,9 @@ from storebench.report.intervals import Ratio
 from storebench.report.labels import (
     MODELS,
     backend_label,
+    between,
     caveats,
     dataset_label,
-    number,
     percent,
     size,
     state_label,
@@ -198,7 +198,8 @@ def _sentence(
     shown = decision if decision.ratio.mid >= 1 else decision.inverted()
     winner, loser, ratio = shown.cell, shown.base, shown.ratio
     names = backend_label(winner.backend), backend_label(loser.backend)
-    times = f"{number(ratio.mid, 2)} times" + _ends(ratio)
+    mid, ends = between(ratio.mid, ratio.lo, ratio.hi, 2)
+    times = f"{mid} times{ends}"
     if shown.faster:
         because, parts = _because(loser, winner)
         said = Conclusion(says=Says.FASTER, subject=winner, object=loser, figure=ratio)
@@ -223,10 +224,6 @@ def more_rounds(decisions: Decisions, undecided: Sequence[Decision]) -> str:
     if rounds is None:
         return "with this spread, 200 rounds would not tell a difference of 1.25 times"
     return f"{rounds} more round{'s' * (rounds > 1)} would tell a difference of 1.25 times"
-
-
-def _ends(ratio: Ratio) -> str:
-    return "" if ratio.lo is None else f" [{number(ratio.lo, 2)}, {number(ratio.hi, 2)}]"
 
 
 def _because(slow: CellSummary, fast: CellSummary) -> tuple[str, tuple[Conclusion, ...]]:

@@ -216,19 +216,43 @@ def number(value: float | None, digits: int = 3) -> str:
         return "0"
     if not math.isfinite(value):
         return str(value)
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 1 + math.floor(math.log10(abs(value)))
-    if whole < -3:
+    decimals = _decimals(value, digits)
+    if decimals > digits + 3:
         return f"{value:.{digits - 1}e}"
-    decimals = digits - whole
     return f"{round(value, decimals):,.{max(decimals, 0)}f}"
+
+
+def _decimals(value: float, digits: int) -> int:
+    """Return the decimals that show `digits` significant ones; 0.997 to two digits is 1.0, and has one."""
+    return digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2])
+
+
+def between(mid: float, lo: float | None, hi: float | None, digits: int = 3) -> tuple[str, str]:
+    """Return a figure and its interval " [lo, hi]" with equal decimals; "" instead of the interval where there is none.
+
+    An end below a power of ten that the figure is above gives all three one decimal more: 1.00 [0.96, 1.04].
+    """
+    if lo is None or hi is None:
+        return number(mid, digits), ""
+    known = [_decimals(one, digits) for one in (mid, lo, hi) if one and math.isfinite(one)]
+    own = known[0] if mid and known else 0
+    decimals = min(own + 1, max(known, default=0))
+    figure, low, high = (_aligned(one, decimals, digits) for one in (mid, lo, hi))
+    return figure, f" [{low}, {high}]"
+
+
+def _aligned(value: float, decimals: int, digits: int) -> str:
+    if not 0 < decimals <= digits + 3 or not math.isfinite(value) or (value and not round(value, decimals)):
+        return number(value, digits)
+    return f"{value:,.{decimals}f}"
 
 
 def with_interval(interval: Interval | None, suffix: str = "") -> str:
     """Return "3.1 [2.9, 3.3]", or the figure alone where there is no interval."""
     if interval is None:
         return ""
-    text = f"{number(interval.mid)}{suffix}"
-    return text if interval.lo is None else f"{text} [{number(interval.lo)}, {number(interval.hi)}]"
+    mid, ends = between(interval.mid, interval.lo, interval.hi)
+    return f"{mid}{suffix}{ends}"
 
 
 _SIZES = {30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes"}

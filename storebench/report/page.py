@@ -20,7 +20,7 @@ from storebench.report.recommend import RULES, Advice
 from storebench.report.tables import Table, mark
 from storebench.report.verdict import CellVerdict
 from storebench.results import Environment
-from storebench.units import METRICS
+from storebench.units import METRICS, number_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,25 +106,28 @@ def flags(content: Content) -> list[Flag]:
             0,
             Flag(
                 kind="bad",
-                text=f"{len(content.findings)} findings of validation: {named}. Do not rest anything on these cells.",
+                text=f"{number_of(len(content.findings), 'finding')} of validation: {named}. Do not rest anything on these cells.",
             ),
         )
     if failed:
         found.insert(
-            0, Flag(kind="bad", text=f"{len(failed)} of {len(cells)} cells failed: {_names(failed)}.")
+            0,
+            Flag(
+                kind="bad", text=f"{len(failed)} of {number_of(len(cells), 'cell')} failed: {_names(failed)}."
+            ),
         )
     unproven = [cell for cell in cells if cell.whole_only]
     if unproven:
         text = (
-            f"{len(unproven)} cells asked for a cold or limited page cache, but their records do not show for which"
-            " steps it held: they have no rate in that state and rank nothing. What is given of them is the whole epoch."
+            f"{number_of(len(unproven), 'cell')} asked for a cold or limited page cache, but the records do not show for which"
+            " steps it held: no rate in that state, and nothing ranked. What is given is the whole epoch."
         )
         found.append(Flag(kind="note", text=text))
     if doubtful:
         found.append(
             Flag(
                 kind="note",
-                text=f"{len(doubtful)} cells whose cache state could not be verified: {_names(doubtful)}.",
+                text=f"{number_of(len(doubtful), 'cell')} whose cache state could not be verified: {_names(doubtful)}.",
             )
         )
     return found

@@ -45,7 +45,7 @@ class Bound(enum.StrEnum):
     READER = "reader-bound"
     DECODE = "decode-bound"
     PREP = "prep-bound"
-    HANDOVER = "hand-over-bound"
+    HANDOVER = "handoff-bound"
 
 
 MEANING = {

@@ -30,7 +30,7 @@ to do next. Nothing ever asks for a password.
 """
 
 EXIT_CODES = {
-    errors.EXIT_OK: "done, and nothing to complain of",
+    errors.EXIT_OK: "done, no findings",
     errors.EXIT_REGRESSION: "a confirmed regression",
     errors.EXIT_USAGE: "wrong usage or configuration",
     errors.EXIT_NOT_COMPARABLE: "not comparable: no baseline, another environment or schema",

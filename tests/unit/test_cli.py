@@ -208,7 +208,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(cli: Cli, tmp_path: Pa
     assert plan["estimate_s"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["good.toml"]
     spoken = cli("bench", "good.toml", "--dry-run")
-    assert "4 cells x 1 replicates" in spoken.stdout
+    assert "4 cells x 1 replicate;" in spoken.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["good.toml"]
 
 

@@ -325,7 +325,7 @@ def test_optional_cells_that_are_not_permitted_are_left_out_and_named(bench: Ben
     )
     dry = without_groups(bench, "bench", scenario, "--dry-run")
     assert "2 cells of optional matrices are left out: the page cache cannot be limited here" in dry.stdout
-    assert "1 cells x 1 replicates" in dry.stdout
+    assert "1 cell x 1 replicate;" in dry.stdout
     done = without_groups(bench, "bench", scenario, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("are left out") == 1

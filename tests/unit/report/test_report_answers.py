@@ -56,7 +56,7 @@ def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
 def test_equality_is_said_where_the_interval_is_narrow_around_one() -> None:
     records = rounds("png", [20.0, 20.1, 20.0, 20.1]) + rounds("lmdb", [20.1, 20.0, 20.1, 20.0])
     answer = headline(cells_of(records))
-    assert "differ by less than 10% (ratio 1.0 times [" in answer.answer
+    assert "differ by less than 10% (ratio 1.00 times [0.98, 1.02]" in answer.answer
     assert [one.says for one in answer.conclusions] == [Says.EQUAL]
 
 

@@ -126,7 +126,7 @@ def test_tables_have_captions_and_scopes_and_can_be_scrolled_with_the_keyboard(p
 def test_the_first_screen_says_what_failed_and_what_is_not_real(text: str) -> None:
     header = text[: text.index("</header>")]
     assert "1 of 15 cells failed: ImageNet, 4,000 images HDF5 cold (12% &lt;resident&gt;)." in header
-    assert "1 cells whose cache state could not be verified" in header
+    assert "1 cell whose cache state could not be verified" in header
     assert "CIFAR-10: DERIVED images: 95%" in header
     assert "CIFAR-10: compute EMULATED by a sleep of 5 ms" in header
     assert "LMDB feeds CaffeNet" in header
@@ -194,7 +194,7 @@ def test_what_does_not_validate_is_refused_and_marked_when_asked_for(tmp_path: P
     assert done.returncode == 0
     assert json.loads(done.stdout)["invalid_cells"] == 1
     header = (tmp_path / "report" / "report.html").read_text().partition("</header>")[0]
-    assert "1 findings of validation: ImageNet, 4,000 images HDF5 cold" in header
+    assert "1 finding of validation: ImageNet, 4,000 images HDF5 cold" in header
 
 
 def test_a_report_that_cannot_be_written_says_so_in_one_line(tmp_path: Path, cli: Cli) -> None:
@@ -211,7 +211,7 @@ def test_a_report_of_an_earlier_release_ranks_no_cold_cells_and_says_why(tmp_pat
     written = write_report(write_run(tmp_path / "run", old), tmp_path / "out")
     assert "On this machine, warm, " in written.answer
     header = (tmp_path / "out" / "report.html").read_text().partition("</header>")[0]
-    assert "4 cells asked for a cold or limited page cache, but their records do not show" in header
+    assert "4 cells asked for a cold or limited page cache, but the records do not show" in header
     (cold,) = [table for table in written.tables if "cold start, whole epoch" in table.caption]
     assert "verdict" not in cold.head
     assert {

@@ -57,10 +57,11 @@ def test_with_the_cache_as_found_the_device_counter_decides(share: float, bound:
     assert verdict_of([record]).bound is bound
 
 
-def test_producers_that_wait_for_the_queue_are_hand_over_bound() -> None:
+def test_producers_that_wait_for_the_queue_are_handoff_bound() -> None:
     parts = {"fetch_ms": 2.0, "prep_ms": 1.0, "handover_ms": 12.0}
     verdict = verdict_of([make_record("lmdb", workers=2, wait_ms=11, compute_ms=1, **parts)])  # type: ignore[arg-type]
     assert verdict.bound is Bound.HANDOVER
+    assert verdict.sentence.startswith("handoff-bound: ")
 
 
 def test_what_workers_do_side_by_side_is_shared_among_them() -> None:
