@@ -34,8 +34,8 @@ def outcome(
 ) -> Outcome:
     """Return the exit code that the results of all cells add up to.
 
-    Missing cells fail unless they are allowed to be missing. New cells and single inconclusive ones
-    are told but pass; `strict` lets none of them pass.
+    Missing cells fail unless they are allowed to be missing. New cells, and single inconclusive ones whose
+    figures do not look slower, are told but pass; `strict` lets none of them pass.
 
     Parameters
     ----------
@@ -88,6 +88,7 @@ def _decide(
         (errors.EXIT_NOT_COMPARABLE, "not comparable", by_state[State.NOT_COMPARABLE]),
         (errors.EXIT_NOT_COMPARABLE, "the baseline lacks", new),
         (errors.EXIT_INCONCLUSIVE, "inconclusive", undecided if strict or wide else []),
+        (errors.EXIT_INCONCLUSIVE, "perhaps slower", [one for one in undecided if one.perhaps_slower]),
     )
     for code, what, cells in complaints:
         if cells:

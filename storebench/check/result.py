@@ -58,6 +58,13 @@ class CellResult:
         What `tail_ratio` compares ("slowest tenth of the rounds", "p99 of the steps"), or "".
     tail_ratio, tail_low, tail_high
         The same as `ratio`, `low` and `high` for the tail; None where it was not compared.
+    rounds_ratio
+        Median of the rounds' ratios where rounds were paired, else the ratio of the medians; None where not compared.
+    slowest_ratio
+        The mean cost of the slowest tenth of the contender's replicates, at least of one, over the baseline's;
+        None where not compared.
+    slowest_frac
+        What `slowest_ratio` and `tail_ratio` may exceed 1 by; None where not compared.
     more_rounds
         How many more replicates on each side would decide an inconclusive cell; None where no practicable number
         would, or none is needed.
@@ -87,12 +94,24 @@ class CellResult:
     tail_ratio: float | None = None
     tail_low: float | None = None
     tail_high: float | None = None
+    rounds_ratio: float | None = None
+    slowest_ratio: float | None = None
+    slowest_frac: float | None = None
     more_rounds: int | None = None
 
     @property
     def worse_counters(self) -> tuple[CounterResult, ...]:
         """The counters that left their band to the wrong side."""
         return tuple(one for one in self.counters if one.worse)
+
+    @property
+    def perhaps_slower(self) -> bool:
+        """Whether nothing is proven of a cell whose figures are beyond a threshold, to the wrong side."""
+        means, slow = (self.ratio, self.rounds_ratio), (self.tail_ratio, self.slowest_ratio)
+        return self.state is State.INCONCLUSIVE and (
+            any(one is not None and one > 1 + (self.practical_frac or 0.0) for one in means)
+            or any(one is not None and one > 1 + (self.slowest_frac or 0.0) for one in slow)
+        )
 
     @property
     def suspected(self) -> bool:

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storebench.check.sides import CellData, Replicate, Side, Where
+from storebench.check.sides import FEWEST_FOR_TAIL, CellData, Replicate, Side, Where, slowest_tenth
 from storebench.errors import CorruptDataError, SchemaVersionError
 
 EXTRA_VERSION = 2
@@ -26,8 +26,6 @@ SKIPPED_KEY = "storebench_skipped"
 """Top-level key of a session's JSON: node ids of benchmarks that were skipped, with the reason."""
 
 TAIL = "slowest tenth of the rounds"
-
-_FEWEST_FOR_TAIL = 5
 
 _MACHINE = ("machine", "system", "release", "python_implementation", "python_version")
 _CPU = ("brand_raw", "arch", "count")
@@ -177,20 +175,10 @@ def _replicates(
             seconds=statistics.median(seconds),
             relative=statistics.median(relative) if relative else None,
             machine_s=statistics.median(beside) if beside else None,
-            tail_s=_slowest_tenth(seconds),
+            tail_s=slowest_tenth(seconds) if len(seconds) >= FEWEST_FOR_TAIL else None,
             **common,
         )
     ]
-
-
-def _slowest_tenth(values: Sequence[float]) -> float | None:
-    """Return the mean of the slowest tenth of a session's rounds, at least of one; None of very few rounds.
-
-    It is at least as long as the 90th percentile, and a single stall in ten rounds shows in it.
-    """
-    if len(values) < _FEWEST_FOR_TAIL:
-        return None
-    return statistics.fmean(sorted(values)[-math.ceil(len(values) / 10) :])
 
 
 def _durations(benchmark: Mapping[str, Any]) -> list[Any]:

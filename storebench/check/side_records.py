@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from storebench.check.calibration import Kind
-from storebench.check.sides import PAIRING_NAME, CellData, Replicate, Side, Where
+from storebench.check.sides import (
+    FEWEST_FOR_TAIL,
+    PAIRING_NAME,
+    CellData,
+    Replicate,
+    Side,
+    Where,
+    slowest_tenth,
+)
 from storebench.errors import DataNotFoundError
 from storebench.records import read_records
 from storebench.results import CacheVerdict, Cell, Record, Status
 
 _ASKED_FOR_STATES = ("cold", "limited")
+_EPOCHS_TAIL = "slowest tenth of the epochs"
 _STEPS_FOR_P95, _STEPS_FOR_P99 = 20, 100
 
 
@@ -82,11 +91,11 @@ def _cell(records: list[Record], code: str) -> CellData:
     replicates = tuple(_replicate(number, epochs) for number, (_, epochs) in enumerate(_by_round(rows)))
     calibrated = replicates and all(one.relative is not None for one in replicates)
     tail_of = _tail_of(usable)
+    if not tail_of and replicates and min(map(len, rows.values())) >= FEWEST_FOR_TAIL:
+        tail_of = _EPOCHS_TAIL
     if tail_of:
         replicates = tuple(
-            dataclasses.replace(
-                one, tail_s=statistics.median(_slow_step_s(record, tail_of) for record in epochs)
-            )
+            dataclasses.replace(one, tail_s=_tail_s(epochs, tail_of))
             for one, (_, epochs) in zip(replicates, _by_round(rows), strict=True)
         )
     return CellData(
@@ -127,6 +136,14 @@ def _tail_of(records: Sequence[Record]) -> str:
     if not all(record.data_wait_ns for record in records) or steps < _STEPS_FOR_P95:
         return ""
     return "p99 of the steps" if steps >= _STEPS_FOR_P99 else "p95 of the steps"
+
+
+def _tail_s(epochs: Sequence[Record], tail_of: str) -> float:
+    """Return the tail of a replicate: of many epochs the slowest tenth, of few the median."""
+    if tail_of == _EPOCHS_TAIL:
+        return slowest_tenth([1 / record.samples_per_s for record in epochs])
+    slow = [_slow_step_s(record, tail_of) for record in epochs]
+    return slowest_tenth(slow) if len(slow) >= FEWEST_FOR_TAIL else statistics.median(slow)
 
 
 def _slow_step_s(record: Record, tail_of: str) -> float:

@@ -7,7 +7,9 @@ and each session is one replicate); and a baseline that ``storebench check
 """
 
 import json
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from storebench.records import RECORDS_NAME
 
 BASELINE_NAME = "baseline.json"
 PAIRING_NAME = "against.json"
+
+FEWEST_FOR_TAIL = 5
+"""Fewer rounds or epochs in one process have no tail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +134,14 @@ class Side:
     cells: Mapping[str, CellData]
     pairing: str = ""
     skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+def slowest_tenth(values: Sequence[float]) -> float:
+    """Return the mean of the slowest tenth of values, at least of one.
+
+    It is at least as long as the 90th percentile, and a single stall in ten rounds shows in it.
+    """
+    return statistics.fmean(sorted(values)[-math.ceil(len(values) / 10) :])
 
 
 def read_side(path: Path, *, baseline: bool) -> Side:

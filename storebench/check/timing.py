@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from storebench import stats
 from storebench.check.pairs import INTERLEAVED, Pair
 from storebench.check.result import CellResult, State
-from storebench.check.sides import CellData
+from storebench.check.sides import CellData, slowest_tenth
 from storebench.units import Better
 
 _Costs = tuple[list[float], list[float]]
@@ -76,6 +76,9 @@ def verdict(result: CellResult, timing: Timing, family: int) -> CellResult:
         tail_ratio=tail.ratio if tail else None,
         tail_low=tail.low if tail else None,
         tail_high=tail.high if tail else None,
+        rounds_ratio=_rounds_ratio(costs, timing.basis),
+        slowest_ratio=_slowest_ratio(costs),
+        slowest_frac=_tail_frac(pair),
     )
     if result.worse_counters:
         return result
@@ -104,6 +107,7 @@ def _decided(result: CellResult, timing: Timing, rounds: int) -> CellResult:
         return dataclasses.replace(result, state=State.INCONCLUSIVE, reason=reason)
     state, reason = _time_state(result, policy.alpha, timing.time.reason)
     state, reason = _with_tail(state, reason, timing)
+    state, reason = _with_slowest(state, reason, result)
     if timing.basis == "seconds":
         state, reason = _with_machine(state, reason, result, timing.pair)
     return dataclasses.replace(result, state=state, reason=reason)
@@ -139,6 +143,28 @@ def _with_tail(state: State, reason: str, timing: Timing) -> tuple[State, str]:
         return State.WORSE, words
     before = f"{reason}; " if state is State.INCONCLUSIVE else ""
     return State.INCONCLUSIVE, f"{before}{words}, but that may be chance"
+
+
+def _with_slowest(state: State, reason: str, result: CellResult) -> tuple[State, str]:
+    """Return the state, or inconclusive where a few rounds were slow beyond the tail's threshold."""
+    ratio, frac = result.slowest_ratio, result.slowest_frac
+    if state is State.WORSE or ratio is None or frac is None or ratio <= 1 + frac:
+        return state, reason
+    before = f"{reason}; " if reason else ""
+    words = f"the slowest replicates took {ratio:.2f} times as long, but that may be chance"
+    return State.INCONCLUSIVE, f"{before}{words}"
+
+
+def _rounds_ratio(costs: _Costs, basis: str) -> float | None:
+    if not all(costs):
+        return None
+    if basis == INTERLEAVED:
+        return statistics.median(second / first for first, second in zip(*costs, strict=True))
+    return statistics.median(costs[1]) / statistics.median(costs[0])
+
+
+def _slowest_ratio(costs: _Costs) -> float | None:
+    return slowest_tenth(costs[1]) / slowest_tenth(costs[0]) if all(costs) else None
 
 
 def _with_machine(state: State, reason: str, result: CellResult, pair: Pair) -> tuple[State, str]:

@@ -1,5 +1,6 @@
 """Attacks on the regression gate: each hides a slow-down or loses a cell, and the check must not be green."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from storebench.check.sides import PAIRING_NAME
 from storebench.cli.main import app
-from tests.unit.check.planted_sides import CELLS, ELSEWHERE, run_of, write_sessions
+from storebench.records import read_records
+from storebench.results import Record
+from tests.unit.check.planted_sides import CELLS, ELSEWHERE, record, run_of, write_run, write_sessions
 
 Sessions = dict[str, Any]
 LMDB, HDF5 = CELLS[:2]
@@ -120,6 +124,63 @@ def test_a_slow_down_in_small_steps_is_not_laundered_through_the_baseline(tmp_pa
     ]
     assert codes[0] == 0
     assert any(codes)
+
+
+ERRATIC = {
+    "three rounds of five": [3, 1, 3, 1, 3],
+    "every round, by other factors": [1.1, 30, 2, 1.2, 12],
+    "two rounds of five": [20, 1, 1, 20, 1],
+}
+
+
+def paired_runs(tmp_path: Path, change: Callable[[Record], Record], **more: Any) -> tuple[Path, Path]:
+    """Return two runs of one pairing; `change` edits the records of the contender's LMDB cell."""
+    cells = {"lmdb": 1e-6, "hdf5": 2e-6, "png": 3e-6}
+    baseline, source = (run_of(tmp_path / name, cells, seed=seed, **more) for seed, name in enumerate("ac"))
+    records = [change(one) if one.cell.backend == "lmdb" else one for one in read_records(source)]
+    contender = write_run(tmp_path / "b", records)
+    for folder in (baseline, contender):
+        (folder / PAIRING_NAME).write_text('{"pairing": "same"}', encoding="utf-8")
+    return baseline, contender
+
+
+@pytest.mark.parametrize("factors", ERRATIC.values(), ids=ERRATIC)
+def test_an_erratic_slow_down_of_a_run_is_not_green(tmp_path: Path, factors: list[float]) -> None:
+    def slower(one: Record) -> Record:
+        return dataclasses.replace(one, samples_per_s=one.samples_per_s / factors[one.replicate])
+
+    sides = paired_runs(tmp_path, slower)
+    code, text = check(*sides)
+    assert (code, "perhaps slower, 1 of 3 cells: cifar10/lmdb" in text) == (4, True), text
+    assert "::warning title=storebench check::perhaps slower" in check(*sides, "--format", "github")[1]
+
+
+def test_one_slow_round_in_forty_is_not_green(tmp_path: Path) -> None:
+    def slower(one: Record) -> Record:
+        return dataclasses.replace(one, samples_per_s=one.samples_per_s / (4 if one.replicate == 7 else 1))
+
+    code, text = check(*paired_runs(tmp_path, slower, replicates=40))
+    assert code == 4, text
+
+
+def test_one_slow_epoch_in_every_round_is_not_green(tmp_path: Path) -> None:
+    def epochs(factor: float) -> list[Record]:
+        return [
+            dataclasses.replace(
+                one, epoch=epoch, samples_per_s=one.samples_per_s / (factor if epoch == 3 else 1)
+            )
+            for one in (record("lmdb", number, 1e-6) for number in range(5))
+            for epoch in range(6)
+        ]
+
+    code, text = check(write_run(tmp_path / "a", epochs(1)), write_run(tmp_path / "b", epochs(5)))
+    assert code in (1, 4), text
+    assert "slowest tenth of the epochs" in text
+
+
+def test_paired_runs_of_the_same_code_are_green(tmp_path: Path) -> None:
+    code, text = check(*paired_runs(tmp_path, lambda one: one))
+    assert code == 0, text
 
 
 def test_fewer_steps_than_the_baseline_are_not_a_speed_up(tmp_path: Path) -> None:
