@@ -27,8 +27,14 @@ KEPT_AT_LEAST = 64
 PAUSED_FRAC = 0.005
 """Beyond `KEPT_AT_LEAST` samples, pauses take no more than this share of the epoch so far: workers go on meanwhile."""
 
+LATE_FRAC = 0.05
+"""Share of the steps of which one sample is kept although pauses took longer: no step is safe from being looked at."""
+
 KEPT_BYTES = 64 << 20
 """At most so many bytes of pixels are kept, so that fewer samples are kept of large images."""
+
+
+_RANDOM = random.SystemRandom()  # has no state that could be read
 
 
 def _tell_nobody(_nanoseconds: int) -> None:
@@ -58,10 +64,11 @@ class Kept:
 class SampleKeeper:
     """Copy a few randomly chosen samples of an epoch's batches, each when the loop has done with its batch.
 
-    Which samples is drawn from the operating system's source of randomness, so
-    that neither the seed nor the plan of the epoch tells. Memory is taken and
-    touched at once, so that keeping is a copy of a few rows and nothing else, and
-    pauses are bounded to `PAUSED_FRAC` of the epoch.
+    Nothing is drawn ahead: which rows of a batch are kept is decided when it has arrived, with the operating
+    system's source of randomness. Every sample has the same chance, and `KEPT_SAMPLES` are kept exactly, unless
+    pauses would take too long. What stands in memory tells how likely the next step is to be looked at, which is
+    never "not at all". Memory is taken and touched at once, so that keeping is a copy of a few rows and nothing
+    else, and pauses are bounded to `PAUSED_FRAC` of the epoch, but for `LATE_FRAC` of the steps.
 
     Parameters
     ----------
@@ -83,45 +90,66 @@ class SampleKeeper:
         first_step: int = 0,
         paused: Callable[[int], None] = _tell_nobody,
     ) -> None:
-        self._rows = _draw(sizes, first_step, max(1, min(KEPT_SAMPLES, KEPT_BYTES // int(np.prod(shape)))))
-        count = sum(map(len, self._rows.values()))
-        self._pixels = np.zeros((count, *shape), np.uint8)
+        self._sizes, self._first_step = sizes, first_step
+        self._timed = self._left = sum(sizes[first_step:])
+        self._most = min(KEPT_SAMPLES, max(1, KEPT_BYTES // int(np.prod(shape))), self._timed)
+        self._needed = float(self._most)
+        self._pixels = np.zeros((self._most, *shape), np.uint8)
         self._pixels.fill(1)  # zeros() alone would leave the page faults to the epoch
-        self._labels = np.zeros(count, np.int64)
-        self._indices = np.zeros(count, np.int64)
+        self._labels = np.zeros(self._most, np.int64)
+        self._indices = np.zeros(self._most, np.int64)
         self._told = paused
-        self._step = self._kept = self._asked = 0
+        self._step = self._kept = self._absent = 0
         self._began_ns = self._paused_ns = 0
 
     def __call__(self, batch: Batch) -> bool:
-        """Keep what was drawn of the next step's batch; return whether there was anything to keep."""
-        rows = self._rows.get(self._step)
+        """Decide which rows of the next step's batch are kept, and keep them; return whether there were any."""
+        step = self._step
         self._step += 1
-        if rows is None:
+        if not self._first_step <= step < len(self._sizes):
             return False
         start = time.perf_counter_ns()
-        self._began_ns = self._began_ns or start
-        if self._kept >= KEPT_AT_LEAST and self._paused_ns > PAUSED_FRAC * (start - self._began_ns):
+        rows = self._choose(self._sizes[step], start) if self._sizes[step] else []
+        if not rows:
             return False
-        self._asked += len(rows)
+        self._began_ns = self._began_ns or start
         self.copy(batch, rows)
         paused_ns = time.perf_counter_ns() - start
         self._paused_ns += paused_ns
         self._told(paused_ns)
         return True
 
+    def _choose(self, size: int, now_ns: int) -> list[int]:
+        """Return the rows to keep of a batch of `size` samples that has just arrived."""
+        left = self._left
+        self._left -= size
+        late = self._kept >= KEPT_AT_LEAST and self._paused_ns > PAUSED_FRAC * (now_ns - self._began_ns)
+        if late:
+            self._needed *= self._left / left
+        if not late and self._needed >= 1:
+            rows = _select(size, left, self._needed)
+        else:
+            # A step that is looked at for certain not would be one to cheat in.
+            chance = LATE_FRAC if late else self._most * size / (self._timed - self._left)
+            rows = [_RANDOM.randrange(size)] if _RANDOM.random() < chance else []
+        self._needed = max(0.0, self._needed - len(rows))
+        return rows
+
     def copy(self, batch: Batch, rows: Sequence[int]) -> None:
-        """Copy rows of a batch; rows that it does not have are left out."""
+        """Copy rows of a batch; rows that it does not have are counted as absent."""
         pixels = batch.pixels.numpy()
-        if pixels.shape[1:] != self._pixels.shape[1:]:
-            return
-        whole = min(len(pixels), len(batch.labels), len(batch.indices))
+        fits = pixels.shape[1:] == self._pixels.shape[1:]
+        whole = min(len(pixels), len(batch.labels), len(batch.indices)) if fits else 0
         for row in rows:
-            if row < whole:
-                self._pixels[self._kept] = pixels[row]
-                self._labels[self._kept] = batch.labels[row]
-                self._indices[self._kept] = batch.indices[row]
-                self._kept += 1
+            if row >= whole:
+                self._absent += 1
+                continue
+            # Once all room is taken, a later sample takes the place of an earlier one.
+            place = self._kept if self._kept < self._most else _RANDOM.randrange(self._most)
+            self._pixels[place] = pixels[row]
+            self._labels[place] = batch.labels[row]
+            self._indices[place] = batch.indices[row]
+            self._kept = max(self._kept, place + 1)
 
     @property
     def kept(self) -> Kept:
@@ -131,20 +159,30 @@ class SampleKeeper:
             pixels=self._pixels[part],
             labels=self._labels[part],
             indices=self._indices[part],
-            absent=self._asked - self._kept,
+            absent=self._absent,
         )
 
 
-def _draw(sizes: Sequence[int], first_step: int, most: int) -> dict[int, list[int]]:
-    """Return rows by step: `most` samples of the batches from `first_step` on, or all where there are fewer."""
-    ends = np.cumsum([0, *sizes])
-    first = int(ends[min(first_step, len(sizes))])
-    places = range(first, int(ends[-1]))
-    drawn: dict[int, list[int]] = {}
-    for place in sorted(random.SystemRandom().sample(places, min(most, len(places)))):
-        step = int(np.searchsorted(ends, place, side="right")) - 1
-        drawn.setdefault(step, []).append(place - int(ends[step]))
-    return drawn
+def _select(size: int, left: int, needed: float) -> list[int]:
+    """Return which of the next `size` of `left` samples are among the `needed` that are still to be chosen.
+
+    Selection sampling, row by row; most batches of a long epoch cost one random number.
+    """
+    unit = _RANDOM.random()
+    if unit < 1 - needed * size / left:  # no more than the probability that no row is chosen
+        return []
+    none = 1.0
+    for first in range(size):
+        none *= 1 - needed / (left - first)
+        if unit >= none:
+            break
+    else:
+        return []
+    rows = [first]
+    for row in range(first + 1, size):
+        if _RANDOM.random() * (left - row) < needed - len(rows):
+            rows.append(row)
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
