@@ -1,8 +1,9 @@
 """What each side of `bench --against` runs: an environment whose packages are its revision's, and the proof of it.
 
-Both sides get a virtual environment of their own. Its path names the side's
-own code first, then the libraries of this interpreter, whose .pth files are
-not followed: an editable install of the working tree stays invisible.
+Both sides get a virtual environment of their own. Its path names a folder of
+links to the side's packages, whose digest the records hold, and then the
+libraries of this interpreter. No folder of a checkout is on it: whatever else
+lies there, a sitecustomize.py or a module named like a library, is not imported.
 """
 
 import dataclasses
@@ -102,11 +103,13 @@ def storebench_sides(root: Path, worktree: Path, scratch: Path, say: Say) -> tup
     """Return both sides where storebench itself is compared: the worktree's code and the working tree's."""
     same = _requirements(root) == _requirements(worktree)
     say("borrowing the installed libraries" if same else "its libraries differ: installing them")
-    python = _borrowing(scratch / "baseline", [worktree]) if same else _installed(scratch, worktree)
-    here = _borrowing(scratch / "contender", [root])
+    before, after = worktree / "storebench", root / "storebench"
+    checkouts = [root, worktree]
+    python = _borrowing(scratch / "baseline", [before], checkouts) if same else _installed(scratch, worktree)
+    here = _borrowing(scratch / "contender", [after], checkouts)
     return (
-        SideCode(python=python, tree=worktree, facts=_facts(worktree / "storebench")),
-        SideCode(python=here, tree=root, facts=_facts(root / "storebench"), working=True),
+        SideCode(python=python, tree=worktree, facts=_facts(before)),
+        SideCode(python=here, tree=root, facts=_facts(after), working=True),
     )
 
 
@@ -124,9 +127,10 @@ def plugin_sides(
     sides = []
     for name, project in (("baseline", before), ("contender", repository.project)):
         formats = read_project(project).get("entry-points", {}).get(ENTRY_POINT_GROUP) or repository.formats
-        folder, sources = _plugin_code(repository, project, formats, scratch / f"{name}-plugin")
+        sources = _plugin_code(repository, project, formats, scratch / f"{name}-plugin")
         package = package_folder()
-        python = _borrowing(scratch / name, [folder, package.parent])
+        checkouts = [repository.root, worktree, *([package.parent] if checkout_of(package).commit else [])]
+        python = _borrowing(scratch / name, [*sources, package], checkouts)
         _register(scratch / name, repository.plugin, formats)
         commit = str(checkout_of(*sources)) or NO_COMMIT
         plugin = f"{repository.plugin} {commit} {code_digest(*sources)}"
@@ -138,8 +142,8 @@ def plugin_sides(
 
 def _plugin_code(
     repository: Repository, project: Path, formats: Mapping[str, str], target: Path
-) -> tuple[Path, tuple[Path, ...]]:
-    """Return the folder that a revision of the plugin is imported from, and its packages and modules in it.
+) -> tuple[Path, ...]:
+    """Return the packages and modules that a revision of the plugin's formats are imported from.
 
     A plugin with compiled parts is installed into `target`, where the revision lacks them.
     """
@@ -158,8 +162,8 @@ def _plugin_code(
                 [*_PIP, "--no-deps", "--no-build-isolation", "--target", str(target), str(project)],
                 f"building {repository.plugin}",
             )
-            return target, _sources_in(target, modules) or ()
-        return place, sources
+            return _sources_in(target, modules) or ()
+        return sources
     raise UsageError(
         f"the plugin's modules are not there: {', '.join(modules)}",
         where=project,
@@ -202,13 +206,31 @@ def _register(environment: Path, name: str, formats: Mapping[str, str]) -> None:
     (folder / "top_level.txt").write_text("\n".join([*_modules(formats), ""]), encoding="utf-8")
 
 
-def _borrowing(environment: Path, own: Sequence[Path]) -> Path:
-    """Make an environment that imports from `own`, then from this interpreter's libraries; return its interpreter."""
+def _borrowing(environment: Path, own: Sequence[Path], checkouts: Sequence[Path]) -> Path:
+    """Make an environment that imports `own`, then from this interpreter's libraries; return its interpreter.
+
+    Parameters
+    ----------
+    own
+        Packages (folders) and modules (files).
+    checkouts
+        Folders in which nothing but `own` and installed libraries (a .venv's) is imported.
+    """
     venv.create(environment, symlinks=True, with_pip=False)
-    paths = dict.fromkeys([*map(str, own), *_libraries()])
+    links = environment / "own"
+    links.mkdir()
+    for source in own:
+        (links / source.name).symlink_to(source.resolve())
+    paths = [str(links), *(path for path in _libraries() if not _is_in_a_checkout(Path(path), checkouts))]
     target = _site_packages(environment) / "storebench-against.pth"
     target.write_text("\n".join(paths) + "\n", encoding="utf-8")
     return environment / "bin" / "python"
+
+
+def _is_in_a_checkout(folder: Path, checkouts: Sequence[Path]) -> bool:
+    if folder.name in ("site-packages", "dist-packages"):
+        return False
+    return any(folder.resolve().is_relative_to(one.resolve()) for one in checkouts)
 
 
 def _libraries() -> list[str]:

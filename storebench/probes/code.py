@@ -93,8 +93,11 @@ def _code_changed(status: Sequence[str]) -> bool:
 
 
 def cell_environment() -> dict[str, str]:
-    """Return the environment of a cell's process, in which storebench is the package that this process imported."""
-    parent = str(package_folder().parent)
+    """Return the environment of a cell's process, in which storebench is the package that this process imported.
+
+    Through a link where this process found it through one: what lies beside the package's own folder is not imported.
+    """
+    parent = str(Path(__file__).absolute().parents[2])
     if parent in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         # Named first on PYTHONPATH, what is installed would come before the standard library.
         return dict(os.environ)

@@ -15,8 +15,8 @@ from revision_tools import ROOT, clone_here, commit, git, installed, plant, plug
 from storebench.check.against import Options, Sides, run_against
 from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
-from storebench.check.revisions import checked_out, find_repository
-from storebench.check.side_code import side_environment, storebench_sides
+from storebench.check.revisions import Repository, checked_out, find_repository
+from storebench.check.side_code import plugin_sides, side_environment, storebench_sides
 from storebench.check.sides import read_side
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.probes.code import code_digest
@@ -240,10 +240,65 @@ def test_the_other_interpreter_imports_the_worktree_and_leaves_nothing(tmp_path:
                 check=True,
             )
             imported, executable = json.loads(done.stdout)
-            assert Path(imported).is_relative_to(tree)
+            assert Path(imported).resolve().is_relative_to(tree)
             assert Path(executable) == side.python
     assert not scratch.exists()
     assert str(worktree) not in git(ROOT, "worktree", "list")
+
+
+def test_nothing_beside_the_package_is_imported_by_sides_and_cells(
+    untouched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(untouched))  # as an editable install does
+    cell = "import json, lmdb, storebench; print(json.dumps([lmdb.__file__, storebench.__file__]))"
+    side = (
+        "import subprocess, sys; from storebench.probes.code import cell_environment; "
+        f"subprocess.run([sys.executable, '-P', '-c', {cell!r}], env=cell_environment(), check=True)"
+    )
+    with checked_out(untouched, git(untouched, "rev-parse", "HEAD"), print) as (worktree, scratch):
+        trees = worktree, untouched
+        codes = storebench_sides(untouched, worktree, scratch, print)
+        for tree in trees:
+            for name in ("sitecustomize", "usercustomize", "lmdb"):
+                (tree / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+        for code, tree in zip(codes, trees, strict=True):
+            for program in (cell, side):
+                done = subprocess.run(
+                    [str(code.python), "-P", "-c", program],
+                    env=side_environment(), cwd=tree, capture_output=True, text=True, check=True,
+                )  # fmt: skip
+                lmdb, own = json.loads(done.stdout)
+                assert Path(lmdb).parent.name == "lmdb"
+                assert Path(own).resolve() == tree / "storebench" / "__init__.py"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_sides_of_a_plugin_import_their_revision_of_it_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = plugin_repository(tmp_path / "plugin", PLUGIN)
+    monkeypatch.setenv("PYTHONPATH", str(root))  # as an editable install does
+    formats = {"planted": "planted_plugin:PlantedFormat"}
+    repository = Repository(root=root, project=root, plugin="storebench-planted", formats=formats)
+    plant(root / "planted_plugin.py", "FlatReader.fetch_into", 0.01)
+    program = (
+        "import json, planted_plugin; from storebench.formats.origin import code_facts; "
+        "print(json.dumps([planted_plugin.__file__, code_facts('planted').plugin]))"
+    )
+    with checked_out(root, git(root, "rev-parse", "HEAD"), print) as (worktree, scratch):
+        codes = plugin_sides(repository, worktree, scratch, print)
+        for tree in (worktree, root):
+            (tree / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+        for code, tree in zip(codes, (worktree, root), strict=True):
+            done = subprocess.run(
+                [str(code.python), "-P", "-c", program],
+                env=side_environment(), cwd=tree, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            imported, facts = json.loads(done.stdout)
+            assert Path(imported).resolve() == tree / "planted_plugin.py"
+            assert facts == code.facts.plugin
+    assert codes[0].facts.plugin != codes[1].facts.plugin
+    assert not (tmp_path / "ran").exists()
 
 
 def test_nothing_in_the_environment_redirects_a_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +320,7 @@ def test_nothing_in_the_environment_redirects_a_side(tmp_path: Path, monkeypatch
                 text=True,
                 check=True,
             )
-            assert Path(done.stdout.strip()).is_relative_to(side.tree)
+            assert Path(done.stdout.strip()).resolve().is_relative_to(side.tree)
 
 
 def test_a_record_of_other_code_is_refused(same: tuple[Sides, list[str]]) -> None:
