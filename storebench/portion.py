@@ -5,14 +5,16 @@ long before the epoch ends, and from then on memory is measured. Likewise a limi
 epoch shows what every later one costs.
 """
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import Curve
-from storebench.results import Portion, PortionKind, ResidencyPoint
+from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyPoint
 from storebench.training.trace import Column, StepTable, handover_ns, wall_ns
 
 EXCESS_MAX_FRAC = 0.10
@@ -155,6 +157,9 @@ def cold_portion(
     That does not hold for a reader that is told the order of the epoch, because its first step also pays for
     what later steps need: then there is no portion.
 
+    The portion is an upper bound, too, where its second half was served more than `COLD_DRIFT_MOST` times as fast as its
+    first: a private copy of the store, paid for in the first steps, is in no page that could be counted.
+
     Parameters
     ----------
     table
@@ -175,7 +180,7 @@ def cold_portion(
     excess = np.maximum(resident - expected_frac(asked, store.samples_per_page), 0.0)
     over = np.flatnonzero(excess > store.tolerated_frac)
     good = int(over[0]) if len(over) else len(at_ns)
-    ends = _ends(timed)
+    ends = step_ends(timed)
     steps = int(np.searchsorted(ends, at_ns[good - 1], side="right")) if good else 0
     if not steps and not len(over):
         return Judgement(reason="residency was not sampled after the end of the first timed step")
@@ -192,17 +197,29 @@ def cold_portion(
     last = max(steps, 1) - 1
     point = min(int(np.searchsorted(at_ns, ends[last])), len(at_ns) - 1)
     return Judgement(
-        portion=_portion(
-            timed,
-            0,
-            max(steps, 1),
-            kind=PortionKind.COLD,
-            upper_bound=not steps,
-            asked=float(asked_frac(table, ends[last : last + 1], store.count)[0]),
-            excess=float(excess[point]),
-            reason=why,
+        portion=_bounded_by_drift(
+            _portion(
+                timed,
+                0,
+                max(steps, 1),
+                kind=PortionKind.COLD,
+                upper_bound=not steps,
+                asked=float(asked_frac(table, ends[last : last + 1], store.count)[0]),
+                excess=float(excess[point]),
+                reason=why,
+            )
         )
     )
+
+
+def _bounded_by_drift(portion: Portion) -> Portion:
+    if portion.drift is None or portion.drift <= COLD_DRIFT_MOST:
+        return portion
+    why = (
+        f"its rate rose {portion.drift:.1f}-fold within the portion: something else than the device may have served "
+        "the later steps"
+    )
+    return dataclasses.replace(portion, upper_bound=True, reason=f"{portion.reason}; {why}")
 
 
 def _why_cold(asked: _Floats, excess: _Floats, tolerated: float, point: int) -> str:
@@ -250,7 +267,7 @@ def steady_portion(
         return Judgement(
             reason="the cache had not filled before the last step began: use more steps or epochs"
         )
-    end = _ends(timed)[-1:]
+    end = step_ends(timed)[-1:]
     return Judgement(
         portion=_portion(
             timed,
@@ -267,7 +284,8 @@ def _timed(table: StepTable) -> StepTable:
     return {name: column[~table["warmup"]] for name, column in table.items()}
 
 
-def _ends(table: StepTable) -> Column:
+def step_ends(table: StepTable) -> Column:
+    """Return when each step ended, int64 [n], nanoseconds of ``time.perf_counter_ns``."""
     end: Column = table["start_ns"] + table["data_wait_ns"] + table["h2d_ns"] + table["compute_ns"]
     return end
 
@@ -284,35 +302,48 @@ def _portion(
     reason: str,
 ) -> Portion:
     part = {name: column[first : first + steps] for name, column in timed.items()}
-    half = steps // 2
-    halves = [
-        {name: column[cut] for name, column in part.items()} for cut in (slice(half), slice(half, None))
-    ]
+    return Portion(
+        kind=kind,
+        first_step=int(part["step"][0]),
+        steps=steps,
+        upper_bound=upper_bound,
+        asked_frac=asked,
+        excess_frac=excess,
+        reason=reason,
+        **portion_sums(part),
+    )
+
+
+def portion_sums(part: StepTable) -> dict[str, Any]:
+    """Return the figures of a `Portion` that follow from its steps alone, by their names there.
+
+    Parameters
+    ----------
+    part
+        The rows of the portion's steps, at least one.
+    """
+    steps = len(part["samples"])
     samples, seconds = _rate(part)
     drift = None
     if steps >= _FEWEST_FOR_DRIFT:
-        (before, before_s), (after, after_s) = map(_rate, halves)
+        halves = (slice(steps // 2), slice(steps // 2, None))
+        (before, before_s), (after, after_s) = (
+            _rate({name: column[cut] for name, column in part.items()}) for cut in halves
+        )
         drift = (after / after_s) / (before / before_s)
     sums = {
         f"{name}_s": int(part[f"{name}_ns"].sum()) / 1e9
         for name in ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
     }
-    return Portion(
-        kind=kind,
-        first_step=int(part["step"][0]),
-        steps=steps,
-        samples=samples,
-        seconds=seconds,
-        samples_per_s=samples / seconds,
-        payload_bytes=int(part["payload_bytes"].sum()),
-        handover_s=int(handover_ns(part).sum()) / 1e9,
-        upper_bound=upper_bound,
-        asked_frac=asked,
-        excess_frac=excess,
-        drift=drift,
-        reason=reason,
+    return {
+        "samples": samples,
+        "seconds": seconds,
+        "samples_per_s": samples / seconds,
+        "payload_bytes": int(part["payload_bytes"].sum()),
+        "handover_s": int(handover_ns(part).sum()) / 1e9,
+        "drift": drift,
         **sums,
-    )
+    }
 
 
 def _rate(part: StepTable) -> tuple[int, float]:

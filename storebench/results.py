@@ -153,6 +153,13 @@ class Digests:
     loss: str | None
 
 
+KEPT_AT_LEAST = 64
+"""So many samples of the timed batches are kept and proven whatever that takes; of more, those for which there is time."""
+
+KEPT_BYTES = 64 << 20
+"""At most so many bytes of pixels are kept, so that fewer samples are kept of large images."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """What the epoch served, counted from the indices that the batches carried.
@@ -253,6 +260,12 @@ STEADY_DRIFT = (0.8, 1.25)
 """Between these, the rates of the two halves of a portion count as the same."""
 
 
+COLD_DRIFT_MOST = 2.5
+"""Above this drift, a cold rate is an upper bound: the device does not become so much faster within an epoch.
+
+Honest short portions were seen up to 1.9."""
+
+
 def steady(drift: float | None) -> bool | None:
     """Return whether a portion's `drift` is that of a steady rate; None where it is not known."""
     return None if drift is None else STEADY_DRIFT[0] <= drift <= STEADY_DRIFT[1]
@@ -267,8 +280,9 @@ class Portion:
     Attributes
     ----------
     upper_bound
-        True where more was resident than was asked for even at the end of the first step: the portion is that
-        step, and `samples_per_s` is at most too high.
+        True where `samples_per_s` is at most too high: more was resident than was asked for even at the end of the
+        first step, which is then the portion; or its `drift` is so large that something else than the device may have
+        served its later steps.
     asked_frac
         Share of the store's samples that had been asked for at the portion's end.
     excess_frac

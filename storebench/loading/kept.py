@@ -17,21 +17,16 @@ from storebench.formats.registry import Backend, get_format
 from storebench.loading.augment import Augment
 from storebench.loading.batch import Batch
 from storebench.manifest import Manifest
+from storebench.results import KEPT_AT_LEAST, KEPT_BYTES
 
 KEPT_SAMPLES = 128
 """Samples that are drawn of an epoch: a fault in 5% of its samples is missed in one epoch of 700."""
-
-KEPT_AT_LEAST = 64
-"""So many are kept whatever that takes; of the others, those for which there is time."""
 
 PAUSED_FRAC = 0.005
 """Beyond `KEPT_AT_LEAST` samples, pauses take no more than this share of the epoch so far: workers go on meanwhile."""
 
 LATE_FRAC = 0.05
 """Share of the steps of which one sample is kept although pauses took longer: no step is safe from being looked at."""
-
-KEPT_BYTES = 64 << 20
-"""At most so many bytes of pixels are kept, so that fewer samples are kept of large images."""
 
 
 _RANDOM = random.SystemRandom()  # has no state that could be read

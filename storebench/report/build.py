@@ -68,7 +68,9 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
     records, findings = read_all(results)
     if not records:
         raise DataNotFoundError(
-            "there is no whole record", where=str(results), hint="Run the scenario again, or with --resume."
+            "there is no whole record",
+            where=_named(results),
+            hint="Run the scenario again, or with --resume.",
         )
     findings = [*findings, *validate_records(records)]
     if findings and not allow_invalid:
@@ -89,6 +91,10 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
         failed=sum(1 for cell in content.cells if cell.failure),
         invalid=sum(1 for cell in content.cells if cell.invalid),
     )
+
+
+def _named(results: Paths) -> str:
+    return str(results) if isinstance(results, str | Path) else ", ".join(map(str, results))
 
 
 def gather(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Content:

@@ -103,8 +103,8 @@ class CellSummary:
 
     @property
     def upper_bound(self) -> bool:
-        """Whether its rate is an upper bound: more was resident than had been asked for from the first step on."""
-        return any(self._bounded(row) and bool(row["portion_upper_bound"]) for row in self.counted)
+        """Whether its rate is an upper bound: something else than the device may have served a part of it."""
+        return any(self._bounded(row) and states.is_upper_bound(row) for row in self.counted)
 
     @functools.cached_property
     def unsteady(self) -> bool:

@@ -274,9 +274,7 @@ def _doubt(question: _Question, ratio: Ratio) -> str:
     # A rate that is at most too high can prove its own cell slower, and nothing else.
     slow = {Verdict.FASTER: question.base, Verdict.SLOWER: question.cell}.get(ratio.verdict)
     if any(one.upper_bound and one is not slow for one in sides):
-        return (
-            "the rate is only an upper bound: the cache held more than was asked for from the first step on"
-        )
+        return "the rate is only an upper bound: memory may have served a part of it"
     return ""
 
 

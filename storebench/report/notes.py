@@ -46,7 +46,10 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
     if sizes and all(cell.cell.readahead_kib is None for cell in cells):
         yield f"the device's read-ahead was the machine's own: {', '.join(f'{one:,}' for one in sizes)} KiB"
     if any(cell.upper_bound for cell in cells):
-        yield "at most = more than was asked for was resident after the first step already, so the cold rate is lower"
+        yield (
+            "at most = the cold rate is lower: more than was asked for was resident after the first step already, or "
+            "the rate rose so much that something else than the device may have served the later steps"
+        )
     if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED):
         yield "without a rate = the records do not show for which steps the cache state held"
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from storebench.probes.environment import match_key
 from storebench.records import RUN_NAME
 from storebench.report.findings import Finding, Kind, finding, record_name
-from storebench.results import PortionKind, Record, Status
+from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 
 _EXCESS_MOST_FRAC = 0.5
 """No portion is believed to be cold beyond this, even of a store so small that its few pages of overhead are a tenth."""
@@ -25,20 +26,27 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
     Parameters
     ----------
     folder
-        The run's folder. Without a ``run.json`` in it nothing is known of what should have run.
+        The run's folder. Without a ``run.json`` in it nothing is known of what should have run; one that cannot be
+        read is a finding.
     records
         All its records, in the order of the file.
     """
-    about = _about(folder)
-    if about is None:
+    path = folder / RUN_NAME
+    if not path.exists():
         return []
+    about = _about(path)
+    if about is None:
+        message = "it is no whole JSON with a list of cells, so nothing says what should have run"
+        return [
+            Finding(kind=Kind.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
+        ]
     checks = (_strangers, _gaps, _no_steps, _portions, _not_proven, _overlaps, _environments)
     return [one for check in checks for one in check(about, records)]
 
 
-def _about(folder: Path) -> dict[str, Any] | None:
+def _about(path: Path) -> dict[str, Any] | None:
     try:
-        about = json.loads((folder / RUN_NAME).read_text(encoding="utf-8"))
+        about = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     usable = isinstance(about, dict) and isinstance(about.get("cells"), list)
@@ -120,6 +128,18 @@ def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fi
         if seen is None or not seen.timed_checked or not seen.pixels_checked:
             message = "no sample of the timed batches was compared with the dataset"
             yield finding(Kind.COVERAGE, record, "coverage", message)
+        elif seen.timed_checked < _fewest_checked(record):
+            message = (
+                f"{seen.timed_checked} samples of the timed batches were compared with the dataset, where "
+                f"{_fewest_checked(record)} are kept whatever that takes"
+            )
+            yield finding(Kind.COVERAGE, record, "coverage.timed_checked", message)
+
+
+def _fewest_checked(record: Record) -> int:
+    """Return how many samples of the timed batches are kept at least: fewer of large images."""
+    shape = record.store.image_shape if record.store else (1, 1, 1)
+    return min(KEPT_AT_LEAST, record.timed_samples, max(1, KEPT_BYTES // max(1, math.prod(shape))))
 
 
 def _overlaps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from storebench.results import Cell
+from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
 
 Row = Mapping[str, Any]
 
@@ -59,6 +59,14 @@ def figure(row: Row, metric: str, *, portion: bool) -> float | None:
     else:
         value = row[_COLUMNS[metric] if portion and metric in _COLUMNS else metric]
     return None if value is None else float(value)
+
+
+def is_upper_bound(row: Row) -> bool:
+    """Return whether the rate of a record's portion is at most too high; earlier releases did not look at the drift."""
+    if row["portion_upper_bound"]:
+        return True
+    drift = row["portion_drift"]
+    return row["portion_kind"] == PortionKind.COLD and drift is not None and drift > COLD_DRIFT_MOST
 
 
 def has_portion(row: Row) -> bool:

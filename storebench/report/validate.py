@@ -2,17 +2,18 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from storebench.errors import StorebenchError
+from storebench.errors import CorruptDataError, StorebenchError
 from storebench.records import RECORDS_NAME, record_from_dict
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.findings import Finding, Kind, check_record, finding, record_name
 from storebench.report.intervals import Ratio, Round, ratio
 from storebench.report.labels import with_interval
 from storebench.report.limits import check_limits
+from storebench.report.portion_findings import COLUMNS, LATER_COLUMNS, check_portion
 from storebench.report.run_findings import check_run
 from storebench.results import Record, Status
 from storebench.stats import MIN_ROUNDS
@@ -57,7 +58,7 @@ def _raw_records(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with file.open(encoding="utf-8", errors="replace") as lines:
         if lines.read(1) == "[":
             lines.seek(0)
-            yield from enumerate(json.load(lines), start=1)
+            yield from enumerate(_whole(file, lines.read()), start=1)
             return
         lines.seek(0)
         for number, line in enumerate(lines, start=1):
@@ -69,6 +70,19 @@ def _raw_records(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield number, raw
 
 
+def _whole(file: Path, text: str) -> list[Any]:
+    """Return the records of a JSON array, which cannot be read in part."""
+    try:
+        records: list[Any] = json.loads(text)
+    except ValueError as error:
+        raise CorruptDataError(
+            f"it begins like a list of records, but is no whole JSON: {error}",
+            where=file,
+            hint="Write it again, with 'storebench run --json'.",
+        ) from error
+    return records
+
+
 def validate(paths: Paths) -> list[Finding]:
     """Return everything that is wrong with the results at `paths`; an empty list means that they hold.
 
@@ -76,6 +90,8 @@ def validate(paths: Paths) -> list[Finding]:
     ------
     DataNotFoundError
         There are no results there.
+    CorruptDataError
+        A file is half a JSON array.
     """
     records, findings = read_all(paths)
     return findings + validate_records(records)
@@ -110,8 +126,11 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     if not path.is_file():
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
-        table = parquet.ParquetFile(path).read(columns=list(_STEP_COLUMNS), use_threads=False)
-        steps = {name: table[name].to_numpy() for name in _STEP_COLUMNS}
+        file = parquet.ParquetFile(path)
+        later = [name for name in LATER_COLUMNS if name in file.schema_arrow.names]
+        names = [*_STEP_COLUMNS, *(COLUMNS if record.portion else ()), *later]
+        table = file.read(columns=names, use_threads=False)
+        steps = {name: table[name].to_numpy() for name in names}
     except (pa.ArrowException, KeyError) as error:
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} cannot be read: {error}")]
     timed = ~steps["warmup"].astype(bool)
@@ -127,23 +146,7 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         for name, value in {**sums, **counts}.items()
         if abs(getattr(record, name) - value) > _NS_ROUNDING_S * max(1.0, abs(value))
     ]
-    return [*found, *_check_portion_steps(record, steps)]
-
-
-def _check_portion_steps(record: Record, steps: Mapping[str, Any]) -> Iterator[Finding]:
-    part = record.portion
-    if part is None:
-        return
-    cut = slice(part.first_step, part.first_step + part.steps)
-    sums = {
-        "samples": (part.samples, float(steps["samples"][cut].sum())),
-        "data_wait_s": (part.data_wait_s, float(steps["data_wait_ns"][cut].sum()) / 1e9),
-        "compute_s": (part.compute_s, float(steps["compute_ns"][cut].sum()) / 1e9),
-    }
-    for name, (said, right) in sums.items():
-        if abs(said - right) > _NS_ROUNDING_S * max(1.0, abs(right)):
-            message = f"{said:.6g}, but its steps add up to {right:.6g}"
-            yield finding(Kind.STEPS, record, f"portion.{name}", message)
+    return [*found, *check_portion(record, steps)]
 
 
 def _duplicates(records: Iterable[Record]) -> Iterator[Finding]:

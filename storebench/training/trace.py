@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.training.loop import StepTimes
+if TYPE_CHECKING:  # the loop imports torch, which validating step tables does not need
+    from storebench.training.loop import StepTimes
 
 Column = npt.NDArray[Any]
 StepTable = dict[str, Column]
 """Column name -> one value a step; the columns of the Parquet files in ``steps/``."""
 
 
-def step_table(times: Sequence[StepTimes], losses: Sequence[float], *, warmup_steps: int) -> StepTable:
+def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_steps: int) -> StepTable:
     """Return the columns of an epoch's steps, int64 nanoseconds unless the name says otherwise."""
     table: StepTable = {
         "step": np.arange(len(times), dtype=np.int64),
@@ -48,7 +49,7 @@ def wall_ns(table: StepTable) -> int:
     return last - int(table["start_ns"][0]) - paused
 
 
-def _warm_up_flags(times: Sequence[StepTimes], warmup_steps: int) -> Column:
+def _warm_up_flags(times: Sequence["StepTimes"], warmup_steps: int) -> Column:
     """Return which steps are left out of rates: the first ones, and those whose batch was begun during them.
 
     Workers make batches ahead while the loop warms up. Counted, their samples would be in the numerator of a rate

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from storebench.errors import IntegrityError
+from storebench.report.build import write_report
 from storebench.report.validate import validate
 
 Raw = dict[str, Any]
@@ -57,6 +59,20 @@ def without_a_cold_start(record: Raw) -> None:
     record["portion"]["samples_per_s"] *= 3
 
 
+def resident_at_once(record: Raw) -> None:
+    """Plant the curve of a store that is in memory from the first request on."""
+    for point in record["cache"]["curve"][1:]:
+        point["resident_frac"] = 1.0
+
+
+def portion_scaled(record: Raw, factor: float) -> None:
+    """Claim that the portion took `factor` times as long, with a wait and a rate that agree."""
+    part = record["portion"]
+    part["data_wait_s"] += part["seconds"] * (factor - 1)
+    part["seconds"] *= factor
+    part["samples_per_s"] /= factor
+
+
 def later(seconds: float) -> Callable[[str], str]:
     return lambda text: (dt.datetime.fromisoformat(text) + dt.timedelta(seconds=seconds)).isoformat()
 
@@ -96,6 +112,24 @@ ATTACKS: dict[str, tuple[str, str, Attack, str]] = {
     "a cold rate that its steps do not give": ("hdf5", "cold", without_a_cold_start, "portion.samples_per_s"),
     "a cold portion longer than its epoch": (
         "hdf5", "cold", put("portion.steps", lambda v: v + 100), "portion.steps",
+    ),
+    "a cold portion that goes on after the store was resident": (
+        "hdf5", "cold", resident_at_once, "portion.steps",
+    ),
+    "a cold portion in half of its time": ("hdf5", "cold", lambda r: portion_scaled(r, 0.5), "portion.seconds"),
+    "a cold portion of twice the payload": (
+        "hdf5", "cold", put("portion.payload_bytes", lambda v: 2 * v), "portion.payload_bytes",
+    ),
+    "a cold portion whose batches moved for nothing": (
+        "hdf5", "cold", put("portion.handover_s", lambda v: v + 1.0), "portion.handover_s",
+    ),
+    "a cold rate that rose, and is said not to have": ("hdf5", "cold", put("portion.drift", 1.01), "portion.drift"),
+    "a cold portion that begins later": (
+        "hdf5", "cold", lambda r: r["portion"].update(first_step=1, steps=r["portion"]["steps"] - 1),
+        "portion.first_step",
+    ),
+    "one sample proven of the timed pass": (
+        "hdf5", "cold", put("coverage.timed_checked", 1), "coverage.timed_checked",
     ),
     "a cold portion without its curve": ("hdf5", "cold", put("cache.curve", []), "cache.curve"),
     "an excess of pages that is not admitted": ("hdf5", "cold", put("portion.excess_frac", 0.6), "portion.excess_frac"),
@@ -168,6 +202,13 @@ def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
     table["data_wait_ns"][3] //= 2
     pq.write_table(pa.table(table), path)
     assert "data_wait_s" in {one.figure for one in validate(run)}
+
+
+def test_a_run_that_nobody_can_read_is_found(run: Path) -> None:
+    (run / "run.json").write_text('{"cells": [', encoding="utf-8")
+    assert [(str(one.kind), one.figure) for one in validate(run)] == [("run", "run.json")]
+    with pytest.raises(IntegrityError, match=r"run\.json: it is no whole JSON"):
+        write_report(run, run / "report")
 
 
 def test_a_step_table_outside_the_run_is_not_believed(run: Path, tmp_path: Path) -> None:

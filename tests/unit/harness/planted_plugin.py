@@ -247,6 +247,18 @@ class PastTheCacheReader(FlatReader):
         return self._room[at - start : at - start + self._size]
 
 
+class PreloadReader(PastTheCacheReader):
+    """Copy the whole store into memory of its own at the first fetch, past the page cache, and serve it from there."""
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self._copy: list[bytes] = []
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        self._copy = self._copy or super().fetch(np.arange(len(self.labels)))
+        return [self._copy[int(index)] for index in indices]
+
+
 class PlantedFormat(Format):
     """Raw pixels in one flat file; each reader but `flat` has one fault."""
 
@@ -274,6 +286,7 @@ class PlantedFormat(Format):
             "mutating": MutatingReader,
             "greedy": GreedyReader,
             "past-the-cache": PastTheCacheReader,
+            "preload": PreloadReader,
         }
         return {name: ReaderInfo(reader=kind, summary=str(kind.__doc__)) for name, kind in kinds.items()}
 

@@ -1,6 +1,7 @@
 """How long a cold cell was cold, and what is cold besides its pages: real cells on a real disk."""
 
 import ctypes
+import dataclasses
 import os
 import struct
 import subprocess
@@ -17,10 +18,12 @@ from storebench.errors import UsageError
 from storebench.formats.registry import get_format
 from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
+from storebench.portion import portion_sums
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, resident, warm
-from storebench.results import Cell, PortionKind
+from storebench.report.portion_findings import check_portion
+from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
 
 COLD: dict[str, Any] = {
     "dataset": "cifar10",
@@ -84,6 +87,32 @@ def test_an_epoch_past_the_page_cache_is_cold_to_its_end(
     assert record.cache is not None
     assert record.cache.resident_max_frac is not None
     assert record.cache.resident_max_frac < 0.05
+
+
+def test_a_portion_that_goes_on_after_the_store_was_resident_is_held_against_its_curve(
+    plugged: None, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(cold_cell("planted:greedy"), bench.stores, run_folder)
+    steps, part = steps_of(record, run_folder), record.portion
+    assert part is not None
+    assert [str(one) for one in check_portion(record, steps)] == []
+    everything = portion_sums(steps) | {"steps": STEPS, "upper_bound": False, "excess_frac": 0.0}
+    claimed = dataclasses.replace(record, portion=dataclasses.replace(part, **everything))
+    assert "portion.steps" in {one.figure for one in check_portion(claimed, steps)}
+
+
+def test_a_reader_that_copies_the_store_into_its_own_memory_has_an_upper_bound_only(
+    plugged: None, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(cold_cell("planted:preload"), bench.stores, run_folder)
+    assert (record.status, record.failure) == ("ok", None)
+    portion = record.portion
+    assert portion is not None
+    assert (portion.steps, portion.excess_frac) == (STEPS, 0.0)
+    assert portion.drift is not None
+    assert portion.drift > COLD_DRIFT_MOST
+    assert portion.upper_bound
+    assert "something else than the device may have served the later steps" in portion.reason
 
 
 @pytest.mark.parametrize("workers", [0, 2])

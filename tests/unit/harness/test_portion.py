@@ -260,15 +260,28 @@ def test_counts_before_and_after_are_a_curve_of_two_points() -> None:
     assert (found.steps, found.upper_bound) == (1, True)
 
 
+def faster_after_half(factor: int) -> StepTable:
+    found = table()
+    found["start_ns"] = np.cumsum([0, *[10 * factor * MS] * 5, *[10 * MS] * 4])
+    found["data_wait_ns"][:5] += 10 * (factor - 1) * MS
+    found["fetch_start_ns"] = found["start_ns"].copy()
+    return found
+
+
 def test_drift_is_the_second_half_over_the_first() -> None:
-    slow_first = table()
-    slow_first["start_ns"] = np.cumsum([0, *[20 * MS] * 5, *[10 * MS] * 4])
-    slow_first["data_wait_ns"][:5] += 10 * MS
-    slow_first["fetch_start_ns"] = slow_first["start_ns"].copy()
-    found = cold_portion(slow_first, curve((0, 0.1), (160, 1.0)), OWN).portion
+    found = cold_portion(faster_after_half(2), curve((0, 0.1), (160, 1.0)), OWN).portion
     assert found is not None
     assert found.seconds == pytest.approx(0.15)
     assert found.drift == pytest.approx(2.0)
+    assert not found.upper_bound
+
+
+def test_a_rate_that_rises_threefold_without_a_page_too_many_is_an_upper_bound() -> None:
+    found = cold_portion(faster_after_half(3), curve((0, 0.0), (210, 0.0)), OWN).portion
+    assert found is not None
+    assert (found.steps, found.excess_frac, found.upper_bound) == (10, 0.0, True)
+    assert found.drift == pytest.approx(3.0)
+    assert "its rate rose 3.0-fold within the portion: something else than the device" in found.reason
 
 
 def test_the_recorded_curve_is_thinned_evenly_in_what_was_asked_for_with_both_ends_kept() -> None:

@@ -18,7 +18,7 @@ from storebench.loading.batch import Batch, BatchRequest, EpochPlan, Spans
 from storebench.loading.kept import SampleKeeper
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.producer import Producer
-from storebench.results import Cell, Coverage, Record, Status
+from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
 
 SAMPLES, BATCH = 50, 8
 """Fewer samples than are kept of an epoch, so that all of them are: what a fault hits is found for certain."""
@@ -226,7 +226,7 @@ def test_a_cold_reader_that_copies_nothing_fails_on_the_command_line(bench: Benc
     [record] = records
     assert record["status"] == "failed"
     checked = record["coverage"]["timed_checked"]
-    assert kept_module.KEPT_AT_LEAST <= checked <= kept_module.KEPT_SAMPLES
+    assert KEPT_AT_LEAST <= checked <= kept_module.KEPT_SAMPLES
     assert record["coverage"]["timed_wrong"] == checked
     assert f"of {checked} kept from the timed batches {checked} wrong, the first sample " in done.stderr
 
@@ -311,7 +311,7 @@ def test_large_images_are_kept_in_bounded_memory() -> None:
     side = 4096
     keeper = SampleKeeper([8] * 4, (side, side, 1))
     assert keeper.kept.pixels.nbytes == 0
-    assert keeper._pixels.nbytes == kept_module.KEPT_BYTES == 4 * side * side
+    assert keeper._pixels.nbytes == KEPT_BYTES == 4 * side * side
 
 
 def made(step: int, size: int = 4) -> Batch:
@@ -336,7 +336,7 @@ def test_pauses_are_bounded_and_what_was_left_out_is_not_called_wrong(
     kept = sum(keeper(made(step)) for step in range(40))
     assert kept == len(told) < 40
     # A batch over, and one sample of one late step in twenty.
-    assert kept_module.KEPT_AT_LEAST <= len(keeper.kept.indices) <= kept_module.KEPT_AT_LEAST + 4 + 12
+    assert KEPT_AT_LEAST <= len(keeper.kept.indices) <= KEPT_AT_LEAST + 4 + 12
     assert keeper.kept.absent == 0
 
 

@@ -351,7 +351,8 @@ def test_steps_that_do_not_add_up_to_their_record_are_found(tmp_path: Path) -> N
     run = write_run(tmp_path / "run", [record])
     steps_table(record, wait_ns=[5_000_000] * record.steps).to_parquet(run / "steps" / "0.parquet")
     found = [(one.kind, one.figure) for one in validate(run)]
-    assert found == [(Kind.STEPS, "data_wait_s"), (Kind.STEPS, "portion.data_wait_s")]
+    wrong = ("data_wait_s", "portion.seconds", "portion.samples_per_s", "portion.data_wait_s")
+    assert found == [(Kind.STEPS, name) for name in wrong]
 
 
 @pytest.mark.parametrize("content", [None, b"not parquet"])
@@ -376,6 +377,25 @@ def test_a_line_that_is_no_record_is_found_and_a_half_line_is_not(tmp_path: Path
     findings = validate(run)
     assert [one.kind for one in findings] == [Kind.SCHEMA, Kind.SCHEMA]
     assert findings[0].cell.endswith("records.jsonl:2")
+
+
+@pytest.mark.parametrize("command", ["validate", "report"])
+def test_half_a_list_of_records_is_one_line_that_names_the_file(
+    command: str, tmp_path: Path, cli: Cli
+) -> None:
+    (tmp_path / "t.json").write_text('[{"a":1}')
+    done = cli(command, "t.json")
+    assert done.returncode == 5
+    assert len(done.stderr.splitlines()) == 1
+    assert "t.json: it begins like a list of records, but is no whole JSON" in done.stderr
+
+
+def test_a_report_of_no_record_names_the_files_as_they_were_given(tmp_path: Path, cli: Cli) -> None:
+    for name in ("one.jsonl", "two.jsonl"):
+        (tmp_path / name).write_text("")
+    done = cli("report", "one.jsonl", "two.jsonl")
+    assert done.returncode == 2
+    assert "one.jsonl, two.jsonl: there is no whole record" in done.stderr
 
 
 def test_a_failed_record_claims_nothing(tmp_path: Path) -> None:

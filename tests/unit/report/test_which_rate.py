@@ -66,6 +66,13 @@ def test_a_rate_that_is_too_high_in_any_replicate_is_an_upper_bound() -> None:
     assert summary(first, bound).upper_bound
 
 
+def test_a_cold_rate_that_rose_is_an_upper_bound_in_records_that_do_not_say_so() -> None:
+    record = make_record("lmdb")
+    honest, rising = (dataclasses.replace(record, portion=portion_of(record, drift=d)) for d in (1.9, 2.6))
+    assert not summary(honest).upper_bound
+    assert summary(rising).upper_bound
+
+
 def test_how_often_a_run_may_have_been_looked_at_stands_beside_its_records(tmp_path: Path) -> None:
     record = make_record("lmdb")
     assert summary(record, run=tmp_path).fact("looks") == 1

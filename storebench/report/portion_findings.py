@@ -1,0 +1,127 @@
+"""Hold a portion against its evidence: the step table, the curve of residency and the store's facts."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from storebench.errors import StorebenchError
+from storebench.formats.base import Reader
+from storebench.formats.registry import get_format
+from storebench.portion import KEPT_POINTS, StorePages, asked_frac, expected_frac, portion_sums, step_ends
+from storebench.probes.page_count import PAGE_BYTES
+from storebench.report.findings import Finding, Kind, finding
+from storebench.results import Cell, Portion, PortionKind, Record, ResidencyPoint, StoreFacts
+
+COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
+"""What is needed of a step table besides the columns of `storebench.report.validate`."""
+
+LATER_COLUMNS = ("paused_ns",)
+"""What tables of earlier releases lack."""
+
+_SAME = 1e-6
+_Steps = Mapping[str, Any]
+
+
+def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
+    """Yield every figure of a record's portion that its steps, its curve and its store do not support.
+
+    Parameters
+    ----------
+    record
+        A usable record.
+    steps
+        Columns of its step table, warm-up steps included.
+    """
+    part = record.portion
+    if part is None:
+        return
+    timed = np.flatnonzero(~steps["warmup"].astype(bool))
+    last = part.first_step + part.steps - 1
+    if not len(timed) or not timed[0] <= part.first_step <= last <= timed[-1]:
+        message = f"steps {part.first_step} to {last}, which are not all among the timed ones"
+        yield finding(Kind.STEPS, record, "portion.steps", message)
+        return
+    if part.kind is PortionKind.COLD and part.first_step != timed[0]:
+        message = f"cold from step {part.first_step} on, but step {timed[0]} is the first timed one"
+        yield finding(Kind.STEPS, record, "portion.first_step", message)
+    yield from _sums(record, part, steps)
+    if part.kind is PortionKind.COLD and not part.upper_bound and record.store is not None:
+        yield from _curve(record, part, record.store, steps)
+
+
+def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
+    cut = slice(part.first_step, part.first_step + part.steps)
+    for name, right in portion_sums({key: column[cut] for key, column in steps.items()}).items():
+        said = getattr(part, name)
+        if said is None or right is None:
+            same = said is right
+        else:
+            same = abs(said - right) <= _SAME * max(1.0, abs(right))
+        if not same:
+            yield finding(Kind.STEPS, record, f"portion.{name}", f"{said}, but its steps give {right}")
+
+
+def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> Iterator[Finding]:
+    """Find a cold portion that goes on after more was resident than had been asked for."""
+    curve = record.cache.curve if record.cache else ()
+    if not curve:
+        return  # said by `run_findings`
+    last = part.first_step + part.steps - 1
+    end_s = int(step_ends(dict(steps))[last] - steps["start_ns"][0]) / 1e9
+    if curve[-1].elapsed_s < end_s - _SAME:
+        message = (
+            f"residency was sampled for {curve[-1].elapsed_s:.4g} s, the portion ends after {end_s:.4g} s"
+        )
+        yield finding(Kind.CACHE, record, "portion.steps", message)
+    pages = StorePages(
+        count=store.count,
+        # No more than were counted, so that no more is expected of the portion than when it was judged.
+        pages=-(-store.file_bytes // PAGE_BYTES),
+        payload_bytes=store.payload_bytes,
+    )
+    asked = _asked(record, steps, store)
+    excess = np.array([one.resident_frac for one in curve]) - expected_frac(asked, pages.samples_per_page)
+    within = _within(record, curve, end_s)
+    over = within & (excess > pages.tolerated_frac + _SAME)
+    if over.any():
+        first = int(np.argmax(over))
+        message = (
+            f"called cold for {end_s:.4g} s, but after {curve[first].elapsed_s:.4g} s, with {asked[first]:.1%} of the "
+            f"samples asked for, {excess[first]:.1%} of the store was resident without having been asked for "
+            f"({pages.tolerated_frac:.1%} is tolerated)"
+        )
+        yield finding(Kind.CACHE, record, "portion.steps", message)
+
+
+def _within(record: Record, curve: tuple[ResidencyPoint, ...], end_s: float) -> Any:
+    """Return which points have to be good, bool [n]: those to the portion's end, and one that proves its last step.
+
+    A recorded curve is thinned. Where each step's batch is begun when the loop asks for it, and there are fewer steps
+    than points, the next point that was kept is the proof. Elsewhere the proof may have been left out.
+    """
+    elapsed_s = np.array([one.elapsed_s for one in curve])
+    within = elapsed_s < end_s
+    proof = int(np.argmin(within)) if not within.all() else len(curve)
+    if not record.cell.workers and record.steps < KEPT_POINTS and proof < len(curve) - 1:
+        within[proof] = True
+    return within
+
+
+def _asked(record: Record, steps: _Steps, store: StoreFacts) -> Any:
+    """Return the share of the store that had been asked for at each point of the curve, float64 [n], from the steps."""
+    curve = record.cache.curve if record.cache else ()
+    at_ns = np.array([round(one.elapsed_s * 1e9) for one in curve], np.int64) + int(steps["start_ns"][0])
+    asked = asked_frac(dict(steps), at_ns, store.count)
+    if _is_planned(record.cell):
+        return np.where(asked > 0, record.samples / max(1, store.count), 0.0)
+    return asked
+
+
+def _is_planned(cell: Cell) -> bool:
+    """Whether the reader may be told the order: how far it read ahead is not recorded, so all may have been asked for."""
+    try:
+        reader = get_format(cell.format).readers()[cell.reader].reader
+    except (StorebenchError, KeyError):
+        return True
+    return reader.plan is not Reader.plan
