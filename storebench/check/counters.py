@@ -32,7 +32,11 @@ class CounterResult:
         unit = METRICS[self.name].unit if self.name in METRICS else ""
         unit = "bytes" if self.name.endswith("bytes") else unit
         change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
-        return f"{self.name} {self.baseline:,.0f} -> {self.contender:,.0f} {unit}".rstrip() + change
+        figures = (
+            f"{one:,.0f}" if float(one).is_integer() else f"{one:,.3g}"
+            for one in (self.baseline, self.contender)
+        )
+        return f"{self.name} {' -> '.join(figures)} {unit}".rstrip() + change
 
 
 def compare_counters(

@@ -23,6 +23,7 @@ from storebench.results import CacheVerdict, Cell, Record, Status
 
 _ASKED_FOR_STATES = ("cold", "limited")
 _EPOCHS_TAIL = "slowest tenth of the epochs"
+_LONGEST = ("open_s", "time_to_first_batch_s")
 _STEPS_FOR_P95, _STEPS_FOR_P99 = 20, 100
 
 
@@ -160,7 +161,7 @@ def _by_round(
 
 
 def _replicate(number: int, epochs: list[Record]) -> Replicate:
-    """Return one replicate: medians over its epochs."""
+    """Return one replicate: medians over its epochs, and the longest of what comes before the timed steps."""
     relative = [value for record in epochs if (value := _relative(record)) is not None]
     machine = [value for record in epochs if (value := _ceiling_s(record)) is not None]
     counted = [_counters(record) for record in epochs]
@@ -169,7 +170,11 @@ def _replicate(number: int, epochs: list[Record]) -> Replicate:
         number=epochs[0].replicate if epochs else number,
         seconds=statistics.median(1 / record.samples_per_s for record in epochs),
         relative=statistics.median(relative) if len(relative) == len(epochs) else None,
-        counters={name: statistics.median(one[name] for one in counted) for name in sorted(names)},
+        counters={
+            # The readers open before the first epoch only, and any epoch may begin late.
+            name: (max if name in _LONGEST else statistics.median)(one[name] for one in counted)
+            for name in sorted(names)
+        },
         machine_s=statistics.median(machine) if len(machine) == len(epochs) else None,
     )
 
@@ -217,6 +222,9 @@ def _counters(record: Record) -> dict[str, float]:
         "bytes_on_disk": record.store.bytes_on_disk if record.store else None,
         "read_calls": record.counters.read_calls,
         "major_faults": record.counters.major_faults,
+        "open_s": record.open_s,
+        "time_to_first_batch_s": record.time_to_first_batch_s,
+        "cpu_s_per_sample": record.cpu_s_per_sample,
     }
     cache = record.cache
     if cache and cache.requested in _ASKED_FOR_STATES and cache.verdict is CacheVerdict.VERIFIED:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from storebench.check.sides import PAIRING_NAME
 from storebench.cli.main import app
 from storebench.records import read_records
-from storebench.results import Record
+from storebench.results import Counters, Record
 from tests.unit.check.planted_sides import CELLS, ELSEWHERE, record, run_of, write_run, write_sessions
 
 Sessions = dict[str, Any]
@@ -176,6 +176,56 @@ def test_one_slow_epoch_in_every_round_is_not_green(tmp_path: Path) -> None:
     code, text = check(write_run(tmp_path / "a", epochs(1)), write_run(tmp_path / "b", epochs(5)))
     assert code in (1, 4), text
     assert "slowest tenth of the epochs" in text
+
+
+BESIDE_THE_STEPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "a reader that reads everything when it is opened": ("open_s", {"open_s": 0.01}, {"open_s": 3.0}),
+    "the work of the epoch before its first batch": (
+        "time_to_first_batch_s", {"time_to_first_batch_s": 0.05}, {"time_to_first_batch_s": 2.0},
+    ),
+    "three times the processor time, on cores that were idle": (
+        "cpu_s_per_sample",
+        {"counters": Counters(read_calls=1000, cpu_user_s=0.02, cpu_system_s=0.01)},
+        {"counters": Counters(read_calls=1000, cpu_user_s=0.08, cpu_system_s=0.01)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", BESIDE_THE_STEPS.values(), ids=BESIDE_THE_STEPS)
+def test_what_a_cell_does_beside_its_timed_steps_is_gated(
+    tmp_path: Path, attack: tuple[str, dict[str, Any], dict[str, Any]]
+) -> None:
+    counter, before, after = attack
+    sides = paired_runs(tmp_path, lambda one: dataclasses.replace(one, **after), **before)
+    code, text = check(*sides)
+    assert (code, f"({counter} " in text) == (1, True), text
+
+
+def test_one_late_epoch_of_a_process_is_gated(tmp_path: Path) -> None:
+    def epochs(late_s: float) -> list[Record]:
+        return [
+            record("lmdb", number, 1e-6, epoch=epoch, time_to_first_batch_s=late_s if epoch == 0 else 0.01)
+            for number in range(3)
+            for epoch in range(3)
+        ]
+
+    code, text = check(write_run(tmp_path / "a", epochs(0.02)), write_run(tmp_path / "b", epochs(5)))
+    assert (code, "time_to_first_batch_s 0.02 -> 5 s" in text) == (1, True), text
+
+
+def test_durations_beside_the_steps_may_vary(tmp_path: Path) -> None:
+    some = {
+        "open_s": 0.01,
+        "time_to_first_batch_s": 0.05,
+        "counters": Counters(cpu_user_s=0.02, cpu_system_s=0.01),
+    }
+    more = {
+        "open_s": 0.3,
+        "time_to_first_batch_s": 0.3,
+        "counters": Counters(cpu_user_s=0.04, cpu_system_s=0.01),
+    }
+    code, text = check(*paired_runs(tmp_path, lambda one: dataclasses.replace(one, **more), **some))
+    assert code == 0, text
 
 
 def test_paired_runs_of_the_same_code_are_green(tmp_path: Path) -> None:
