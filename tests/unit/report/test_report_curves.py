@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from planted import make_record, portion_of, steps_table
 
 import storebench
+from storebench.portion import portion_sums
 from storebench.records import STEPS_DIR, append_record
 from storebench.report.build import write_report
 from storebench.report.cells import summarise
@@ -45,10 +46,15 @@ def cold(backend: str, cold_ms: float, warm_ms: float, **changes: object) -> tup
         **changes,
     )  # type: ignore[arg-type]
     if record.portion is not None:
-        slower = cold_ms / (1000 * record.data_wait_s / STEPS)
-        part = portion_of(record, share=COLD / STEPS, slower=slower, asked_frac=COLD * 32 / 4000)
+        steps = steps_table(record, wait_ns=(np.array(waits) * 1e6).astype(np.int64))
+        first = portion_sums({str(name): column.to_numpy()[:COLD] for name, column in steps.items()})
+        part = portion_of(record, share=COLD / STEPS, asked_frac=COLD * 32 / 4000, **first)
         points = [
-            ResidencyPoint(elapsed_s=n, asked_frac=n * 32 / 4000, resident_frac=min(1.0, n * n * 32 / 4000))
+            ResidencyPoint(
+                elapsed_s=steps["start_ns"][n] / 1e9,
+                asked_frac=n * 32 / 4000,
+                resident_frac=min(1.0, n * n * 32 / 4000),
+            )
             for n in range(STEPS)
         ]
         assert record.cache is not None
@@ -158,7 +164,7 @@ def test_a_steady_part_whose_rate_still_moved_is_not_called_steady(tmp_path: Pat
 def test_every_cold_and_limited_panel_has_its_curve_in_the_report(tmp_path: Path) -> None:
     records = [
         *[cold(name, 64, 8, readahead_kib=size) for name in ("png", "lmdb") for size in (None, 128)],
-        *limited("lmdb", (8, 64)),
+        *limited("lmdb", (8, 64), drift=1.0),
     ]
     write_report(write(tmp_path / "run", records), tmp_path / "report")
     names = {path.stem for path in (tmp_path / "report").glob("*.svg")}
