@@ -48,7 +48,7 @@ def outcome(record: "Record") -> str:
     if record.status.value == "failed" and not record.steps:
         return f"FAILED: {record.failure}"
     line = (
-        f"epoch {record.epoch}: {record.samples_per_s:,.0f} samples/s, data wait {record.data_wait_frac:.1%}, "
+        f"epoch {record.epoch}: {_rate(record)}, data wait {record.data_wait_frac:.1%}, "
         f"epoch {record.epoch_s:.2f} s"
     )
     if record.test_accuracy is not None:
@@ -56,3 +56,14 @@ def outcome(record: "Record") -> str:
     if record.store is not None and record.store.origin != "real":
         line += f" ({record.store.origin} data)"
     return f"{line}; FAILED: {record.failure}" if record.status.value == "failed" else line
+
+
+def _rate(record: "Record") -> str:
+    """Return the rate in the requested state of the cache, and the whole epoch's under a name of its own."""
+    whole = f"{record.samples_per_s:,.0f} samples/s"
+    portion, cache = record.portion, record.cache
+    if portion is None:
+        started_cold = record.cell.cache == "cold" and cache is not None and cache.applies_to == "epoch"
+        return f"cold start, whole epoch {whole}" if started_cold else whole
+    at_most = "at most " if portion.upper_bound else ""
+    return f"{portion.kind.value} {at_most}{portion.samples_per_s:,.0f} samples/s (whole epoch {whole})"

@@ -1,0 +1,50 @@
+"""What a run says of each replicate while it goes on: a cold start is never called cold."""
+
+import dataclasses
+
+import pytest
+
+from storebench.cli.bench_watch import outcome
+from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, PortionKind, Record
+
+CELL = Cell(
+    dataset="mnist",
+    backend="lmdb",
+    format="lmdb",
+    codec="raw",
+    reader="get",
+    batch_size=4,
+    model="none",
+    cache="cold",
+)
+RECORD = Record(
+    storebench_version="0", run_id="r", cell=CELL, replicate=0, epoch=0, started_utc="", samples_per_s=1900.0,
+    steps=4, cache=CacheFacts(
+        requested="cold", method="", resident_frac_before=0.0, resident_frac_after=1.0, verdict=CacheVerdict.VERIFIED
+    ),
+)  # fmt: skip
+COLD = Portion(
+    kind=PortionKind.COLD, first_step=0, steps=1, samples=4, seconds=1.0, samples_per_s=660.0, payload_bytes=1,
+    data_wait_s=1.0, h2d_s=0.0, compute_s=0.0, fetch_s=1.0, decode_s=0.0, prep_s=0.0, handover_s=0.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("portion", "said"),
+    [
+        (None, "epoch 0: cold start, whole epoch 1,900 samples/s, "),
+        (COLD, "epoch 0: cold 660 samples/s (whole epoch 1,900 samples/s), "),
+        (
+            dataclasses.replace(COLD, upper_bound=True),
+            "epoch 0: cold at most 660 samples/s (whole epoch 1,900 samples/s), ",
+        ),
+    ],
+)
+def test_the_rate_of_a_cold_epoch_is_that_of_its_cold_steps(portion: Portion | None, said: str) -> None:
+    assert outcome(dataclasses.replace(RECORD, portion=portion)).startswith(said)
+
+
+def test_a_reader_that_holds_its_data_has_one_rate() -> None:
+    assert RECORD.cache is not None
+    held = dataclasses.replace(RECORD.cache, applies_to="open")
+    assert outcome(dataclasses.replace(RECORD, cache=held)).startswith("epoch 0: 1,900 samples/s, ")
