@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
+        bench-storage bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
         bench-overhead bench-sampling bench-counters bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test lint clean distclean
 
@@ -40,7 +40,7 @@ data: setup ## Find the datasets, or download them; synthetic stand-ins serve wh
 	$(BIN)/storebench data fetch all --optional
 	$(BIN)/storebench data list
 
-bench-all: data ## Convert, run the paper's matrix cold and warm, and report (some 25 minutes on 2 cores)
+bench-all: data ## Convert, run the paper's matrix cold and warm, and report (some 40 minutes on 2 cores)
 	$(BIN)/storebench bench scenarios/paper.toml --out $(RUNS)/$(NOW)-paper
 	$(BIN)/storebench report $(RUNS)/$(NOW)-paper --out $(REPORT)
 
@@ -63,6 +63,10 @@ bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb:
 	  $(BIN)/storebench run $(BACKENDS) --dataset $$dataset $(PER_FORMAT) --out $(RUNS)/$(NOW)-$@-$$dataset || exit $$?; \
 	done
 	$(BIN)/storebench report $(foreach d,$(PAPER_DATASETS),$(RUNS)/$(NOW)-$@-$(d)) --out $(REPORT)-$@
+
+bench-storage: setup ## The readers alone: warm, cold, and larger than the page cache (some 20 minutes)
+	$(BIN)/storebench bench scenarios/storage.toml --out $(RUNS)/$(NOW)-storage
+	$(BIN)/storebench report $(RUNS)/$(NOW)-storage --out $(REPORT)-storage
 
 bench-codecs: setup ## Containers by codecs: what does each of the two cost?
 	$(BIN)/storebench bench scenarios/codecs.toml --out $(RUNS)/$(NOW)-codecs
@@ -137,8 +141,9 @@ mutation: setup ## Plant small faults in the code that concludes, and count what
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
 
-reference: data ## Measure results/reference anew: the paper's matrix, and containers by codecs (about 45 minutes)
-	rm -rf results/reference/paper results/reference/codecs
+reference: data ## Measure results/reference anew: storage, the paper's matrix, and containers by codecs (some 90 minutes)
+	rm -rf results/reference/paper results/reference/codecs results/reference/storage
+	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
 	$(BIN)/storebench bench scenarios/paper.toml --replicates 4 --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
 
