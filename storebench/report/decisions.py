@@ -17,6 +17,7 @@ from storebench.report.labels import backend_label
 from storebench.report.main_panel import main_panel
 from storebench.report.states import Row
 from storebench.stats import Verdict
+from storebench.units import number_of
 
 LEAD_FRAC = 0.5
 """Share of the permitted error for the settings that a page's sentences rest on; the rest is for everything else."""
@@ -267,7 +268,7 @@ def _doubt(question: _Question, ratio: Ratio) -> str:
         return ""
     for one in sides:
         if one.cell.compute == "real" and one.steps < FEWEST_TRAINING_STEPS:
-            return f"{one.steps} steps of training rank nothing, {FEWEST_TRAINING_STEPS} are needed"
+            return f"training of {number_of(one.steps, 'step')} ranks nothing, {FEWEST_TRAINING_STEPS} are needed"
     moving = [backend_label(one.backend) for one in sides if one.unsteady]
     if moving:
         return f"not shown to be steady in every replicate: {' and '.join(moving)}"

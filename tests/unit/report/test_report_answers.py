@@ -140,7 +140,8 @@ def test_an_undecided_setting_does_not_lead_and_is_not_kept_back_either() -> Non
 def test_training_of_a_few_steps_ranks_nothing_and_lets_others_speak() -> None:
     few = rounds("png", [60] * 3, steps=19, cache="warm") + rounds("lmdb", [20] * 3, steps=19, cache="warm")
     assert (
-        "cannot be ranked: 19 steps of training rank nothing, 20 are needed" in headline(cells_of(few)).answer
+        "cannot be ranked: training of 19 steps ranks nothing, 20 are needed"
+        in headline(cells_of(few)).answer
     )
     assert "R2" not in {one.rule[:2] for one in recommend(cells_of(few))}
     alone = rounds("png", [60] * 3, compute="none") + rounds("lmdb", [20] * 3, compute="none")
