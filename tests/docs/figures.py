@@ -64,6 +64,10 @@ def main() -> None:
     for (_, cache, readahead), results in _imagenet_panels():
         state = f"{cache}, read-ahead {readahead:.0f} KiB" if readahead else cache
         print(f"{state}: {headline(summarise(results)).answer}")
+        lmdb = results[(results.backend == "lmdb") & (results.epoch == results.epoch.max())]
+        print(
+            f"    LMDB: the device delivered {lmdb.read_amplification.median():.2g} times what was asked for"
+        )
 
 
 if __name__ == "__main__":
