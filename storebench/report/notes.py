@@ -14,6 +14,9 @@ WARM = (
     "warm = the store's files were read in a row beforehand; the first epoch of a real training leaves single pages,"
     " and reading a mapped file from those takes longer"
 )
+PAUSES_SAID_FRAC = 0.02
+"""Share of the timed seconds from which pauses for the proof are mentioned: the rate may be off by about as much."""
+
 _BELOW_ORDER = (BelowCache.SEEN, BelowCache.NOT_SEEN, BelowCache.UNKNOWN)
 
 
@@ -30,6 +33,7 @@ def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
         notes += [*_cold(cells, rows), *_limits(cells)]
     if any(cell.cell.cache == "warm" and cell.usable for cell in cells):
         notes.append(WARM)
+    notes += _pauses(cells)
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
@@ -52,6 +56,23 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
         )
     if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED):
         yield "without a rate = the records do not show for which steps the cache state held"
+
+
+def _pauses(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Return the largest share of the timed seconds for which a loop stood still to keep samples for the proof."""
+    shares = [
+        (float(row["coverage_proof_s"] or 0.0) / float(row["timed_s"]), cell)
+        for cell in cells
+        for row in cell.usable
+        if row["timed_s"]
+    ]
+    share, cell = max(shares, key=lambda pair: pair[0], default=(0.0, None))
+    if cell is not None and share >= PAUSES_SAID_FRAC:
+        yield (
+            f"epochs were so short that pauses for the proof took up to {percent(share)} of the timed seconds"
+            f" ({backend_label(cell.backend)}); the pauses are not counted, but rates next to them may be off:"
+            " worker processes go on meanwhile, and caches get cold. More steps, or passes, make it vanish"
+        )
 
 
 def _telling(facts: Sequence[CacheFacts]) -> CacheFacts:

@@ -130,12 +130,24 @@ class ProofCase:
     workers: int
     samples: int
     rounds: int = 60
+    short: bool = False  # shorter than what anybody would measure: printed, and held to nothing
 
 
 PROOF_CASES = (
-    ProofCase(name="proof, MNIST", dataset="mnist", loader="processes", workers=0, samples=SAMPLES),
-    ProofCase(name="proof, ImageNet-256", dataset="imagenet", loader="processes", workers=0, samples=1280),
-    ProofCase(name="proof, ImageNet-256, ring", dataset="imagenet", loader="ring", workers=1, samples=1280),
+    ProofCase(name="proof, MNIST", dataset="mnist", loader="processes", workers=0, samples=60_000, rounds=200),
+    ProofCase(
+        name="proof, MNIST, 100 steps", dataset="mnist", loader="processes", workers=0, samples=SAMPLES, short=True
+    ),
+    ProofCase(name="proof, ImageNet-256", dataset="imagenet", loader="processes", workers=0, samples=8000),
+    ProofCase(name="proof, ImageNet-256, ring", dataset="imagenet", loader="ring", workers=1, samples=8000),
+    ProofCase(
+        name="proof, ImageNet-256, ring, 20 steps",
+        dataset="imagenet",
+        loader="ring",
+        workers=1,
+        samples=1280,
+        short=True,
+    ),
 )
 
 
@@ -182,8 +194,10 @@ def words(comparison: Comparison, sides: str = "traced over untraced") -> str:
     assert comparison.ratio is not None
     assert comparison.low is not None
     assert comparison.high is not None
-    if comparison.high < MOST:
+    if 1 / MOST < comparison.low and comparison.high < MOST:
         meaning = "under 1%"
+    elif comparison.high < 1 / MOST:
+        meaning = "MORE THAN 1% FASTER"
     elif comparison.low > MOST:
         meaning = "MORE THAN 1%"
     else:
@@ -217,7 +231,7 @@ def main() -> int:
                 print(f"{proof.name}: {said}; pauses are {share:.2%} of an epoch", flush=True)
                 assert comparison.low is not None
                 assert comparison.high is not None
-                too_much |= comparison.low > MOST or comparison.high < 1 / MOST
+                too_much |= not proof.short and (comparison.low > MOST or comparison.high < 1 / MOST)
     return int(too_much)
 
 
