@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -150,7 +151,21 @@ def _group(*controllers: str) -> Iterator[tuple[Path, int]]:
     try:
         yield group, version
     finally:
-        group.rmdir()
+        _remove(group)
+
+
+def _remove(group: Path, most_s: float = 10.0) -> None:
+    """Remove a control group; its last process may take a moment to leave it."""
+    deadline = time.monotonic() + most_s
+    while True:
+        try:
+            group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _joining(group: Path) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from storebench.report.decisions import decide
 from storebench.report.frame import to_frame
 from storebench.report.headline import headline
 from storebench.report.labels import setting_label, state_label
+from storebench.report.notes import cache_notes
 from storebench.report.tables import dataset_tables
 from storebench.report.verdict import judge_all
 from storebench.results import PortionKind, Record
@@ -175,3 +176,12 @@ def test_a_loader_says_whether_it_augments(model: str, words: str, alone: bool) 
     (panel,) = panels([cell_of(make_record("lmdb", model=model, compute="none"))])
     assert words in setting_label(panel.first)
     assert panel.alone is alone
+
+
+@pytest.mark.parametrize(("paused_frac", "said"), [(0.019, False), (0.05, True)])
+def test_long_pauses_for_the_proof_are_named_beside_the_rates(paused_frac: float, said: bool) -> None:
+    record = make_record("lmdb", cache="warm")
+    assert record.coverage is not None
+    paused = dataclasses.replace(record.coverage, proof_s=paused_frac * record.timed_s)
+    notes = cache_notes([cell_of(dataclasses.replace(record, coverage=paused))])
+    assert any("pauses for the proof took up to 5%" in note for note in notes) is said
