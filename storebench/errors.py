@@ -27,9 +27,12 @@ traceback for one of these.
 
 import difflib
 import errno
+import os
 from collections.abc import Iterable
 from os import PathLike
 from typing import ClassVar, Self
+
+from storebench.filesystem import file_system, is_full
 
 EXIT_OK = 0
 EXIT_REGRESSION = 1
@@ -160,20 +163,51 @@ class CellFailedError(IntegrityError):
 
 
 def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError:
-    """Return the storebench error that says in one line what an `OSError` while writing means."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(
-            "the disk is full; nothing half-written was kept",
-            where=where,
-            hint="Free some space or pass --out.",
-        )
+    """Return the storebench error that says in one line what an `OSError` while writing means.
+
+    Parameters
+    ----------
+    error
+        What the kernel said. An I/O error on a file system without room is taken for a full disk: some libraries
+        make an I/O error of a short write.
+    where
+        The file or folder that was being written. "." means the error's own file, or else the current folder.
+
+    Returns
+    -------
+    StorebenchError
+        A `DiskFullError` names the file system beside the file. Where the error's own file is on another file
+        system than `where`, that file is named.
+    """
+    own, place = _own_file(error), os.fspath(where)
+    if place in (".", ""):
+        place = own or _current_folder()
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno == errno.EIO and is_full(place)):
+        return _disk_full("the disk is full", own, place, "Free some space or pass --out.")
     if error.errno == errno.EFBIG:
-        return DiskFullError(
-            "a file may not grow as large as it needs to; nothing half-written was kept",
-            where=where,
-            hint="See 'ulimit -f', or name a folder on another filesystem with --out.",
-        )
+        hint = "See 'ulimit -f', or name a folder on another filesystem with --out."
+        return _disk_full("a file may not grow as large as it needs to", own, place, hint)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         reason = "the filesystem is read-only" if error.errno == errno.EROFS else "no permission to write"
-        return OutputError(reason, where=where, hint="Name a folder that you may write with --out.")
-    return OutputError(error.strerror or str(error), where=where)
+        return OutputError(reason, where=place, hint="Name a folder that you may write with --out.")
+    return OutputError(error.strerror or str(error), where=place)
+
+
+def _own_file(error: OSError) -> str | None:
+    """Return the file that an error names; of two files (a copy, a renaming) the one that is written."""
+    names = (error.filename2, error.filename)
+    return next((os.fsdecode(name) for name in names if isinstance(name, str | bytes | PathLike)), None)
+
+
+def _disk_full(what: str, own: str | None, place: str, hint: str) -> DiskFullError:
+    full = file_system(place)
+    if own is not None and file_system(own) != full:
+        place, full = own, file_system(own)
+    return DiskFullError(f"{what} ({full}); nothing half-written was kept", where=place, hint=hint)
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - this module has no use for paths but their names
+    except OSError:
+        return "the current folder, which was removed"

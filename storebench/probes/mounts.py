@@ -5,7 +5,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-MOUNTINFO = "/proc/self/mountinfo"
+from storebench.filesystem import mount_fields, unescape
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"})
 """Filesystems whose files are the page cache: nothing of theirs can be evicted to a device."""
@@ -38,18 +38,7 @@ class Mount:
 
 def mount_of(path: Path | str) -> Mount:
     """Return the mount that `path` lies on; `path` must exist."""
-    real = os.path.realpath(path)
-    best: list[str] | None = None
-    try:
-        lines = Path(MOUNTINFO).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        fields = line.split(" ")
-        # On one mount point the last line hides the earlier ones, so >= and not >.
-        if _holds(_unescape(fields[4]), real) and (best is None or len(fields[4]) >= len(best[4])):
-            best = fields
-    return _mount(best, Path(real).stat().st_dev)
+    return _mount(mount_fields(path), Path(os.path.realpath(path)).stat().st_dev)
 
 
 def _mount(fields: list[str] | None, st_dev: int) -> Mount:
@@ -59,11 +48,11 @@ def _mount(fields: list[str] | None, st_dev: int) -> Mount:
     fstype, source, super_options = fields[fields.index("-") + 1 :][:3]
     options = tuple(sorted({*fields[5].split(","), *super_options.split(",")}))
     return Mount(
-        point=_unescape(fields[4]),
+        point=unescape(fields[4]),
         fstype=fstype,
-        source=_unescape(source),
+        source=unescape(source),
         options=options,
-        device=_device(st_dev, _unescape(source)),
+        device=_device(st_dev, unescape(source)),
     )
 
 
@@ -78,14 +67,3 @@ def _device(st_dev: int, source: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return (os.major(found.st_rdev), os.minor(found.st_rdev)) if stat.S_ISBLK(found.st_mode) else None
-
-
-def _holds(point: str, path: str) -> bool:
-    return point in ("/", path) or path.startswith(point + "/")
-
-
-def _unescape(field: str) -> str:
-    """Undo the kernel's octal escapes of space, tab, newline and backslash."""
-    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        field = field.replace(escape, character)
-    return field

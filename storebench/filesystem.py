@@ -1,0 +1,63 @@
+"""Which file system a path lies on, and whether it has room left."""
+
+import os
+from os import PathLike
+from pathlib import Path
+
+MOUNTINFO = "/proc/self/mountinfo"
+
+
+def mount_fields(path: str | PathLike[str]) -> list[str] | None:
+    """Return the fields of the line in /proc/self/mountinfo for the mount that `path` lies on, still escaped.
+
+    None where the kernel lists no mounts. `path` need not exist.
+    """
+    best: list[str] | None = None
+    try:
+        real = os.path.realpath(path)
+        text = Path(MOUNTINFO).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    for line in filter(None, text.split("\n")):
+        fields = line.split(" ")
+        # On one mount point the last line hides the earlier ones, so >= and not >.
+        if _holds(unescape(fields[4]), real) and (best is None or len(fields[4]) >= len(best[4])):
+            best = fields
+    return best
+
+
+def file_system(path: str | PathLike[str]) -> str:
+    """Return the type and the mount point of the file system that `path` lies on, such as "ext4 on /data"."""
+    fields = mount_fields(path)
+    if fields is None:
+        return "an unknown file system"
+    # After a variable number of optional fields comes a dash, then the type.
+    name = f"{fields[fields.index('-') + 1]} on {unescape(fields[4])}"
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def is_full(path: str | PathLike[str]) -> bool:
+    """Return whether the file system that `path` lies on has no block or no inode left for this process.
+
+    Of a `path` that does not exist, the nearest folder above it is asked.
+    """
+    try:
+        place = Path(path).absolute()
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    # A file system that does not count blocks or inodes says that it has 0 in all.
+    return (found.f_blocks > 0 and not found.f_bavail) or (found.f_files > 0 and not found.f_favail)
+
+
+def unescape(field: str) -> str:
+    """Undo the kernel's octal escapes of space, tab, newline and backslash."""
+    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        field = field.replace(escape, character)
+    return field
+
+
+def _holds(point: str, path: str) -> bool:
+    return point in ("/", path) or path.startswith(point + "/")
