@@ -17,7 +17,6 @@ import contextlib
 import datetime as dt
 import enum
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +33,15 @@ from storebench.errors import (
     CorruptStoreError,
     OutputError,
     SchemaVersionError,
-    StorebenchError,
     from_os_error,
 )
 from storebench.formats import Backend, get_format
+from storebench.formats.support import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
-from storebench.staging import publish, staged, sync_file, temporary_folder
+from storebench.staging import blaming, publish, staged, sync_file, temporary_folder, tidy
 from storebench.store_samples import StoreSamples
-from storebench.stores import Phases, Store, measure_sizes, open_store, store_path
+from storebench.stores import Phases, Store, measure_sizes, open_store, store_path, when_made
 from storebench.verify import verify_samples
 
 FORCE = "Replace it with 'storebench convert --force'."
@@ -146,9 +145,10 @@ def convert_to(dataset: Dataset, backend: Backend, target: Path, *, how: How | N
     # Nothing is locked to use a store that is there: its folder may be read-only.
     found = None if how.replace is Replace.YES else _usable(target, dataset)
     if found is not None:
+        tidy(target.parent, when_made, how.say)
         return found
     try:
-        with staged(target, how.say):
+        with staged(target, when_made, how.say):
             return _existing(target, dataset, how) or _build(dataset, backend, target, how)
     except OSError as error:
         raise from_os_error(error, target) from error
@@ -189,10 +189,10 @@ def _existing(target: Path, dataset: Dataset, how: How) -> Store | None:
 def _build(dataset: Dataset, backend: Backend, target: Path, how: How) -> Store:
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
-    with temporary_folder(target) as folder, _blaming(target, folder):
+    with temporary_folder(target) as folder, blaming(target, folder):
         with how.progress(f"converting {target.name}") as advance:
             written = _write(dataset, backend, folder, how.processes, advance)
-        np.save(folder / DIGESTS_NAME, written.digests)
+        save_array(folder / DIGESTS_NAME, written.digests)
         manifest = _manifest(dataset, backend, folder, written)
         if how.verify:
             with how.progress(f"verifying {target.name}") as advance:
@@ -202,17 +202,6 @@ def _build(dataset: Dataset, backend: Backend, target: Path, how: How) -> Store:
             sync_file(folder / name)
         publish(folder, target)
     return Store(path=target, manifest=manifest, built=True, phases=written.phases)
-
-
-@contextlib.contextmanager
-def _blaming(target: Path, folder: Path) -> Iterator[None]:
-    """Let errors name the store: by the time that they are read, the temporary folder has gone."""
-    try:
-        yield
-    except StorebenchError as error:
-        if error.where is not None:
-            error.where = error.where.replace(str(folder), str(target))
-        raise
 
 
 @dataclass(frozen=True, kw_only=True)

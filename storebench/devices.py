@@ -13,7 +13,7 @@ from storebench.errors import from_os_error
 from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
-from storebench.staging import publish, staged, sync_file, temporary_folder
+from storebench.staging import blaming, publish, staged, sync_file, temporary_folder, tidy
 
 DEVICES_DIR = ".devices"
 IMAGE_NAME = "store.img"
@@ -49,9 +49,11 @@ def ensure_image(store: Path, say: Say = mute) -> StoreImage:
         It cannot be written; what was there before stays.
     """
     target = store.parent / DEVICES_DIR / store.name
-    if not _is_of(target, store):
+    if _is_of(target, store):
+        tidy(target.parent, _when_made, say)
+    else:
         try:
-            with staged(target, say):
+            with staged(target, _when_made, say):
                 if not _is_of(target, store):  # another process may have copied it while we waited
                     say(f"copying {store.name} into an image of its own for a device of its own")
                     _copy(store, target)
@@ -68,9 +70,19 @@ def _is_of(target: Path, store: Path) -> bool:
     return same and (target / IMAGE_NAME).is_file() and (target / POINT_NAME).is_dir()
 
 
+def _when_made(target: Path) -> tuple[str, int] | None:
+    """Return when an image was made, as something to sort by; None if it is not whole."""
+    if not (target / IMAGE_NAME).is_file() or not (target / POINT_NAME).is_dir():
+        return None
+    try:
+        return "", (target / MANIFEST_NAME).stat().st_mtime_ns  # the manifest is written last
+    except OSError:
+        return None
+
+
 def _copy(store: Path, target: Path) -> None:
     manifest = (store / MANIFEST_NAME).read_bytes()
-    with temporary_folder(target) as folder:
+    with temporary_folder(target) as folder, blaming(target, folder):
         image, point = folder / IMAGE_NAME, folder / POINT_NAME
         point.mkdir()
         paths = list(store.rglob("*"))

@@ -4,6 +4,10 @@ Beside the final name ``NAME`` lie, while it is being built, ``.NAME.lock`` (an
 ``flock``: the kernel drops it when its holder dies, however it dies) and
 ``.NAME.tmp-PID-RANDOM`` (the work). Who holds the lock may take every such
 temporary folder for a dead process's.
+
+What a dead process left is settled by the next one that comes by. Where ``NAME``
+itself is missing, the newest whole temporary folder is given that name. A whole
+one is removed only when ``NAME`` is whole, too. The rest is removed.
 """
 
 import contextlib
@@ -12,27 +16,44 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from storebench.errors import OutputError, StorebenchError, from_os_error
+from storebench.exchange import remove, replace
 from storebench.progress import Say, mute
 
+WhenMade = Callable[[Path], tuple[str, int] | None]
+"""Returns when what is in a folder was made, as something to sort by; None where it is not whole."""
+
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp-\d+-[0-9a-f]+")
+_LOCK = re.compile(r"\.(?P<name>.+\+.+)\.lock")  # of FORMAT+CODEC, not of any other program
 
 
 @contextmanager
-def staged(target: Path, say: Say = mute) -> Iterator[None]:
+def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]:
     """Hold `target` for this process; whoever else wants it waits, having been told so.
 
     Folders above it are made; those that are still empty at an error are removed again.
-    Temporary folders that dead processes left beside it are removed.
+    What dead processes left beside it is settled.
+
+    Parameters
+    ----------
+    target
+        The place to build something for.
+    when_made
+        Tells what is whole there.
+    say
+        Is told who is waited for, and what was put back or removed.
     """
     missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
     try:
         with _locked(target, say):
-            _remove_stale(target, say)
+            _settle(target, when_made, say)
+            tidy(target.parent, when_made, say)
             yield
+            _settle(target, when_made, say)  # a copy that was kept while the target was damaged
     except BaseException:
         for folder in missing:
             with contextlib.suppress(OSError):
@@ -44,25 +65,79 @@ def staged(target: Path, say: Say = mute) -> Iterator[None]:
 def temporary_folder(target: Path) -> Iterator[Path]:
     """Make an empty folder beside `target`; what is still there in the end is removed."""
     folder = target.with_name(_temporary_name(target))
-    folder.mkdir()
     try:
+        folder.mkdir()
         yield folder
     finally:
+        if folder.is_symlink():
+            folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def blaming(target: Path, folder: Path) -> Iterator[None]:
+    """Let errors name `target` and not the temporary `folder`, which has gone by the time that they are read.
+
+    What the kernel says is judged at once, while the disk is as full as it was.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error, target) from error
+    except StorebenchError as error:
+        if error.where is not None:
+            error.where = error.where.replace(str(folder), str(target))
+        raise
+
+
 def publish(folder: Path, target: Path) -> None:
-    """Rename `folder`, whose files are synced, to `target`, and sync that; what was there before is removed."""
+    """Rename `folder`, whose files are synced, to `target`, and sync that; what was there before is removed.
+
+    At every moment the old or the new one is whole, under its name or as a temporary folder that `staged` puts back.
+
+    Raises
+    ------
+    OSError
+        The new one is not in place and the old one is; or the new one is, and the old one cannot be removed.
+    """
     sync_folder(folder)
-    old = target.with_name(_temporary_name(target))
-    with contextlib.suppress(FileNotFoundError):
-        target.rename(old)
-    folder.rename(target)
+    replace(folder, target, target.with_name(_temporary_name(target)))
     sync_folder(target.parent)
-    if old.is_symlink():
-        old.unlink()
-    elif old.exists():
-        shutil.rmtree(old)
+    remove(folder)
+
+
+def tidy(folder: Path, when_made: WhenMade, say: Say = mute) -> None:
+    """Settle what dead processes left in `folder`, as far as this process may; nobody is waited for."""
+    with contextlib.suppress(OSError):
+        for target in _left_behind(folder):
+            with contextlib.suppress(OSError), _locked(target, mute, wait=False):
+                _settle(target, when_made, say)
+
+
+def restore(target: Path, when_made: WhenMade, say: Say = mute) -> None:
+    """Give `target` back its name if a process was killed while it replaced it; nobody is waited for.
+
+    Raises
+    ------
+    OutputError
+        It may not be renamed.
+    """
+    real = Path(os.path.realpath(target))
+    if os.path.lexists(real):
+        return
+    hidden = [folder for folder in _temporary_folders(real) if when_made(folder)]
+    if not hidden:
+        return
+    try:
+        with _locked(real, mute, wait=False):
+            _settle(real, when_made, say)
+    except BlockingIOError:
+        return  # its process lives
+    except OSError as error:
+        raise OutputError(
+            f"a process that was killed left it as {hidden[-1]}, and it cannot be renamed ({error.strerror})",
+            where=target,
+        ) from error
 
 
 def sync_file(path: Path) -> None:
@@ -87,17 +162,48 @@ def _temporary_name(target: Path) -> str:
     return f".{target.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _remove_stale(target: Path, say: Say) -> None:
-    for folder in sorted(target.parent.glob(".*.tmp-*")):
-        match = _TEMPORARY.fullmatch(folder.name)
-        if match is None:
-            continue
-        owner = target.with_name(match["name"])
-        try:
-            with contextlib.nullcontext() if owner == target else _locked(owner, mute, wait=False):
-                shutil.rmtree(folder)
-        except BlockingIOError:
-            continue  # its process lives
+def _temporary_folders(target: Path) -> list[Path]:
+    try:
+        beside = sorted(target.parent.iterdir())
+    except FileNotFoundError:
+        return []
+    matches = ((path, _TEMPORARY.fullmatch(path.name)) for path in beside)
+    return [path for path, match in matches if match and match["name"] == target.name]
+
+
+def _left_behind(folder: Path) -> list[Path]:
+    """Return the targets in `folder` with a lock or temporary folders, of processes that live or not."""
+    names = [path.name for path in folder.iterdir()]
+    matches = (_TEMPORARY.fullmatch(name) or _LOCK.fullmatch(name) for name in names)
+    return [folder / name for name in sorted({match["name"] for match in matches if match})]
+
+
+def _settle(target: Path, when_made: WhenMade, say: Say) -> None:
+    """Give `target` its name back where it is missing, and remove what is not needed for that; the lock is held."""
+    whole: dict[Path, tuple[str, int]] = {}
+    for folder in _temporary_folders(target):
+        made = when_made(folder)
+        if made is None:
+            _discard(folder, say)
+        else:
+            whole[folder] = made
+    if whole and not os.path.lexists(target):
+        newest = max(whole, key=lambda folder: whole[folder])
+        newest.rename(target)
+        sync_folder(target.parent)
+        del whole[newest]
+        say(f"put {target} back: a process that was killed left it as {newest.name}")
+    if whole and when_made(target) is not None:
+        for folder in whole:
+            _discard(folder, say)
+
+
+def _discard(folder: Path, say: Say) -> None:
+    try:
+        remove(folder)
+    except OSError as error:
+        say(f"{folder}, left behind by a process that was killed, cannot be removed ({error.strerror})")
+    else:
         say(f"removed {folder}, left behind by a process that was killed")
 
 

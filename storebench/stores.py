@@ -1,5 +1,6 @@
 """A store on disk: where it lies, what it consists of, and whether it is whole."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import numpy as np
 
 from storebench.datasets.base import DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
-from storebench.errors import CorruptStoreError
+from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
 from storebench.formats import Backend, Format, get_format
-from storebench.manifest import DIGESTS_NAME, Manifest
+from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
+from storebench.progress import Say, mute
+from storebench.staging import restore
 
 CONVERT_AGAIN = "Convert again."
 
@@ -87,6 +90,48 @@ def open_store(path: Path) -> Store:
     return Store(path=path, manifest=manifest)
 
 
+def when_made(path: Path) -> tuple[str, int] | None:
+    """Return when the store at `path` was made, as something to sort by; None if there is no whole store.
+
+    What cannot be judged here counts as whole, because it may be somebody's only copy: a store of another schema
+    version, which counts as the oldest, and one of a format that is not installed.
+    """
+    try:
+        created = _created(path)
+        return created, (path / MANIFEST_NAME).stat().st_mtime_ns
+    except (CorruptStoreError, OSError):
+        return None
+
+
+def _created(path: Path) -> str:
+    try:
+        manifest = Manifest.read(path)
+    except SchemaVersionError:
+        return ""
+    read_digest_table(path, manifest)
+    with contextlib.suppress(UsageError):
+        check_sizes(path, manifest)
+    return str(manifest.created_utc)
+
+
+def restore_store(path: Path, say: Say = mute) -> None:
+    """Give the store at `path` back its name, if a process was killed while it replaced the store.
+
+    Parameters
+    ----------
+    path
+        Where the store should be. Nothing is done where something is there.
+    say
+        Is told what was done.
+
+    Raises
+    ------
+    OutputError
+        The store is there under a temporary name, and may not be renamed.
+    """
+    restore(path, when_made, say)
+
+
 def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
     """Return the digests of the samples as they were written, uint8 [count, 16].
 
@@ -134,7 +179,12 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
     CorruptStoreError
         They have not: something was truncated, removed or added.
     """
-    found = measure_sizes(path, get_format(manifest.format)).file_bytes
+    try:
+        found = measure_sizes(path, get_format(manifest.format)).file_bytes
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CorruptStoreError(
+            "a data file is missing", where=error.filename or path, hint=CONVERT_AGAIN
+        ) from None
     if found != manifest.file_bytes:
         raise CorruptStoreError(
             f"the data files have {found:,} bytes, {manifest.file_bytes:,} were written",

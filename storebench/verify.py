@@ -18,8 +18,8 @@ from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatc
 from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices
 from storebench.manifest import Manifest
-from storebench.progress import Advance, Progress, silent
-from storebench.stores import CONVERT_AGAIN, check_sizes, read_digest_table
+from storebench.progress import Advance, Progress, Say, mute, silent
+from storebench.stores import CONVERT_AGAIN, check_sizes, read_digest_table, restore_store
 
 BATCH_BYTES = 16 << 20
 """Decoded bytes that are read and compared at a time."""
@@ -56,7 +56,9 @@ class Verification:
     seconds: float
 
 
-def verify_store(store: Path, reader: str | None = None, *, progress: Progress = silent) -> Verification:
+def verify_store(
+    store: Path, reader: str | None = None, *, progress: Progress = silent, say: Say = mute
+) -> Verification:
     """Read every sample back, decode it and compare its digest with the one it was written with.
 
     Parameters
@@ -67,6 +69,8 @@ def verify_store(store: Path, reader: str | None = None, *, progress: Progress =
         The way in, such as "get" or "get?readahead=off"; None is the format's default.
     progress
         Shows how far it is.
+    say
+        Is told if a killed process left the store under a temporary name and it was put back.
 
     Raises
     ------
@@ -78,7 +82,10 @@ def verify_store(store: Path, reader: str | None = None, *, progress: Progress =
         Another version of storebench wrote it.
     UnknownNameError
         The format has no such reader.
+    OutputError
+        A killed process left the store under a temporary name, and it may not be renamed.
     """
+    restore_store(store, say)
     manifest = Manifest.read(store)
     table = read_digest_table(store, manifest)
     check_sizes(store, manifest)

@@ -117,7 +117,9 @@ def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "H
     """Convert a store into others beside it, or in the folder of the same name in `out`."""
     from storebench.convert import convert_to
     from storebench.store_samples import StoreSamples
+    from storebench.stores import restore_store
 
+    restore_store(source, how.say)
     samples = StoreSamples(source)
     folder = source.resolve().parent
     folder = folder if out is None else out / folder.name

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storebench.cli.common import exit_codes, progress
+from storebench.cli.common import exit_codes, progress, say
 
 
 def verify(
@@ -23,7 +23,7 @@ def verify(
     with exit_codes():
         from storebench.verify import verify_store
 
-        found = verify_store(store, reader, progress=progress)
+        found = verify_store(store, reader, progress=progress, say=say)
         if as_json:
             facts = {
                 "path": str(found.store),

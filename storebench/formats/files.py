@@ -20,7 +20,14 @@ from storebench.formats.base import (
     Usage,
     Writer,
 )
-from storebench.formats.support import batch_bytes, checked, damaged, load_labels, sync_folder
+from storebench.formats.support import (
+    batch_bytes,
+    checked,
+    damaged,
+    load_labels,
+    save_array,
+    sync_folder,
+)
 from storebench.manifest import Manifest, StoreSpec
 
 IMAGES = "images"
@@ -54,14 +61,14 @@ class FilesWriter(Writer):
         path = self._folders[label] / f"{len(self._labels):08d}{self._suffix}"
         with path.open("xb", buffering=0) as file:
             written = file.write(payload)
-            if written != len(payload):
+            while written < len(payload):
                 # A short write is how a disk that fills up shows first; the next one says why.
-                file.write(memoryview(payload)[written:])
+                written += file.write(memoryview(payload)[written:])
         self._labels.append(label)
 
     def close(self) -> None:
         """Write the labels and sync all files."""
-        np.save(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
+        save_array(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
         sync_folder(self.folder)
 
 

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import plyvel
 
 from storebench.codecs import Payload
+from storebench.errors import DiskFullError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, Value, make_key, pack_labels
-from storebench.formats.snapshot import Snapshot
-from storebench.formats.support import damaged, sync_folder, write_errors
+from storebench.formats.snapshot import Snapshot, no_room
+from storebench.formats.support import damaged, sync_folder, write_error, write_errors
 from storebench.manifest import StoreSpec
 
 BLOCK_BYTES = 64 << 10  # as Caffe; 4 and 16 KiB were within a tenth of it, either way, on 3 KiB records
@@ -74,20 +75,27 @@ class LevelDbGetReader(KeyValueReader):
         self._snapshot = Snapshot("leveldb", self.store, linked=self._is_table)
         try:
             self._db = self._connect()
-        except plyvel.Error as error:
+        except BaseException:
             self._snapshot.remove()
-            raise damaged(f"LevelDB does not open it ({error})", self.store) from error
+            raise
         get: Callable[[bytes], Value | None] = self._db.get
         return get
 
     def _connect(self) -> Any:
-        return plyvel.DB(
-            str(self._snapshot.folder),
-            create_if_missing=False,
-            compression=None,
-            max_file_size=TABLE_BYTES,
-            max_open_files=OPEN_FILES,
-        )
+        folder = self._snapshot.folder
+        try:
+            return plyvel.DB(
+                str(folder),
+                create_if_missing=False,
+                compression=None,
+                max_file_size=TABLE_BYTES,
+                max_open_files=OPEN_FILES,
+            )
+        except plyvel.Error as error:
+            failed = write_error(error, folder.parent)  # LevelDB writes a log and a manifest to open anything
+            if isinstance(failed, DiskFullError):
+                raise no_room(failed) from error
+            raise damaged(f"LevelDB does not open it ({error})", self.store) from error
 
     def _read_labels(self) -> npt.NDArray[np.int64]:
         """Read them, then open the database anew: pages that an open mapping has touched cannot be evicted."""

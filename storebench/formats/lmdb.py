@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ FIRST_MAP_BYTES = 64 << 20
 COMMIT_RECORDS = 1000  # as Caffe's convert_imageset
 COMMIT_BYTES = 128 << 20  # a transaction's pages are in memory until it is committed
 SPARE_PAGES = 256  # meta, branch and copied pages of one transaction; the estimate must not be short
+TRIAL_BYTES = 1 << 20
 
 
 class LmdbWriter(Writer):
@@ -32,6 +34,7 @@ class LmdbWriter(Writer):
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
         self._labels: list[int] = []
+        self._page, self._records, self._written = mmap.PAGESIZE, 0, 0
         with self._write_errors():
             self._env = lmdb.open(
                 str(folder), map_size=FIRST_MAP_BYTES, lock=False, sync=False, metasync=False, readahead=False
@@ -71,9 +74,15 @@ class LmdbWriter(Writer):
             raise
 
     def _write_once_more(self) -> None:
-        """Find out why: LMDB calls a short write, as a disk that fills up shows first, an I/O error."""
+        """Find out why: LMDB calls a short write, as a disk that fills up shows first, an I/O error.
+
+        As much is written as the transaction would have been: the rest of a short write may leave room for a page.
+        """
         with write_errors(self.folder, OSError), (self.folder / DATA_FILE).open("ab", buffering=0) as file:
-            file.write(bytes(self._page))
+            left = self._written + (self._records + SPARE_PAGES) * self._page
+            while left > 0:
+                left -= file.write(bytes(min(left, TRIAL_BYTES)))
+            os.fsync(file.fileno())
 
     def _put(self, key: bytes, value: Payload) -> None:
         pages = len(value) // self._page + 2  # its own pages, and its share of leaf and branch pages

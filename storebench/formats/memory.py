@@ -24,7 +24,15 @@ from storebench.formats.base import (
     Usage,
     Writer,
 )
-from storebench.formats.support import batch_bytes, checked, damaged, load_array, load_labels, sync_folder
+from storebench.formats.support import (
+    batch_bytes,
+    checked,
+    damaged,
+    load_array,
+    load_labels,
+    save_array,
+    sync_folder,
+)
 from storebench.manifest import Manifest, StoreSpec
 
 DATA_FILE = "data.npy"
@@ -58,9 +66,9 @@ class MemoryWriter(Writer):
     def close(self) -> None:
         """Write labels and offsets and sync."""
         self._file.close()
-        np.save(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
+        save_array(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
         if not self._raw:
-            np.save(self.folder / OFFSETS_FILE, np.asarray(self._offsets, dtype=np.int64))
+            save_array(self.folder / OFFSETS_FILE, np.asarray(self._offsets, dtype=np.int64))
         sync_folder(self.folder)
 
     def abort(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from storebench.errors import OutputError, from_os_error
+from storebench.errors import DiskFullError, OutputError, StorebenchError, from_os_error
 from storebench.formats.support import damaged
 
 PREFIX = "storebench-snapshot-"
@@ -44,7 +44,7 @@ class Snapshot:
         try:
             self.folder, lock = _locked_folder(f"{PREFIX}{kind}-")
         except OSError as error:
-            raise from_os_error(error, tempfile.gettempdir()) from error
+            raise _refusal(error, Path(tempfile.gettempdir())) from error
         self.links = "hard links"
         # A Finalize runs at exit too, and only in the process that made it.
         self.remove = Finalize(self, _remove, args=(self.folder, lock), exitpriority=0)
@@ -64,7 +64,7 @@ class Snapshot:
         except FileNotFoundError as error:
             raise damaged("a file went away while the store was opened", Path(error.filename)) from error
         except OSError as error:
-            raise OutputError(f"no snapshot of the store can be made ({error})", where=self.folder) from error
+            raise _refusal(error, self.folder.parent) from error
 
     def _link(self, path: Path) -> None:
         target = self.folder / path.name
@@ -73,6 +73,22 @@ class Snapshot:
         except OSError:  # another filesystem, or files of somebody else
             target.symlink_to(path)
             self.links = "symbolic links"
+
+
+def no_room(full: DiskFullError) -> DiskFullError:
+    """Return the line for a disk that has no room for a snapshot, and say how to have it elsewhere."""
+    return DiskFullError(
+        f"no snapshot of the store can be made: {full.what}",
+        where=full.where,
+        hint="Free some space, or name another folder in TMPDIR.",
+    )
+
+
+def _refusal(error: OSError, folder: Path) -> StorebenchError:
+    why = from_os_error(error, folder)
+    if isinstance(why, DiskFullError):
+        return no_room(why)
+    return OutputError(f"no snapshot of the store can be made ({error})", where=folder)
 
 
 def clean_stale() -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +69,19 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
     except (OSError, ValueError, EOFError) as error:
         raise damaged(f"the file does not read ({error})", path) from error
     return array
+
+
+def save_array(path: Path, array: npt.NDArray[np.generic]) -> None:
+    """Write `array` as a .npy file. Unlike `numpy.save`, say why the disk does not take it.
+
+    Raises
+    ------
+    OSError
+        With the errno, which numpy's own writing to a file loses.
+    """
+    content = io.BytesIO()
+    np.save(content, array)
+    path.write_bytes(content.getbuffer())
 
 
 def load_labels(path: Path, count: int) -> npt.NDArray[np.int64]:

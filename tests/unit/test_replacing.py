@@ -1,0 +1,397 @@
+"""Whatever happens while a store is replaced, the old or the new one is whole, under its name or put back there."""
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from small_datasets import SPEC, Gradients
+
+from storebench.convert import How, Replace, convert, ensure_store
+from storebench.datasets.base import DatasetSpec
+from storebench.devices import ensure_image
+from storebench.errors import CorruptDataError, CorruptStoreError, DiskFullError, OutputError
+from storebench.formats import parse_backend
+from storebench.manifest import MANIFEST_NAME
+from storebench.stores import Store, open_store
+from storebench.verify import verify_store
+
+CompletedText = subprocess.CompletedProcess[str]
+Cli = Callable[..., CompletedText]
+
+FORMATS = ["png", "hdf5", "memory", "leveldb", "lmdb"]
+OLD, NEW = Gradients(fingerprint="old"), Gradients(fingerprint="new")
+FORCE = How(replace=Replace.YES)
+HDF5 = parse_backend("hdf5")
+
+
+def build(dataset: Gradients, stores: Path, how: How | None = None) -> Store:
+    return convert(dataset, SPEC, HDF5, stores, how=how)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Return the store that is there before."""
+    return build(OLD, tmp_path / "stores").path
+
+
+def replace(store: Path) -> Store:
+    return build(NEW, store.parents[1], FORCE)
+
+
+def hide(store: Path, number: int) -> Path:
+    """Rename a store as a process that was killed might leave it."""
+    return store.rename(store.with_name(f".{store.name}.tmp-{number}-0a1b2c3d"))
+
+
+def age(store: Path) -> str:
+    """Return "old" or "new" of a store whose samples all read back."""
+    return verify_store(store).manifest.dataset.fingerprint.partition("-")[0]
+
+
+def beside(store: Path) -> list[str]:
+    return sorted(path.name for path in store.parent.iterdir() if path != store)
+
+
+def no_exchange(one: Path, other: Path) -> None:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(one), None, str(other))
+
+
+class Fault:
+    """Fail at the n-th renaming of two names, before it is done or after."""
+
+    def __init__(self, real: Callable[..., None], nth: int, failure: BaseException, *, done: bool) -> None:
+        self.real, self.nth, self.failure, self.done = real, nth, failure, done
+        self.calls = 0
+
+    def __call__(self, one: Path, other: Path) -> None:
+        self.calls += 1
+        if self.calls != self.nth or self.done:
+            self.real(one, other)
+        if self.calls == self.nth:
+            raise self.failure
+
+
+FAILURES = {
+    "full": (OSError(errno.ENOSPC, "No space left on device"), DiskFullError),
+    "io": (OSError(errno.EIO, "Input/output error"), OutputError),
+    "interrupt": (KeyboardInterrupt(), KeyboardInterrupt),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_an_error_at_the_exchange_leaves_one_whole_store(
+    failure: str, done: bool, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from storebench import exchange
+
+    raised, told = FAILURES[failure]
+    fault = Fault(exchange.exchange, 1, raised, done=done)
+    monkeypatch.setattr(exchange, "exchange", fault)
+    with pytest.raises(told):
+        replace(old)
+    assert fault.calls == 1
+    assert age(old) == ("new" if done else "old")
+    assert beside(old) == []
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_an_error_between_two_renamings_leaves_one_whole_store(
+    nth: int, failure: str, done: bool, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storebench.exchange.exchange", no_exchange)
+    raised, told = FAILURES[failure]
+    fault = Fault(os.rename, nth, raised, done=done)
+    monkeypatch.setattr(os, "rename", fault)
+    with pytest.raises(told):
+        replace(old)
+    assert fault.calls >= nth
+    assert age(old) == ("new" if (nth, done) >= (2, True) else "old")
+    assert beside(old) == []
+
+
+def test_without_an_exchange_two_renamings_do(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storebench.exchange.exchange", no_exchange)
+    replace(old)
+    assert age(old) == "new"
+    assert beside(old) == []
+
+
+def test_a_store_that_cannot_be_put_back_is_there_for_the_next(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storebench.exchange.exchange", no_exchange)
+    real, calls = os.rename, itertools.count(1)
+
+    def only_the_first(one: Path, other: Path) -> None:
+        if next(calls) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(one, other)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(os, "rename", only_the_first)
+        with pytest.raises(DiskFullError):
+            replace(old)
+    assert not old.exists()
+    said: list[str] = []
+    assert not build(OLD, old.parents[1], How(say=said.append)).built
+    assert age(old) == "old"
+    assert [line.startswith(f"put {old} back: ") for line in said] == [True]
+
+
+def test_the_exchange_is_one_step_here(old: Path) -> None:
+    from storebench.exchange import exchange
+
+    other = old.with_name("other")
+    other.mkdir()
+    try:
+        exchange(old, other)
+    except OSError as error:
+        pytest.skip(f"this file system exchanges no names: {error.strerror}")
+    assert age(other) == "old"
+    assert list(old.iterdir()) == []
+
+
+@pytest.mark.parametrize("exchanging", [True, False], ids=["exchange", "renamings"])
+@pytest.mark.parametrize("there", [True, False], ids=["whole", "dangling"])
+def test_a_link_is_replaced_and_what_it_points_to_stays(
+    exchanging: bool, there: bool, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchanging:
+        monkeypatch.setattr("storebench.exchange.exchange", no_exchange)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(old, elsewhere)
+    old.symlink_to(elsewhere if there else tmp_path / "nowhere")
+    replace(old)
+    assert not old.is_symlink()
+    assert age(old) == "new"
+    assert age(elsewhere) == "old"
+    assert beside(old) == []
+
+
+# What processes that were killed left behind, and who finds it.
+
+
+def test_a_store_without_its_name_is_put_back_and_used(old: Path) -> None:
+    hidden = hide(old, 1)
+    said: list[str] = []
+    store = build(OLD, old.parents[1], How(say=said.append))
+    assert not store.built
+    assert age(old) == "old"
+    assert said == [f"put {old} back: a process that was killed left it as {hidden.name}"]
+    assert beside(old) == []
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_of_two_stores_without_their_name_the_newer_is_put_back(
+    first: int, old: Path, tmp_path: Path
+) -> None:
+    newer = build(NEW, tmp_path / "others").path
+    hide(old, first)
+    newer.rename(old)
+    hide(old, 3 - first)
+    assert not build(NEW, old.parents[1]).built
+    assert age(old) == "new"
+    assert beside(old) == []
+
+
+def test_half_a_store_is_removed_and_the_whole_one_put_back(old: Path) -> None:
+    half = shutil.copytree(old, old.with_name(f".{old.name}.tmp-9-ffffffff"))
+    (half / MANIFEST_NAME).unlink()
+    hide(old, 1)
+    said: list[str] = []
+    assert not build(OLD, old.parents[1], How(say=said.append)).built
+    assert [line.split()[0] for line in said] == ["removed", "put"]
+    assert beside(old) == []
+
+
+def test_the_only_whole_copy_is_kept_until_there_is_another(old: Path) -> None:
+    copy = shutil.copytree(old, old.with_name(f".{old.name}.tmp-1-0a1b2c3d"))
+    (old / "data.h5").write_bytes(b"damaged")
+    bad = Gradients(fingerprint="old", changed={7: (OLD.sample(7)[0], 10)})
+    with pytest.raises(CorruptDataError):
+        build(bad, old.parents[1])
+    assert age(copy) == "old"
+    with pytest.raises(CorruptStoreError):
+        open_store(old)
+    assert build(OLD, old.parents[1]).built
+    assert beside(old) == []
+
+
+def test_what_a_kill_left_goes_when_the_store_is_used(old: Path) -> None:
+    shutil.copytree(old, old.with_name(f".{old.name}.tmp-1-0a1b2c3d"))
+    shutil.copytree(old, old.with_name(".lmdb+raw.tmp-2-0a1b2c3d"))  # whole, and of another name
+    old.with_name(f".{old.name}.lock").touch()
+    assert not build(OLD, old.parents[1]).built
+    assert beside(old) == ["lmdb+raw"]
+
+
+@contextlib.contextmanager
+def held(store: Path) -> Iterator[None]:
+    """Hold a store as a converting process does."""
+    with store.with_name(f".{store.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_what_a_living_process_has_in_hand_is_left_alone(old: Path) -> None:
+    hidden = hide(old, 1)
+    with held(old):
+        with pytest.raises(CorruptStoreError, match="not a store"):
+            verify_store(old)
+        convert(OLD, SPEC, parse_backend("memory"), old.parents[1])
+        assert hidden.is_dir()
+        assert not old.exists()
+    verify_store(old)
+
+
+def test_verify_finds_a_store_without_its_name(old: Path, cli: Cli) -> None:
+    hide(old, 1)
+    done = cli("verify", str(old))
+    assert done.returncode == 0, done.stderr
+    assert f"put {old} back" in done.stderr
+
+
+def test_convert_from_finds_a_store_without_its_name(old: Path, cli: Cli) -> None:
+    hide(old, 1)
+    done = cli("convert", "memory", "--from", str(old))
+    assert done.returncode == 0, done.stderr
+    assert f"put {old} back" in done.stderr
+    assert age(old.with_name("memory+raw")) == "old"
+
+
+def test_verify_through_a_link_puts_the_store_back(old: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(old)
+    hide(old, 1)
+    assert age(link) == "old"
+    assert link.is_symlink()
+
+
+def test_an_image_without_its_name_is_put_back(old: Path) -> None:
+    image = old.parent / ".devices" / old.name
+    (image / "store").mkdir(parents=True)
+    (image / "store.img").write_bytes(b"an image")
+    shutil.copy(old / MANIFEST_NAME, image)
+    hide(image, 1)
+    said: list[str] = []
+    assert ensure_image(old, said.append).image.read_bytes() == b"an image"
+    assert [line.split()[0] for line in said] == ["put"]
+    assert beside(image) == []
+
+
+# The same by the kernel's own hand.
+
+MNIST = DatasetSpec(name="mnist", limit=9, synthetic=True)
+INTERRUPTED = "error=EINTR:signal=INT"
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    """Return a store that the command line can convert again."""
+    return ensure_store(MNIST, HDF5, tmp_path / "stores").path
+
+
+def convert_under_strace(store: Path, *injections: str) -> CompletedText:
+    """Convert `store` again with --force, while the kernel's answers about its renamings are tampered with."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    command = ["convert", store.name, "--dataset", "mnist", "--synthetic", "--limit", "9", "--force"]
+    done = subprocess.run(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=rename,renameat,renameat2", "-P", str(store)]
+        + [word for injection in injections for word in ("-e", f"inject={injection}")]
+        + [sys.executable, "-m", "storebench", *command, "--out", str(store.parents[1])],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=60,
+        check=False,
+    )
+    if "ptrace" in done.stderr.lower():
+        pytest.skip(f"strace may not trace here: {done.stderr.splitlines()[0]}")
+    return done
+
+
+def convert_again(store: Path) -> Store:
+    """Do what the next command does with the store."""
+    return ensure_store(MNIST, parse_backend(store.name), store.parents[1])
+
+
+@pytest.mark.parametrize(
+    ("fault", "exit_code", "words"),
+    [
+        ("signal=KILL", -signal.SIGKILL, ""),
+        ("error=ENOSPC", 5, "the disk is full ("),
+        (INTERRUPTED, 130, "interrupted"),
+    ],
+    ids=["killed", "full", "interrupted"],
+)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_fault_at_the_exchange_keeps_the_store(
+    name: str, fault: str, exit_code: int, words: str, tmp_path: Path
+) -> None:
+    store = ensure_store(MNIST, parse_backend(name), tmp_path / "stores").path
+    before = (store / MANIFEST_NAME).read_bytes()
+    done = convert_under_strace(store, f"renameat2:{fault}:when=1")
+    assert done.returncode == exit_code, done.stderr
+    assert words in done.stderr
+    verify_store(store)
+    assert (store / MANIFEST_NAME).read_bytes() == before
+    assert len(beside(store)) == (2 if fault == "signal=KILL" else 0)  # the new one, and the lock
+    assert not convert_again(store).built
+    assert beside(store) == []
+
+
+@pytest.mark.parametrize(("fault", "exit_code"), [("error=EINTR", 2), ("signal=INT", 130)])
+def test_a_signal_at_the_exchange_leaves_one_whole_store(mnist: Path, fault: str, exit_code: int) -> None:
+    before = (mnist / MANIFEST_NAME).read_bytes()
+    done = convert_under_strace(mnist, f"renameat2:{fault}:when=1")
+    assert done.returncode == exit_code, done.stderr
+    verify_store(mnist)
+    assert ((mnist / MANIFEST_NAME).read_bytes() == before) == (fault == "error=EINTR")
+    assert beside(mnist) == []
+
+
+@pytest.mark.parametrize("refused", ["ENOSYS", "EINVAL", "EOPNOTSUPP"])
+def test_a_kernel_that_cannot_exchange_renames_twice(mnist: Path, refused: str) -> None:
+    before = (mnist / MANIFEST_NAME).read_bytes()
+    done = convert_under_strace(mnist, f"renameat2:error={refused}")
+    assert done.returncode == 0, done.stderr
+    verify_store(mnist)
+    assert (mnist / MANIFEST_NAME).read_bytes() != before
+    assert beside(mnist) == []
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_kill_between_two_renamings_loses_neither(mnist: Path, nth: int) -> None:
+    before = (mnist / MANIFEST_NAME).read_bytes()
+    done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:signal=KILL:when={nth}")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert mnist.exists() == (nth == 1)
+    assert len([name for name in beside(mnist) if ".tmp-" in name]) == nth
+    assert not convert_again(mnist).built
+    verify_store(mnist)
+    assert ((mnist / MANIFEST_NAME).read_bytes() == before) == (nth == 1)
+    assert beside(mnist) == []
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("fault", ["error=ENOSPC", INTERRUPTED], ids=["full", "interrupted"])
+def test_an_error_between_two_renamings_puts_the_store_back(mnist: Path, nth: int, fault: str) -> None:
+    before = (mnist / MANIFEST_NAME).read_bytes()
+    done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:{fault}:when={nth}")
+    assert done.returncode == (130 if fault == INTERRUPTED else 5), done.stderr
+    assert (mnist / MANIFEST_NAME).read_bytes() == before
+    verify_store(mnist)
+    assert beside(mnist) == []
