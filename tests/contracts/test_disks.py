@@ -42,6 +42,30 @@ def _may_mount() -> bool:
         return False
 
 
+def ext4_image(folder: Path, size: str, *options: str) -> Path:
+    """Make an ext4 of this size in a file, or skip the test where none can be mounted."""
+    if not _may_loop():
+        pytest.skip("a file cannot be mounted here: needs root, mkfs.ext4 and loop devices")
+    image = folder / "ext4.img"
+    with image.open("wb") as file:
+        file.truncate(int(size.removesuffix("M")) << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", *options, str(image)], check=True)
+    return image
+
+
+@functools.cache
+def _may_loop() -> bool:
+    script = (
+        'set -e; cd "$(mktemp -d)"; trap "rm -r $PWD" EXIT; truncate -s 4M image; mkdir on; '
+        "mkfs.ext4 -q -F image; mount -o loop image on; umount on"
+    )
+    try:
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return done.returncode == 0
+
+
 FILL_UP = """
 import shutil, sys
 from pathlib import Path
@@ -79,8 +103,64 @@ print(failure)
 @pytest.mark.parametrize("name", STORING)
 def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, codec: str, tmp_path: Path) -> None:
     line = run_mounted(f"mount -t tmpfs -o size=2m none {tmp_path}", FILL_UP, name, codec, tmp_path)
-    assert "the disk is full" in line
+    assert f"the disk is full (tmpfs on {tmp_path})" in line
     assert line.count("\n") == 1
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("size", ["4M", "5M"])
+@pytest.mark.parametrize("name", STORING)
+def test_a_full_ext4_is_told_as_one(name: str, size: str, tmp_path: Path) -> None:
+    image = ext4_image(tmp_path, size)
+    line = run_mounted(f"mount -o loop {image} {tmp_path}", FILL_UP, name, "raw", tmp_path)
+    assert f"the disk is full (ext4 on {tmp_path})" in line
+    assert line.count("\n") == 1
+
+
+CONVERT = """
+import subprocess, sys
+words = ["convert", sys.argv[1], "--dataset", "cifar10", "--synthetic", "--size", "2000", "--out", sys.argv[2]]
+done = subprocess.run([sys.executable, "-m", "storebench", *words], capture_output=True, text=True)
+print(done.returncode, done.stderr.splitlines()[-1])
+"""
+
+
+@pytest.mark.root
+def test_converting_onto_a_full_ext4_ends_with_5(tmp_path: Path) -> None:
+    image = ext4_image(tmp_path, "4M")
+    said = run_mounted(f"mount -o loop {image} {tmp_path}", CONVERT, "lmdb", tmp_path)
+    store = tmp_path / "cifar10-train-size2000-synthetic" / "lmdb+raw"
+    assert said.startswith(f"5 storebench: {store}: the disk is full (ext4 on {tmp_path})")
+
+
+@pytest.mark.root
+def test_an_ext4_without_inodes_is_told_as_full(tmp_path: Path) -> None:
+    image = ext4_image(tmp_path, "16M", "-N", "64")
+    line = run_mounted(f"mount -o loop {image} {tmp_path}", FILL_UP, "files", "jpeg", tmp_path)
+    assert f"the disk is full (ext4 on {tmp_path})" in line
+
+
+FILL_AND_ASK = """
+import errno, sys
+from pathlib import Path
+from storebench.errors import from_os_error
+
+folder = Path(sys.argv[1])
+failed = OSError(errno.EIO, "Input/output error")
+print(type(from_os_error(failed, folder / "store")).__name__)
+try:
+    with (folder / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+except OSError:
+    print(type(from_os_error(failed, folder / "store" / "data.mdb")).__name__)
+"""
+
+
+@pytest.mark.root
+def test_an_io_error_without_room_is_a_full_disk(tmp_path: Path) -> None:
+    said = run_mounted(f"mount -t tmpfs -o size=64k none {tmp_path}", FILL_AND_ASK, tmp_path)
+    assert said.split() == ["OutputError", "DiskFullError"]
 
 
 READ_ALL = """

@@ -214,6 +214,12 @@ def _truncate(store: Store) -> None:
     file.write_bytes(file.read_bytes()[:-7])
 
 
+def _lose_the_data(store: Store) -> None:
+    for path in store.path.iterdir():
+        if path.name not in (DIGESTS_NAME, MANIFEST_NAME):
+            path.unlink()
+
+
 def _lose_the_table(store: Store) -> None:
     (store.path / DIGESTS_NAME).unlink()
 
@@ -231,15 +237,19 @@ def _change_the_table(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [_truncate, _lose_the_table, _empty_the_table, _shorten_the_table, _change_the_table]
+    "damage",
+    [_truncate, _lose_the_data, _lose_the_table, _empty_the_table, _shorten_the_table, _change_the_table],
 )
-def test_a_damaged_store_is_noticed_and_built_anew(damage: Callable[[Store], None], stores: Path) -> None:
-    store = build(Gradients(), "hdf5", stores)
+@pytest.mark.parametrize("backend", ["hdf5", "lmdb"])
+def test_a_damaged_store_is_noticed_and_built_anew(
+    backend: str, damage: Callable[[Store], None], stores: Path
+) -> None:
+    store = build(Gradients(), backend, stores)
     damage(store)
     with pytest.raises(CorruptStoreError):
         open_store(store.path)
     said: list[str] = []
-    assert build(Gradients(), "hdf5", stores, How(say=said.append)).built
+    assert build(Gradients(), backend, stores, How(say=said.append)).built
     assert len(said) == 1
     assert open_store(store.path).manifest.samples_digest == store.manifest.samples_digest
 

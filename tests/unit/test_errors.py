@@ -4,6 +4,7 @@ import errno
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from storebench import errors
 from storebench.errors import StorebenchError, UnknownNameError, from_os_error
+from storebench.filesystem import file_system
+from storebench.probes.mounts import mount_of
 
 KINDS = [
     kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, StorebenchError)
@@ -71,3 +74,55 @@ def test_failed_writes_are_told_apart(number: int, kind: type[StorebenchError], 
     assert type(error) is kind
     assert words in str(error)
     assert str(error).startswith("out: ")
+
+
+def full(*names: str | None) -> OSError:
+    """Return the error of a write that found no room, with the file names that it mentions."""
+    first, second = (*names, None, None)[:2]
+    return OSError(errno.ENOSPC, "No space left on device", first, None, second)
+
+
+def test_a_full_disk_names_the_file_and_the_file_system(tmp_path: Path) -> None:
+    mount = mount_of(tmp_path)
+    line = str(from_os_error(full(), tmp_path / "not" / "there"))
+    assert line.startswith(f"{tmp_path / 'not' / 'there'}: the disk is full ({mount.fstype} on {mount.point})")
+
+
+def test_a_line_never_names_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert from_os_error(full(), ".").where == str(tmp_path)
+    assert from_os_error(full("records.jsonl"), ".").where == "records.jsonl"
+    assert from_os_error(PermissionError(errno.EACCES, "Permission denied"), ".").where == str(tmp_path)
+    assert from_os_error(full(), "out").where == "out"
+
+
+def test_a_line_is_made_where_the_folder_went_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the disk is full" in str(from_os_error(full(), "."))
+    assert type(from_os_error(OSError(errno.EIO, "Input/output error"), "out")) is errors.OutputError
+
+
+def test_a_file_on_another_file_system_is_named(tmp_path: Path) -> None:
+    if mount_of("/dev/shm") == mount_of(tmp_path):
+        pytest.skip("/dev/shm is no other file system here")
+    on_shm = "tmpfs on /dev/shm"
+    assert on_shm in str(from_os_error(full("/dev/shm/part"), tmp_path))
+    copied = from_os_error(full(str(tmp_path / "source"), "/dev/shm/part"), tmp_path)
+    assert copied.where == "/dev/shm/part"
+    assert from_os_error(full("/dev/shm/source", str(tmp_path / "part")), tmp_path).where == str(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["with space", "tab\there", "back\\slash", "\\040"])
+def test_a_mount_point_of_any_name_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = str(tmp_path / name)
+    escaped = point.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
+    listed = tmp_path / "mountinfo"
+    listed.write_text(f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {escaped} rw shared:1 - tmpfs none rw\n")
+    monkeypatch.setattr("storebench.filesystem.MOUNTINFO", str(listed))
+    assert file_system(f"{point}/store") == f"tmpfs on {point}"
+    assert file_system(f"{point}er/store") == "ext4 on /"
+    listed.write_text("")
+    assert file_system(point) == "an unknown file system"

@@ -1,6 +1,7 @@
 """What goes wrong while a store is written: one clear line, the right exit code, and nothing left behind."""
 
 import contextlib
+import json
 import os
 import resource
 import shutil
@@ -126,12 +127,39 @@ def test_a_disk_that_fills_up_keeps_the_store_that_was_there(cli: Cli, tmp_path:
         assert cli("verify", str(store)).returncode == 0
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("size", ["8k", "24k"], ids=["copying", "opening"])
+def test_a_full_temporary_folder_is_named(size: str, cli: Cli, tmp_path: Path) -> None:
+    made = cli("convert", "leveldb", *CIFAR, "--limit", "20", "--json")
+    store = json.loads(made.stdout)[0]["path"]
+    with mounted_tmpfs(tmp_path / "small", size) as small:
+        done = cli("verify", store, env={"TMPDIR": str(small)})
+        refused(done, 5, "no snapshot", f"the disk is full (tmpfs on {small})", "TMPDIR", f"{small}: ")
+        assert not list(small.iterdir())
+
+
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "png"])
 def test_a_file_that_may_not_grow_leaves_nothing_behind(backend: str, tmp_path: Path) -> None:
     limit = 1 << 20
     done = subprocess.run(
         [sys.executable, "-m", "storebench", "convert", backend, *CIFAR, "--size", "600"],
         cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    refused(done, 5, "ulimit -f", "nothing half-written")
+    assert not (tmp_path / "stores").exists()
+
+
+def test_a_table_that_may_not_grow_is_one_line(tmp_path: Path) -> None:
+    limit = 4 << 10  # less than the 8 bytes of each label, more than any image
+    mnist = ("--dataset", "mnist", "--synthetic", "--limit", "700")
+    done = subprocess.run(
+        [sys.executable, "-m", "storebench", "convert", "png", *mnist],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
         capture_output=True,
         text=True,
