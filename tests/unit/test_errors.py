@@ -85,7 +85,9 @@ def full(*names: str | None) -> OSError:
 def test_a_full_disk_names_the_file_and_the_file_system(tmp_path: Path) -> None:
     mount = mount_of(tmp_path)
     line = str(from_os_error(full(), tmp_path / "not" / "there"))
-    assert line.startswith(f"{tmp_path / 'not' / 'there'}: the disk is full ({mount.fstype} on {mount.point})")
+    assert line.startswith(
+        f"{tmp_path / 'not' / 'there'}: the disk is full ({mount.fstype} on {mount.point})"
+    )
 
 
 def test_a_line_never_names_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +118,9 @@ def test_a_file_on_another_file_system_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["with space", "tab\there", "back\\slash", "\\040"])
-def test_a_mount_point_of_any_name_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_point_of_any_name_is_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     point = str(tmp_path / name)
     escaped = point.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
     listed = tmp_path / "mountinfo"

@@ -309,7 +309,7 @@ def convert_under_strace(store: Path, *injections: str) -> CompletedText:
         pytest.skip("strace is not installed")
     command = ["convert", store.name, "--dataset", "mnist", "--synthetic", "--limit", "9", "--force"]
     done = subprocess.run(
-        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=rename,renameat,renameat2", "-P", str(store)]
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=rename,renameat2"]
         + [word for injection in injections for word in ("-e", f"inject={injection}")]
         + [sys.executable, "-m", "storebench", *command, "--out", str(store.parents[1])],
         capture_output=True,
@@ -373,13 +373,13 @@ def test_a_kernel_that_cannot_exchange_renames_twice(mnist: Path, refused: str) 
     assert beside(mnist) == []
 
 
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_kill_between_two_renamings_loses_neither(mnist: Path, nth: int) -> None:
     before = (mnist / MANIFEST_NAME).read_bytes()
     done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:signal=KILL:when={nth}")
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert mnist.exists() == (nth == 1)
-    assert len([name for name in beside(mnist) if ".tmp-" in name]) == nth
+    assert mnist.exists() == (nth != 2)
+    assert len([name for name in beside(mnist) if ".tmp-" in name]) == (2 if nth == 2 else 1)
     assert not convert_again(mnist).built
     verify_store(mnist)
     assert ((mnist / MANIFEST_NAME).read_bytes() == before) == (nth == 1)
