@@ -20,9 +20,9 @@
         ├── DiskFullError              5   the disk filled up; nothing half-written is left
         └── CellFailedError            5   a cell that could not be measured as it was asked for
 
-An error's text is one line: what is wrong, where, and what to do about it. The
-command line prints that line and exits with ``exit_code``; it never shows a
-traceback for one of these.
+An error's text is one line of plain text (`storebench.plain_text`): what is wrong,
+where, and what to do about it. The command line prints that line and exits with
+``exit_code``; it never shows a traceback for one of these.
 """
 
 import difflib
@@ -33,6 +33,7 @@ from os import PathLike
 from typing import ClassVar, Self
 
 from storebench.filesystem import file_system, is_full
+from storebench.plain_text import plain
 
 EXIT_OK = 0
 EXIT_REGRESSION = 1
@@ -69,7 +70,7 @@ class StorebenchError(Exception):
     def __str__(self) -> str:
         line = self.what if self.where is None else f"{self.where}: {self.what}"
         line = line if self.hint is None else f"{line}. {self.hint}"
-        return " ".join(line.split())
+        return plain(" ".join(line.split()))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments do not survive the default pickling, and errors do cross processes.

@@ -11,6 +11,7 @@ from typing import Any
 
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.results import Record
+from storebench.step_paths import step_path
 
 LOOP_TID = 0
 """Thread number of the training loop; producer w has number w + 2, so the loop's own producer has 1."""
@@ -40,10 +41,12 @@ def trace_events(record: Record, run: Path) -> list[Event]:
     ------
     DataNotFoundError
         The table of steps is not in the run's folder.
+    CorruptDataError
+        The record names a file elsewhere.
     """
     import pyarrow.parquet as pq
 
-    path = run / str(record.steps_file)
+    path = step_path(run, str(record.steps_file))
     if not path.is_file():
         raise DataNotFoundError(
             "the table of steps is missing", where=path, hint="Copy the whole run folder."

@@ -1,10 +1,12 @@
 """Fixtures that every test may use: where the real data is, and a command line in a subprocess."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,19 @@ def cli(tmp_path: Path) -> Callable[..., CompletedText]:
         )
 
     return run
+
+
+@pytest.fixture
+def largest_file() -> Callable[[int], AbstractContextManager[None]]:
+    """Let no file grow beyond some bytes for the time of a context: a full disk that needs no root."""
+
+    @contextmanager
+    def limited(nbytes: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited

@@ -22,6 +22,7 @@ from storebench.results import Cell
 from storebench.runner import schedule
 from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
+from storebench.whole_files import write_whole
 
 _SIDE_SCRIPT = Path(__file__).with_name("against_side.py")
 _SETTINGS = ("seed", "check_pixels", "test_limit")
@@ -267,7 +268,7 @@ def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:
     for (side, folder), code in zip(folders, codes, strict=True):
         path = folder / PAIRING_NAME
         own = {"side": side, "code": dataclasses.asdict(code.facts)}
-        path.write_text(json.dumps({**about, **own}, indent=2) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps({**about, **own}, indent=2) + "\n")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

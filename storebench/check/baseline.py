@@ -29,6 +29,7 @@ from storebench.errors import (
     from_os_error,
 )
 from storebench.units import number_of
+from storebench.whole_files import made_folder, write_whole
 
 BASELINE_VERSION = 2
 """1 held the lower quartile of each session; it is read, and its sessions are compared with nothing."""
@@ -36,6 +37,9 @@ BASELINE_VERSION = 2
 _READ_VERSIONS = (1, 2)
 BASELINES = Path("results/baselines")
 HISTORY = "history"
+
+_STEM = 100
+"""Characters of a file's name in the history; what a baseline says of its time may be anything."""
 
 _REASON = "Say why it is accepted with --reason TEXT: it is stored with the baseline."
 
@@ -114,7 +118,7 @@ def update(
     try:
         return _write(folder, text)
     except OSError as error:
-        raise from_os_error(error, folder) from error
+        raise from_os_error(error, error.filename or folder) from error
 
 
 def _to_accept(
@@ -193,17 +197,27 @@ def _content(contender: Side, accepted: Mapping[str, str], reason: str) -> dict[
 
 
 def _write(folder: Path, text: str) -> Path:
+    """Write a baseline, and the one before into its history; where one cannot be written, both stay as they were."""
     path = folder / BASELINE_NAME
-    (folder / HISTORY).mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        created = str(read_json(path).get("created_utc", "unknown")).replace(":", "").replace("+0000", "Z")
-        kept = folder / HISTORY / f"{created}.json"
-        number = 1
-        while kept.exists():
-            number += 1
-            kept = folder / HISTORY / f"{created}-{number}.json"
-        kept.write_bytes(path.read_bytes())
-    unfinished = folder / f".{BASELINE_NAME}.tmp"
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    with made_folder(folder / HISTORY):
+        kept = _keep(path, folder / HISTORY) if path.exists() else None
+        try:
+            write_whole(path, text)
+        except BaseException:
+            if kept is not None:
+                kept.unlink(missing_ok=True)
+            raise
     return path
+
+
+def _keep(path: Path, history: Path) -> Path:
+    """Copy a baseline into the history under a name of its own."""
+    created = str(read_json(path).get("created_utc", "unknown")).replace(":", "").replace("+0000", "Z")
+    stem = "".join(c if c.isalnum() or c in "-." else "_" for c in created)[:_STEM]
+    kept = history / f"{stem}.json"
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = history / f"{stem}-{number}.json"
+    write_whole(kept, path.read_bytes())
+    return kept

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 from storebench.check.outcome import Outcome
 from storebench.check.result import CellResult, State
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
+from storebench.plain_text import json_text, markdown, plain, workflow_message, workflow_property
 from storebench.units import number_of
 
 Results = Sequence[CellResult]
@@ -19,20 +20,20 @@ _HEADS = ("cell", "verdict", "time ratio", "95% interval", "tail", "calibrated",
 
 def as_text(results: Results, outcome: Outcome) -> str:
     """Return an aligned table and the outcome's line, for a terminal."""
-    rows = [_HEADS, *(_row(one) for one in _worst_first(results))]
+    rows = [_HEADS, *(tuple(map(plain, _row(one))) for one in _worst_first(results))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS) - 1)]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
         for row in rows
     ]
-    return "\n".join([*(line.rstrip() for line in lines), "", _summary(outcome)]) + "\n"
+    return "\n".join([*(line.rstrip() for line in lines), "", plain(_summary(outcome))]) + "\n"
 
 
 def as_markdown(results: Results, outcome: Outcome) -> str:
     """Return a comment for a pull request: the outcome, what changed, and the rest folded away."""
     shown = [one for one in _worst_first(results) if one.state is not State.WITHIN_NOISE]
     quiet = [one for one in results if one.state is State.WITHIN_NOISE]
-    parts = ["### storebench check", "", f"**{_escaped(_summary(outcome))}**", ""]
+    parts = ["### storebench check", "", f"**{markdown(_summary(outcome))}**", ""]
     if shown:
         parts += [*_markdown_table(shown), ""]
     if quiet:
@@ -56,9 +57,11 @@ def as_github(results: Results, outcome: Outcome) -> str:
             continue
         level = "error" if one.state in _BAD else "warning"
         message = f"{one.state}: {one.reason}" if one.reason else str(one.state)
-        lines.append(f"::{level} title={_property(one.label)}::{_data(message)}")
+        lines.append(f"::{level} title={workflow_property(one.label)}::{workflow_message(message)}")
     level = {EXIT_OK: "notice", EXIT_INCONCLUSIVE: "warning"}.get(outcome.exit_code, "error")
-    return "\n".join([*lines, f"::{level} title=storebench check::{_data(_summary(outcome))}"]) + "\n"
+    return (
+        "\n".join([*lines, f"::{level} title=storebench check::{workflow_message(_summary(outcome))}"]) + "\n"
+    )
 
 
 def as_junit(results: Results, outcome: Outcome) -> str:
@@ -70,14 +73,18 @@ def as_junit(results: Results, outcome: Outcome) -> str:
     suite.set("timestamp", dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S"))
     for one in results:
         case = ET.SubElement(
-            suite, "testcase", classname="storebench.check", name=one.label, time=_decimal(_duration_s(one))
+            suite,
+            "testcase",
+            classname="storebench.check",
+            name=plain(one.label),
+            time=_decimal(_duration_s(one)),
         )
         properties = ET.SubElement(case, "properties")
         for name, value in _figures(one).items():
-            ET.SubElement(properties, "property", name=name, value=value)
+            ET.SubElement(properties, "property", name=name, value=plain(value))
         if tag := _JUNIT.get(one.state):
-            ET.SubElement(case, tag, type=str(one.state), message=f"{one.state}: {one.reason}")
-    ET.SubElement(suite, "system-out").text = _summary(outcome)
+            ET.SubElement(case, tag, type=str(one.state), message=plain(f"{one.state}: {one.reason}"))
+    ET.SubElement(suite, "system-out").text = plain(_summary(outcome))
     ET.indent(suite)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -125,7 +132,7 @@ def _figures(one: CellResult) -> dict[str, str]:
 def as_json(results: Results, outcome: Outcome) -> str:
     """Return everything, for programs."""
     raw = {"outcome": dataclasses.asdict(outcome), "cells": [dataclasses.asdict(one) for one in results]}
-    return json.dumps(raw, indent=2) + "\n"
+    return json_text(json.dumps(raw, indent=2)) + "\n"
 
 
 RENDERERS: dict[str, Callable[[Results, Outcome], str]] = {
@@ -174,17 +181,5 @@ def _row(one: CellResult) -> tuple[str, ...]:
 
 
 def _markdown_table(results: Results) -> list[str]:
-    rows = [_HEADS, tuple("---" for _ in _HEADS), *(tuple(map(_escaped, _row(one))) for one in results)]
+    rows = [_HEADS, tuple("---" for _ in _HEADS), *(tuple(map(markdown, _row(one))) for one in results)]
     return ["| " + " | ".join(row) + " |" for row in rows]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

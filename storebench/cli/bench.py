@@ -1,13 +1,12 @@
 """``storebench bench``: run a scenario, or say what it would run."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from storebench.cli.bench_watch import Teller, describe
-from storebench.cli.common import exit_codes, say, stores_dir
+from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
 from storebench.cli.run import leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of
@@ -74,6 +73,7 @@ def bench(
             loaded = loaded.model_copy(update={"replicates": replicates})
         cells = _chosen(loaded, only or [])
         folder = out or new_run_folder(loaded.name)
+        writes_into(folder)
         if repository is not None and against is None:
             raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
         if dry_run:
@@ -140,9 +140,9 @@ def _bench(
     execute(run, stores, drop_caches=drop_caches, watcher=Teller())
     records = read_records(folder)
     if as_json:
-        print(json.dumps([record_to_dict(record) for record in records], indent=2))
+        put_json([record_to_dict(record) for record in records])
     else:
-        print(folder)
+        put(str(folder))
     say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
     leave(records)
 
@@ -161,8 +161,7 @@ def _against(
     sides = run_against(
         ref, scenario, folder, stores, source=path, repository=repository, options=options, say=say
     )
-    print(sides.baseline)
-    print(sides.contender)
+    put(str(sides.baseline), str(sides.contender))
     say(
         f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
         f"{sides.repository} against the working tree"
@@ -176,19 +175,18 @@ def _print_plan(
 
     plan = plan_run(scenario, cells, stores, sides=sides)
     if as_json:
-        print(json.dumps(plan.to_dict(), indent=2))
+        put_json(plan.to_dict())
         return
-    for cell in plan.cells:
-        print(f"{cell.cell_id}  {describe(cell)}")
-    for line in plan.notes:
-        print(line)
+    lines = [f"{cell.cell_id}  {describe(cell)}" for cell in plan.cells]
+    lines += plan.notes
     for store in plan.stores:
         state = "there already" if store.exists else f"to convert, {_mib(store.pixel_bytes)} of pixels"
-        print(f"store {store.name}: {store.count:,} samples, {state}")
-    print(
+        lines.append(f"store {store.name}: {store.count:,} samples, {state}")
+    lines.append(
         f"{number_of(len(plan.cells), 'cell')} x {number_of(scenario.replicates, 'replicate')}{' x 2 sides' * (sides == 2)}; {_mib(plan.convert_bytes)} to convert, "
         f"{_mib(plan.read_bytes)} to read; about {_duration(plan.estimate_s)} ({plan.estimate_note})"
     )
+    put(*lines)
 
 
 def _mib(size: int) -> str:
@@ -223,9 +221,11 @@ def scenarios(
                 }
             )
         if as_json:
-            print(json.dumps(found, indent=2))
+            put_json(found)
         else:
-            for one in found:
-                print(
+            put(
+                *(
                     f"{one['path']}: {one['question']} ({number_of(one['cells'], 'cell')} x {number_of(one['replicates'], 'replicate')})"
+                    for one in found
                 )
+            )

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storebench.cli.common import exit_codes, say, stores_dir
-from storebench.errors import NotComparableError, StorebenchError, UsageError, from_os_error
+from storebench.cli.common import exit_codes, put_text, say, stores_dir
+from storebench.cli.streams import write_out
+from storebench.errors import NotComparableError, StorebenchError, UsageError
 
 if TYPE_CHECKING:
     from storebench.check.judge import CellResult
@@ -128,16 +129,17 @@ def _results(
 def _write(results: "list[CellResult]", decided: object, formats: list[Format], files: list[Path]) -> None:
     from storebench.check.outcome import Outcome
     from storebench.check.render import RENDERERS
+    from storebench.whole_files import write_whole
 
     assert isinstance(decided, Outcome)
     if len(files) > len(formats):
         raise UsageError("more --out than --format", hint="Give one --format for each --out.")
-    for position, name in enumerate(formats):
+    paths = [*files, *[Path("-")] * (len(formats) - len(files))]
+    for name, path in zip(formats, paths, strict=True):
         text = RENDERERS[name.value](results, decided)
-        if position >= len(files) or str(files[position]) == "-":
-            print(text, end="")
-            continue
-        try:
-            files[position].write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise from_os_error(error, files[position]) from error
+        if str(path) != "-":
+            write_whole(path, text)
+        elif name in (Format.TEXT, Format.MARKDOWN):
+            put_text(text)
+        else:  # programs read it, and what they take for a command is meant as one
+            write_out(text)

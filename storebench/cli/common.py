@@ -12,6 +12,21 @@ from typing import NoReturn
 import typer
 
 from storebench import errors
+from storebench.cli.streams import put, put_json, put_text, say
+from storebench.plain_text import plain
+
+__all__ = [
+    "exit_codes",
+    "fail",
+    "progress",
+    "put",
+    "put_json",
+    "put_text",
+    "runs_dir",
+    "say",
+    "stores_dir",
+    "writes_into",
+]
 
 STORES_ENV = "STOREBENCH_STORES"
 RUNS_ENV = "STOREBENCH_RUNS"
@@ -27,11 +42,6 @@ def stores_dir() -> Path:
 def runs_dir() -> Path:
     """Return the folder that runs are kept in: STOREBENCH_RUNS, or ./runs."""
     return Path(os.environ.get(RUNS_ENV, "runs"))
-
-
-def say(line: str) -> None:
-    """Write one line for a person to standard error; standard output is for programs."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def fail(error: errors.StorebenchError) -> NoReturn:
@@ -56,13 +66,30 @@ def exit_codes() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(errors.EXIT_OK) from None
     except OSError as error:
-        fail(errors.from_os_error(error, error.filename or "."))
+        fail(errors.from_os_error(error, _place(error)))
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def writes_into(folder: Path) -> None:
+    """Remember what this command writes, for an error that does not say where it happened."""
+    _Written.folder = folder
+
+
+class _Written:
+    folder: Path | None = None
+
+
+def _place(error: OSError) -> Path:
+    """Return the file that an error is about; where it names none, what this command writes."""
+    named = error.filename
+    if isinstance(named, str | bytes) and named not in ("", ".", b"", b"."):
+        return Path(os.fsdecode(named))
+    return (_Written.folder or Path()).absolute()
 
 
 Advance = Callable[[int, int], None]
@@ -101,14 +128,14 @@ def _bar(title: str, unit: str) -> Iterator[Advance]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn(title),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=None, rate="")
+        task = bar.add_task(plain(title), total=None, rate="")
 
         def advance(done: int, total: int) -> None:
             speed = bar.tasks[0].speed

@@ -1,12 +1,11 @@
 """``storebench convert``: write a dataset into one or several stores."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes, progress, say, stores_dir
+from storebench.cli.common import exit_codes, progress, put, put_json, say, stores_dir, writes_into
 from storebench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,6 +60,7 @@ def convert(
         from storebench.convert import How, Replace
         from storebench.datasets.base import DatasetSpec
 
+        writes_into(out or stores_dir())
         if (dataset is None) == (source is None):
             raise UsageError("name the samples by --dataset or by --from, one of the two")
         wanted = _one_a_store(backends)
@@ -86,9 +86,9 @@ def convert(
         for store in made:
             done.append(_facts(store))
             if not as_json:
-                print(_line(store), flush=True)
+                put(_line(store))
         if as_json:
-            print(json.dumps(done, indent=2))
+            put_json(done)
 
 
 def _refuse_choice(**options: Any) -> None:

@@ -1,13 +1,13 @@
 """``storebench data``: which images are there, and fetching those that may be fetched."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes, progress, say
+from storebench.cli.common import exit_codes, progress, put, put_json, say, writes_into
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UnknownNameError
+from storebench.plain_text import plain
 
 data = typer.Typer(
     help="List the datasets that are there, or fetch them.", no_args_is_help=True, rich_markup_mode=None
@@ -25,7 +25,10 @@ def list_datasets(
         from storebench.datasets import DATASETS
 
         rows = [_row(name, split) for name in DATASETS for split in ("train", "test")]
-        print(json.dumps(rows, indent=2) if as_json else _table(rows))
+        if as_json:
+            put_json(rows)
+        else:
+            put(*_table(rows))
 
 
 def _row(name: str, split: str) -> dict[str, Any]:
@@ -52,19 +55,19 @@ def _row(name: str, split: str) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(rows: list[dict[str, Any]]) -> list[str]:
     cells = [("dataset", "split", "images", "shape", "origin", "where and what")]
     for row in rows:
         shape = "x".join(map(str, row["image_shape"] or ())) or "-"
-        what = "; ".join(str(row[key]) for key in ("path", "source", "note") if row[key])
+        what = "; ".join(plain(str(row[key])) for key in ("path", "source", "note") if row[key])
         cells.append(
             (row["dataset"], row["split"], f"{row['count']:,}", shape, row["origin"] or "missing", what)
         )
     widths = [max(len(line[column]) for line in cells) for column in range(5)]
-    return "\n".join(
+    return [
         "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]])
         for line in cells
-    )
+    ]
 
 
 @data.command("fetch")
@@ -82,8 +85,10 @@ def fetch(
     """Fetch a dataset from its public mirrors, checked and resumed; ImageNet has to be put there by hand."""
     with exit_codes():
         from storebench.datasets import DATASETS
+        from storebench.datasets.catalog import DEFAULT_ROOT
         from storebench.datasets.download import Fetcher
 
+        writes_into(to or DEFAULT_ROOT)
         if name not in (*DATASETS, "all"):
             raise UnknownNameError.of("dataset", name, (*DATASETS, "all"))
         fetcher = Fetcher(progress=lambda title: progress(title, "bytes"))

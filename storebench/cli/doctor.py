@@ -1,14 +1,13 @@
 """``storebench doctor``: what this machine can and cannot measure, and what to do about it."""
 
 import dataclasses
-import json
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storebench.cli.common import exit_codes
+from storebench.cli.common import exit_codes, put, put_json
 
 if TYPE_CHECKING:
     from storebench.probes.checkup import Check
@@ -33,14 +32,17 @@ def doctor(
 
         checks = checkup(path.resolve())
         if as_json:
-            print(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
+            put_json([dataclasses.asdict(check) for check in checks])
         else:
-            _show(checks)
+            put(*_lines(checks))
 
 
-def _show(checks: list["Check"]) -> None:
+def _lines(checks: list["Check"]) -> list[str]:
     width = max(len(check.name) for check in checks)
+    lines = []
     for check in checks:
-        print(f"{check.state:<5} {check.name:<{width}}  {check.found}")
-        for number, line in enumerate(textwrap.wrap(check.advice, _ADVICE_WIDTH)):
-            print(f"{'':<5} {'':<{width}}  {'   ' if number else '-> '}{line}")
+        lines.append(f"{check.state:<5} {check.name:<{width}}  {check.found}")
+        advice = textwrap.wrap(check.advice, _ADVICE_WIDTH)
+        indent = " " * (width + 8)
+        lines += [f"{indent}{'   ' if number else '-> '}{line}" for number, line in enumerate(advice)]
+    return lines

@@ -1,12 +1,11 @@
 """``storebench formats``: which formats there are, what they can do, and how to get the missing ones."""
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes
+from storebench.cli.common import exit_codes, put, put_json
 
 if TYPE_CHECKING:
     from storebench.formats.base import Format
@@ -26,9 +25,9 @@ def formats(
 
         found = [_describe(name) for name in format_names()]
         if as_json:
-            print(json.dumps(found, indent=2))
+            put_json(found)
         else:
-            print("\n".join([*_table(found), "", *_details(found)]))
+            put(*_table(found), "", *_details(found))
 
 
 def _describe(name: str) -> dict[str, Any]:

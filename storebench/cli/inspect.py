@@ -1,13 +1,12 @@
 """``storebench inspect``: what a random sample of anybody's LMDB or HDF5 file costs."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storebench.cli.common import exit_codes
+from storebench.cli.common import exit_codes, put, put_json
 
 if TYPE_CHECKING:
     from storebench.inspection import Inspection, Part
@@ -28,7 +27,10 @@ def inspect(
         from storebench import inspection
 
         found = inspection.inspect(path, database=database)
-        print(json.dumps(_facts(found), indent=2) if as_json else "\n".join(_lines(found)))
+        if as_json:
+            put_json(_facts(found))
+        else:
+            put(*_lines(found))
 
 
 def _facts(found: "Inspection") -> dict[str, object]:

@@ -1,12 +1,11 @@
 """``storebench report``: tables and plots from results."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes, say
+from storebench.cli.common import exit_codes, put, put_json, put_text, say, writes_into
 
 if TYPE_CHECKING:
     from storebench.report.build import Report
@@ -32,18 +31,17 @@ def report(
         from storebench.report.build import write_report
         from storebench.units import number_of
 
+        writes_into(out)
         written = write_report(results, out, allow_invalid=allow_invalid)
         if as_json:
-            print(json.dumps(as_dict(written), indent=2))
+            put_json(as_dict(written))
             return
         noted: set[str] = set()
         for table in written.tables[:MOST_TABLES]:
-            show(table)
-            for note in table.notes:
-                if note not in noted:
-                    print(f"- {note}")
+            put_text(drawn(table))
+            put(*(f"- {note}" for note in table.notes if note not in noted))
             noted.update(table.notes)
-        print(written.answer)
+        put(written.answer)
         if len(written.tables) > MOST_TABLES:
             say(f"{len(written.tables) - MOST_TABLES} more tables are in {out}")
         for count, kind in ((written.failed, "failed"), (written.invalid, "did not validate")):
@@ -69,18 +67,22 @@ def as_dict(written: "Report") -> dict[str, Any]:
     }
 
 
-def show(table: "Table") -> None:
-    """Print a table to standard output."""
+def drawn(table: "Table") -> str:
+    """Return a table as it is printed: in colours on a terminal."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    drawn = RichTable(title=Text(table.caption), title_justify="left", title_style="bold")
+    from storebench.plain_text import plain
+
+    lines = RichTable(title=Text(plain(table.caption)), title_justify="left", title_style="bold")
     for number, head in enumerate(table.head):
-        drawn.add_column(head, justify="left" if number == 0 else "right")
+        lines.add_column(Text(plain(head)), justify="left" if number == 0 else "right")
     for row in table.rows:
-        drawn.add_row(*(Text(cell) for cell in row))
+        lines.add_row(*(Text(plain(cell)) for cell in row))
     console = Console()
     # Where nobody watches, lines must not be folded at 80 columns.
     console.width = console.width if console.is_terminal else 160
-    console.print(drawn)
+    with console.capture() as captured:
+        console.print(lines)
+    return captured.get()

@@ -1,7 +1,6 @@
 """``storebench run``: train from one or several backends, now."""
 
 import datetime as dt
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from storebench import errors
 from storebench.cli.bench_watch import Teller
-from storebench.cli.common import exit_codes, runs_dir, say, stores_dir
+from storebench.cli.common import exit_codes, put_json, runs_dir, say, stores_dir, writes_into
 from storebench.units import number_of
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def run(
         if as_json:
             from storebench.records import record_to_dict
 
-            print(json.dumps([record_to_dict(record) for record in records], indent=2))
+            put_json([record_to_dict(record) for record in records])
         leave(records)
 
 
@@ -135,6 +134,7 @@ def _run(
         say(line)
     permitted(scenario, scenario.cells(), stores or stores_dir())
     folder = out or new_run_folder("run")
+    writes_into(folder)
     made = Run.create(scenario, folder, scenario.cells())
     records = execute(made, stores or stores_dir(), drop_caches=drop_caches, watcher=Teller())
     say(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storebench.cli.common import exit_codes, say
+from storebench.cli.common import exit_codes, put, say
 
 
 def trace(
@@ -18,11 +18,12 @@ def trace(
     with exit_codes():
         from storebench.records import read_records
         from storebench.timeline import choose_record, trace_events
+        from storebench.whole_files import write_whole
 
         record = choose_record(read_records(run), cell)
         events = trace_events(record, run)
-        out.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
-        print(out)
+        write_whole(out, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        put(str(out))
         say(
             f"{record.cell.backend}, replicate {record.replicate}, epoch {record.epoch}: {len(events):,} events"
         )

@@ -1,14 +1,13 @@
 """``storebench validate``: whether results may be believed."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from storebench import errors
-from storebench.cli.common import exit_codes, say
+from storebench.cli.common import exit_codes, put, put_json, say
 
 
 def validate(
@@ -24,10 +23,9 @@ def validate(
 
         findings = find(results)
         if as_json:
-            print(json.dumps([dataclasses.asdict(one) for one in findings], indent=2))
+            put_json([dataclasses.asdict(one) for one in findings])
         else:
-            for one in findings:
-                print(one)
+            put(*map(str, findings))
         if findings:
             cells = len({one.cell_id for one in findings})
             raise errors.IntegrityError(

@@ -1,12 +1,11 @@
 """``storebench verify``: read every sample of a store back and compare it with what was written."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from storebench.cli.common import exit_codes, progress, say
+from storebench.cli.common import exit_codes, progress, put, put_json, say
 
 
 def verify(
@@ -32,9 +31,9 @@ def verify(
                 "samples_digest": found.manifest.samples_digest,
                 "seconds": found.seconds,
             }
-            print(json.dumps(facts, indent=2))
+            put_json(facts)
         else:
-            print(
+            put(
                 f"{found.store}: {found.count:,} samples read back through {found.backend} in "
                 f"{found.seconds:.1f} s, all as written, digest {found.manifest.samples_digest}"
             )

@@ -2,7 +2,7 @@
 
 A file arrives as ``NAME.part`` and takes its name when its size, MD5 and SHA-256
 are right. What is left of an interrupted download is continued, by this mirror
-or the next one.
+or the next one; where the disk is full, nothing is left.
 """
 
 import hashlib
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from storebench._version import __version__
-from storebench.errors import CorruptDataError, DataNotFoundError, from_os_error
+from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError, from_os_error
 from storebench.progress import Advance, Progress, silent
+from storebench.whole_files import sync_folder
 
 TIMEOUT_S = 10.0
 """Of connecting, and of waiting for the next bytes."""
@@ -151,8 +152,13 @@ class Fetcher:
             part = path.with_name(path.name + ".part")
             self._download(remote, part)
             part.replace(path)
+            sync_folder(folder)
         except OSError as error:
-            raise from_os_error(error, path) from error
+            told = from_os_error(error, path)
+            if isinstance(told, DiskFullError):
+                # What could be continued would only keep the disk full.
+                path.with_name(path.name + ".part").unlink(missing_ok=True)
+            raise told from error
         return path
 
     def _download(self, remote: RemoteFile, part: Path) -> None:

@@ -6,6 +6,7 @@ images) goes through the library with a chunk cache of the window's size.
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -246,7 +247,8 @@ def diagnose_dataset(path: Path, name: str, data: Any) -> str | None:
         return None
     layout = "CHUNK=" + "x".join(map(str, (1, *data.shape[1:]))) if data.compression else "CONTI"
     mended = path.with_name(f"{path.stem}-repacked{path.suffix}")
+    command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(mended)]
     return (
         f"a random sample of {name!r} ({sample} bytes) costs {cost / 2**20:.1f} MiB: it lies on {touched} "
-        f"chunk(s) of {data.chunks}; mend it with: h5repack -l {name}:{layout} {path} {mended}"
+        f"chunk(s) of {data.chunks}; mend it with: {shlex.join(command)}"
     )

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from storebench.whole_files import made_folder, write_whole
+
 
 def user_cache_folder() -> Path:
     """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``."""
@@ -24,13 +26,9 @@ def recall(path: Path) -> dict[str, Any]:
 
 def remember(path: Path, values: dict[str, Any]) -> str:
     """Replace what `path` holds; return why that was not possible, or ""."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(values), encoding="utf-8")
-        unfinished.replace(path)
+        with made_folder(path.parent):
+            write_whole(path, json.dumps(values))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
         return f"{path.parent}: {error.strerror}"
     return ""

@@ -23,13 +23,14 @@ from storebench.report.labels import (
 from storebench.report.main_panel import main_panel
 from storebench.report.page import Content, Section, html, markdown
 from storebench.report.paper import factor_lines, then_and_now
-from storebench.report.plots.style import save
+from storebench.report.plots.style import png_bytes
 from storebench.report.plots.throughput import ceilings
 from storebench.report.recommend import recommend
 from storebench.report.tables import Table, dataset_tables, to_csv
 from storebench.report.validate import Sourced, read_all, validate_records
 from storebench.report.verdict import judge_all
 from storebench.units import number_of
+from storebench.whole_files import write_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,9 @@ class Report:
 
 
 def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> Report:
-    """Write the report of `results` into the folder `out`.
+    """Write the report of `results` into the folder `out`: all of its files, or none.
+
+    Where one cannot be written, a report that was there stays as it was. Other files in `out` always do.
 
     Raises
     ------
@@ -64,6 +67,8 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
         There are no whole records.
     IntegrityError
         The results do not validate and `allow_invalid` is not set.
+    DiskFullError, OutputError
+        A file cannot be written; the error names it.
     """
     records, findings = read_all(results)
     if not records:
@@ -79,15 +84,15 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
             hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
         )
     content = gather(records, findings)
+    made = dict(_made(content))
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        files = tuple(_write(content, out))
+        files = write_all(out, made)
     except OSError as error:
-        raise from_os_error(error, out) from error
+        raise from_os_error(error, error.filename or out) from error
     return Report(
         answer=content.headline.answer,
         tables=tuple(table for section in content.sections for table in section.tables),
-        files=files,
+        files=tuple(files),
         failed=sum(1 for cell in content.cells if cell.failure),
         invalid=sum(1 for cell in content.cells if cell.invalid),
     )
@@ -150,23 +155,15 @@ def _section(cells: Sequence[CellSummary], decisions: Decisions) -> Section:
     )
 
 
-def _write(content: Content, out: Path) -> Iterator[Path]:
-    for name, text in (("report.html", html(content)), ("report.md", markdown(content))):
-        (out / name).write_text(text, encoding="utf-8")
-        yield out / name
+def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
+    """Yield the name and the content of every file, the page first."""
+    yield "report.html", html(content)
+    yield "report.md", markdown(content)
     for section in content.sections:
-        yield from _write_tables(section, out)
+        table = f"table-{section.slug}"
+        yield f"{table}.csv", to_csv(section.tables)
+        yield f"{table}.md", "\n".join(one.to_markdown() for one in section.tables)
+        yield f"{table}.tex", "\n".join(one.to_latex() for one in section.tables)
         for plot in section.plots:
-            yield from save(plot.ax, plot.svg, out / plot.name)
-
-
-def _write_tables(section: Section, out: Path) -> Iterator[Path]:
-    texts = {
-        ".csv": to_csv(section.tables),
-        ".md": "\n".join(table.to_markdown() for table in section.tables),
-        ".tex": "\n".join(table.to_latex() for table in section.tables),
-    }
-    for suffix, text in texts.items():
-        path = out / f"table-{section.slug}{suffix}"
-        path.write_text(text, encoding="utf-8")
-        yield path
+            yield f"{plot.name}.svg", plot.svg
+            yield f"{plot.name}.png", png_bytes(plot.ax)

@@ -20,6 +20,7 @@ from storebench.report.labels import (
     caveats,
     common_setting,
     duration,
+    file_name,
     number,
     percent,
     setting_slug,
@@ -90,7 +91,7 @@ def plots(cells: Sequence[CellSummary], slug: str, decisions: Decisions | None =
     made = decide(cells) if decisions is None else decisions
     drawn = curves if panel is None else [*_of_cells(panel, cells, made), *curves, *_of_steps(panel)]
     return [
-        Plot(name=f"{name}-{slug}", question=question, answer=answer, ax=ax)
+        Plot(name=f"{file_name(name)}-{slug}", question=question, answer=answer, ax=ax)
         for name, question, answer, ax in drawn
     ]
 

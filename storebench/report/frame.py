@@ -26,6 +26,7 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
+from storebench.step_paths import step_path
 
 PARTS: dict[str, tuple[type, str]] = {
     "cell": (Cell, "{}"),
@@ -101,6 +102,11 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
     """Return one row for each (record, file that it stood in).
 
     A cell whose process was killed could not say where it ran: it ran where the rest of its run did.
+
+    Raises
+    ------
+    CorruptDataError
+        A record names a table of steps outside of its run.
     """
     kinds, given = column_types(), list(records)
     machines: dict[str, Environment] = {}
@@ -132,7 +138,7 @@ def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[st
         row[name] = None if row[name] is None else str(row[name])
     row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
     row["cell_id"] = record.cell.cell_id
-    row["steps_path"] = str(run / record.steps_file) if record.steps_file else None
+    row["steps_path"] = str(step_path(run, record.steps_file)) if record.steps_file else None
     return row | _place(record.environment or machines.get(record.run_id)) | _cpu(record)
 
 

@@ -1,9 +1,10 @@
-"""How datasets, settings and figures are called in tables, plots and sentences."""
+"""How datasets, settings and figures are called in tables, plots and sentences: plain text, whoever named them."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from storebench.plain_text import plain
 from storebench.report.cells import AUGMENTING, SETTING_COLUMNS, WHOLE_COLD, CellSummary, Panel
 from storebench.report.intervals import Interval
 from storebench.results import Cell
@@ -67,6 +68,7 @@ def backend_label(backend: str) -> str:
     """Return a backend in words: "LMDB", "LMDB+PNG", "LMDB (direct)"."""
     if backend in BACKENDS:
         return BACKENDS[backend]
+    backend = plain(backend)
     body, _, options = backend.partition("?")
     body, _, reader = body.partition(":")
     container, _, codec = body.partition("+")
@@ -84,7 +86,7 @@ def dataset_label(cell: Cell | CellSummary) -> str:
     words = [title] + ([f"{count:,} images"] if count else [])
     words += [fields.split] if fields.split != "train" else []
     words += [place] if place else []
-    return ", ".join(words)
+    return plain(", ".join(words))
 
 
 def dataset_slug(cell: Cell | CellSummary) -> str:
@@ -97,6 +99,11 @@ def dataset_slug(cell: Cell | CellSummary) -> str:
     return "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
 
 
+def file_name(text: str) -> str:
+    """Return text as part of a file name: letters, digits and "-" stay."""
+    return "".join(c if c.isalnum() or c == "-" else "_" for c in text)
+
+
 def _fields(cell: Cell | CellSummary) -> Cell:
     return cell.cell if isinstance(cell, CellSummary) else cell
 
@@ -105,7 +112,7 @@ def setting_slug(cell: Cell, varying: Collection[str]) -> str:
     """Return the fields that vary as part of a file name: "-workers-2-compute-none", or ""."""
     shown = [name for name in SETTING_COLUMNS if name in varying]
     parts = [f"-{name.replace('_', '-')}-{getattr(cell, name)}" for name in shown]
-    return "".join("".join(c if c.isalnum() or c == "-" else "_" for c in part) for part in parts).lower()
+    return file_name("".join(parts)).lower()
 
 
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
@@ -130,7 +137,7 @@ def setting_label(
         (state_label(cell) if name == "cache" else _setting_word(name, getattr(fields, name), fields))
         for name in shown
     ]
-    return ", ".join(word for word in words if word)
+    return plain(", ".join(word for word in words if word))
 
 
 def state_label(cell: Cell | CellSummary) -> str:
@@ -144,7 +151,7 @@ def state_label(cell: Cell | CellSummary) -> str:
         return WHOLE_COLD if whole else "cold"
     if fields.cache == "limited":
         return f"limited to {size(fields.memory_bytes)}" + (", not shown to be steady" if whole else "")
-    return {"any": "cache as found"}.get(fields.cache, fields.cache)
+    return "cache as found" if fields.cache == "any" else plain(fields.cache)
 
 
 def panel_label(panel: Panel, varying: Collection[str] = ()) -> str:
@@ -189,7 +196,7 @@ def _alone_label(cell: Cell) -> str:
 def compute_label(compute: str) -> str:
     """Return what `compute` stands for where it is not real."""
     kind, _, milliseconds = compute.partition(":")
-    return f"compute EMULATED by a sleep of {milliseconds} ms" if kind == "emulated" else ""
+    return f"compute EMULATED by a sleep of {plain(milliseconds)} ms" if kind == "emulated" else ""
 
 
 def caveats(cells: Sequence[CellSummary]) -> list[str]:

@@ -1,13 +1,15 @@
 """The report for people: one HTML page that needs nothing but itself, and the same in Markdown."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 
 from storebench._version import __version__
+from storebench.plain_text import markdown as escaped_markdown
+from storebench.plain_text import plain
 from storebench.report.catalog import Plot
 from storebench.report.cells import CellSummary
 from storebench.report.findings import Finding
@@ -189,10 +191,12 @@ def _image(plot: Plot) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(plot.svg).decode()
 
 
-def _templates() -> jinja2.Environment:
+def _templates(escaped: Callable[[str], str]) -> jinja2.Environment:
+    """Return the templates' environment; whatever stands in braces is `escaped`, but for what is marked as safe."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("storebench.report"),
         autoescape=jinja2.select_autoescape(["html.j2"], default=False),
+        finalize=lambda value: value if hasattr(value, "__html__") else escaped(str(value)),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -215,7 +219,7 @@ def _context(content: Content) -> dict[str, Any]:
 
 def html(content: Content) -> str:
     """Return the page: images, style and script are inside, nothing is fetched."""
-    template = _templates().get_template("report.html.j2")
+    template = _templates(plain).get_template("report.html.j2")
     return template.render(
         **_context(content),
         image=_image,
@@ -227,4 +231,4 @@ def html(content: Content) -> str:
 
 def markdown(content: Content) -> str:
     """Return the report for a pull request or a wiki; plots are linked as the PNG files beside it."""
-    return _templates().get_template("report.md.j2").render(**_context(content))
+    return _templates(escaped_markdown).get_template("report.md.j2").render(**_context(content))

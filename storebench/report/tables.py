@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from storebench.plain_text import csv_cell, markdown, plain
 from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.decisions import Decision, Decisions, decide
 from storebench.report.frame import PLACE_COLUMNS
@@ -57,11 +58,9 @@ class Table:
     def to_markdown(self) -> str:
         """Return the table as Markdown, its caption above."""
         lines = [self.head, tuple("---" if n == 0 else "---:" for n in range(len(self.head))), *self.rows]
-        body = "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
-        notes = "".join(f"- {note}\n" for note in self.notes)
-        return f"**{self.caption}**\n\n{body}\n" + (f"\n{notes}" if notes else "")
+        body = "\n".join("| " + " | ".join(map(markdown, line)) + " |" for line in lines)
+        notes = "".join(f"- {markdown(note)}\n" for note in self.notes)
+        return f"**{markdown(self.caption)}**\n\n{body}\n" + (f"\n{notes}" if notes else "")
 
     def to_latex(self) -> str:
         """Return the table as a LaTeX ``table`` with booktabs rules."""
@@ -84,11 +83,16 @@ class Table:
         )
 
 
-_LATEX = {**{c: f"\\{c}" for c in "&%$#_{}"}, "µ": r"$\mu$", "~": r"\textasciitilde{}"}
+_LATEX = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "µ": r"$\mu$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in text.replace("\\", "/"))
+    return "".join(_LATEX.get(c, c) for c in plain(text).replace("\\", "/"))
 
 
 def to_csv(tables: Sequence[Table]) -> str:
@@ -97,8 +101,14 @@ def to_csv(tables: Sequence[Table]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(tables[0].raw_head)
     for table in tables:
-        writer.writerows(["" if value is None else value for value in line] for line in table.raw)
+        writer.writerows(map(_csv_value, line) for line in table.raw)
     return text.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if value is None:
+        return ""
+    return csv_cell(value) if isinstance(value, str) else value
 
 
 RAW_HEAD = (

@@ -17,6 +17,7 @@ from storebench.report.portion_findings import COLUMNS, LATER_COLUMNS, check_por
 from storebench.report.run_findings import check_run
 from storebench.results import Record, Status
 from storebench.stats import MIN_ROUNDS
+from storebench.step_paths import step_path
 
 _COMPUTE_HEADROOM = 1.15
 """What the null cell may lose in a round to a busy machine: every round, or the whole interval, must be above this."""
@@ -120,9 +121,10 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    path = run / record.steps_file
-    if not path.resolve().is_relative_to(run.resolve()):
-        return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is outside of the run")]
+    try:
+        path = step_path(run, record.steps_file)
+    except CorruptDataError as error:
+        return [finding(Kind.STEPS, record, "steps_file", error.what)]
     if not path.is_file():
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:

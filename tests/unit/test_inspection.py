@@ -120,3 +120,18 @@ def test_what_is_cut_short_is_refused(kind: str, caffe: Path, tmp_path: Path) ->
     with pytest.raises((CorruptDataError, CorruptStoreError)) as caught:
         inspect(path)
     assert "\n" not in str(caught.value)
+
+
+def test_the_name_of_a_data_set_is_printed_plainly(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.h5"
+    name = "x\n::error::pwn \x1b[31m\u202e;rm -rf ~"
+    with h5py.File(path, "w") as file:
+        file.create_dataset(name, data=np.zeros((500, 64, 64, 3), np.uint8), chunks=(250, 64, 64, 3))
+    found = storebench(path)
+    assert found.returncode == 0, found.stderr
+    assert r"x : :error::pwn \x1b[31m\u202e;rm -rf ~: 500 records" in found.stdout
+    assert "h5repack -l 'x" in found.stdout  # quoted, as a shell wants it
+    assert not [line for line in found.stdout.splitlines() if line.lstrip().startswith("::")]
+    assert not {"\x1b", "\u202e"} & set(found.stdout)
+    [part] = json.loads(storebench(path, "--json").stdout)["parts"]
+    assert part["name"] == name

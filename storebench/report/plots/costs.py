@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells, panels
 from storebench.report.decisions import decide
 from storebench.report.factors import BreakEven, break_even
@@ -36,8 +37,9 @@ def plot_container_codec(results: pd.DataFrame | Sequence[CellSummary], *, ax: A
             ax.text(
                 column, row, text, ha="center", va="center", fontsize=9, color="white" if dark else "black"
             )
-        ax.set_xticks(range(len(codecs)), codecs)
-        ax.set_yticks(range(len(containers)), [FORMATS.get(name, name) for name in containers])
+        ax.set_xticks(range(len(codecs)), [*map(plain, codecs)], parse_math=False)
+        names = [plain(FORMATS.get(name, name)) for name in containers]
+        ax.set_yticks(range(len(containers)), names, parse_math=False)
         ax.grid(visible=False)
         ax.set_xlabel("codec: across a row is what it costs")
         ax.set_ylabel("container: down a column\nis what it costs")
@@ -69,7 +71,8 @@ def plot_break_even(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
             _pay_mark(ax, one, position)
         if not found:
             ax.text(0.5, 0.5, "no conversion was measured", ha="center", transform=ax.transAxes)
-        ax.set_yticks(range(len(found)), [backend_label(one.cell.backend) for one in found])
+        names = [backend_label(one.cell.backend) for one in found]
+        ax.set_yticks(range(len(found)), names, parse_math=False)
         ax.set_ylim(max(len(found), 1) - 0.4, -0.6)
         middles = [one.epochs.mid for one in paying if one.epochs] or [1.0]
         ax.set_xscale("log")

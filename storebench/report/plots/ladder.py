@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
+from storebench.plain_text import plain
 from storebench.report.labels import common_setting, number, with_interval
 from storebench.report.ladder import RUNGS, Ladder, top_gain
 from storebench.report.plots.style import (
@@ -60,7 +61,7 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
         plain_numbers(ax.xaxis)
         legend_below(ax)
         cells = [step.cell for ladder in ladders for step in ladder.steps]
-        title(ax, f"{QUESTION}, {ordered[0].first.cell.cache}?", common_setting(cells), cells)
+        title(ax, f"{QUESTION}, {plain(ordered[0].first.cell.cache)}?", common_setting(cells), cells)
     return ax
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from storebench.plain_text import plain
 from storebench.report.cells import NULL_FORMAT, backend_rank
 from storebench.report.labels import backend_label
 from storebench.report.plots.style import (
@@ -37,7 +38,7 @@ def _lines(steps: pd.DataFrame) -> Iterator[tuple[str, Look, pd.DataFrame]]:
             & (group["epoch"] == first["epoch"])
             & (group["run_id"] == first["run_id"])
         ]
-        label = backend_label(first["backend"]) + (f", {first['cache']}" if several else "")
+        label = backend_label(first["backend"]) + (f", {plain(first['cache'])}" if several else "")
         yield label, backend_look(first["backend"], first["format"], first["codec"]), one
 
 

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import matplotlib as mpl
@@ -20,6 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Interval
 from storebench.report.labels import backend_label, caveats
@@ -69,6 +69,7 @@ _STYLE = {
     "legend.handlelength": 2.8,
     "hatch.linewidth": 0.7,
     "svg.hashsalt": "storebench",
+    "text.parse_math": False,  # a name with two dollar signs is no formula
     "figure.facecolor": "white",
 }
 WIDTH_IN = 5.4
@@ -151,11 +152,11 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
     In a figure of its own the head is set at the left edge of the figure; in
     the caller's axes it is the axes' title.
     """
-    small = textwrap.fill(". ".join(part for part in (note, *caveats(cells)) if part), WRAP)
-    large = textwrap.fill(question, WRAP - 24)
+    small = textwrap.fill(plain(". ".join(part for part in (note, *caveats(cells)) if part)), WRAP)
+    large = textwrap.fill(plain(question), WRAP - 24)
     figure = ax.get_figure(root=True)
     if figure is None or _shared(figure):
-        ax.set_title(f"{large}\n{small}", loc="left")
+        ax.set_title(f"{large}\n{small}", loc="left", parse_math=False)
         return
     # A legend is the one thing outside the axes that the layout makes room for and that takes two fonts.
     head = figure.legend(
@@ -234,10 +235,10 @@ def name_rows(ax: Axes, cells: Sequence[CellSummary]) -> None:
     """Name horizontal bars by their backends, from the top, with the cache state where that differs."""
     states = {cell.cell.cache for cell in cells if not cell.is_null}
     names = [
-        backend_label(c.backend) + (f", {c.cell.cache}" if len(states) > 1 and not c.is_null else "")
+        backend_label(c.backend) + (f", {plain(c.cell.cache)}" if len(states) > 1 and not c.is_null else "")
         for c in cells
     ]
-    ax.set_yticks(range(len(cells)), names)
+    ax.set_yticks(range(len(cells)), names, parse_math=False)
     ax.set_ylim(len(cells) - 0.45, -0.55)
     ax.grid(visible=False, axis="y")
 
@@ -273,14 +274,14 @@ def legend_below(ax: Axes, heading: str | None = None) -> None:
     figure.set_figheight(figure.get_figheight() + 0.19 * rows)
 
 
-def save(ax: Axes, svg: bytes, stem: Path) -> tuple[Path, Path]:
-    """Write a plot, drawn as `svg` before, as ``stem.svg`` and ``stem.png`` and return both."""
-    paths = (stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png"))
-    paths[0].write_bytes(svg)
+def png_bytes(ax: Axes) -> bytes:
+    """Return a plot as PNG."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    figure.savefig(paths[1], dpi=160)
-    return paths
+    buffer = io.BytesIO()
+    with styled():
+        figure.savefig(buffer, format="png", dpi=160)
+    return buffer.getvalue()
 
 
 def svg_bytes(ax: Axes) -> bytes:

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.intervals import Interval
 from storebench.report.labels import backend_label, common_setting, number, with_interval
@@ -123,7 +124,7 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
                 linestyle="--" if cache == "warm" and len(several[0]) > 1 else style.line,
                 capsize=3,
                 markersize=5,
-                label=", ".join([backend_label(backend), *extra]),
+                label=", ".join([backend_label(backend), *map(plain, extra)]),
             )
         ax.set_xticks(sorted({cell.cell.workers for cell in cells}))
         ax.set_xlabel("worker processes")

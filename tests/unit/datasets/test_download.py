@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +19,7 @@ from dataset_files import write_class_folders, write_mnist
 
 from storebench.datasets import download
 from storebench.datasets.download import Fetcher, RemoteFile
-from storebench.errors import CorruptDataError, DataNotFoundError, OutputError
+from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError, OutputError
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -273,3 +274,14 @@ def test_an_unknown_name_is_refused_with_the_nearest(cli: Cli) -> None:
     done = cli("data", "fetch", "minst")
     assert done.returncode == 2
     assert "Did you mean 'mnist'" in done.stderr
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(
+    server: ThreadingHTTPServer, tmp_path: Path, largest_file: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    for have in (0, 777):
+        if have:
+            (tmp_path / "it.gz.part").write_bytes(CONTENT[:have])
+        with largest_file(300_000), pytest.raises(DiskFullError, match=r"it\.gz: .*nothing half-written"):
+            Fetcher().fetch_file(remote(server, Behaviour()), tmp_path)
+        assert not list(tmp_path.iterdir())

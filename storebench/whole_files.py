@@ -1,0 +1,241 @@
+"""Write files whole or not at all: under a temporary name on the same file system, synced, then renamed.
+
+What is being written lies in a hidden folder beside its final place, which its process locks (``flock``). The folder is
+removed when the write ends, however it ends; what a killed process left is removed by the next write into that place.
+
+- One file (`write_whole`) is the old one or the new one at every moment, also when the process is killed.
+- A new folder (`write_all`) is there with all of its files, or not at all, also when the process is killed.
+- Files of a folder that is there (`write_all`) are put in their places when all of them are on the disk. An error or an
+  interrupt puts the old ones back. A kill during these renames leaves every file whole, some of them still the old ones.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+Content = str | bytes
+"""Text is written as UTF-8."""
+
+_UNFINISHED = ".storebench-unfinished-"
+
+
+def write_whole(path: Path, content: Content) -> None:
+    """Write one file, and return when it is on the disk under its name.
+
+    A file that was there is replaced and keeps its permissions; where `path` is a symbolic link, the file that it
+    names is. What is no regular file (a terminal, a pipe, ``/dev/null``) is written to as it is.
+
+    Raises
+    ------
+    OSError
+        It cannot be written. Its ``filename`` is `path`, and what was there before is as it was.
+    """
+    with _named(path):
+        if _is_special(path):
+            path.write_bytes(_bytes(content))
+            return
+        target = Path(os.path.realpath(path))
+        _refuse(target)
+        with _unfinished(target.parent) as work:
+            new = work / "new"
+            _fill(new, content)
+            _sync_file(new, like=target)
+            new.replace(target)
+        sync_folder(target.parent)
+
+
+def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
+    """Write files of one folder, all of them or none, and return their paths.
+
+    Folders that are missing are made; at an error they are removed again. Other files of the folder stay.
+
+    Parameters
+    ----------
+    files
+        Name in `folder` -> content.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written. Its ``filename`` is that file's path or `folder`, and what was there before is as it
+        was.
+    """
+    with _named(folder), made_folder(folder.parent):
+        is_new = not folder.exists()
+        place = folder.parent if is_new else folder
+        with _unfinished(place) as work:
+            new = work / "new"
+            new.mkdir()
+            _fill_all(new, folder, files)
+            if is_new:
+                new.rename(folder)
+            else:
+                _exchange(work, folder, list(files))
+        sync_folder(place)
+    return [folder / name for name in files]
+
+
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; at an error, those that were made and are empty are removed again."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in missing:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let an error name the file that was asked for, instead of an unfinished one or none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and _UNFINISHED not in str(error.filename):
+            raise
+        number = error.errno or errno.EIO
+        raise OSError(number, error.strerror or os.strerror(number), str(path)) from error
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _refuse(target: Path) -> None:
+    """Refuse to replace a folder, or a file that may not be written."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+
+
+def _bytes(content: Content) -> bytes:
+    return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+
+
+def _fill(path: Path, content: Content) -> None:
+    with path.open("xb") as file:
+        file.write(_bytes(content))
+
+
+def _fill_all(new: Path, folder: Path, files: Mapping[str, Content]) -> None:
+    """Write all files into `new`, and then sync them: one by one that would cost a flush of the journal each."""
+    for name, content in files.items():
+        if Path(name).name != name:
+            raise ValueError(f"{name!r} is no name of a file in a folder")
+        with _named(folder / name):
+            _refuse(folder / name)
+            _fill(new / name, content)
+    for name in files:
+        with _named(folder / name):
+            _sync_file(new / name, like=folder / name)
+    sync_folder(new)
+
+
+def _sync_file(path: Path, *, like: Path) -> None:
+    """Wait until a file is on the disk, with the permissions of the one that it will replace."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(handle, stat.S_IMODE(like.stat().st_mode))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the entries of a folder are on the disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _exchange(work: Path, folder: Path, names: Sequence[str]) -> None:
+    """Put the files in ``new`` in the places of old ones; at an error put the old ones back."""
+    new, old = work / "new", work / "old"
+    old.mkdir()
+    begun: list[str] = []
+    try:
+        for name in names:
+            _keep(folder / name, old / name)
+            begun.append(name)
+            (new / name).replace(folder / name)
+    except BaseException:
+        for name in begun:
+            with contextlib.suppress(OSError):
+                if os.path.lexists(old / name):
+                    (old / name).replace(folder / name)
+                else:
+                    (folder / name).unlink(missing_ok=True)
+        raise
+
+
+def _keep(target: Path, old: Path) -> None:
+    """Give the file that is about to be replaced a second name, where there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            os.link(target, old, follow_symlinks=False)
+        except FileNotFoundError:
+            raise
+        except OSError:  # a file system without hard links
+            shutil.copy2(target, old, follow_symlinks=False)
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """Make a hidden folder in `folder` for the time of a write; remove those of writers that were killed."""
+    _sweep(folder)
+    work, lock = _locked_folder(folder)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(folder: Path) -> tuple[Path, int]:
+    """Make a hidden folder and lock it; again, if a sweeper took it for a dead writer's before it was locked."""
+    while True:
+        work = folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
+        work.mkdir(mode=0o700)
+        try:
+            lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except BaseException:
+            work.rmdir()
+            raise
+        with contextlib.suppress(OSError):  # a file system without locks: then no sweeper can lock it either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if work.exists():
+            return work, lock
+        os.close(lock)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in `folder`."""
+    for stale in folder.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(stale, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(stale, ignore_errors=True)
+            finally:
+                os.close(lock)

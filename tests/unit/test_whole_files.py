@@ -1,0 +1,151 @@
+"""Files that are whole or absent, whatever ends their writer: no room, no permission, a kill."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from storebench.whole_files import write_all, write_whole
+
+LargestFile = Callable[[int], AbstractContextManager[None]]
+
+SIZES = (0, 1, 4095, 4096, 4097, 65_536, 99_999)
+CONTENT = b"new" * 33_334
+MIB = 1 << 20
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder, hidden ones too, by its name; a folder has no content."""
+    found = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in found}
+
+
+@pytest.mark.parametrize("most", SIZES)
+def test_a_file_without_room_leaves_nothing_or_the_old_one(
+    most: int, tmp_path: Path, largest_file: LargestFile
+) -> None:
+    (tmp_path / "old").write_text("old")
+    for name in ("old", "new"):
+        with largest_file(most), pytest.raises(OSError, match="File too large") as caught:
+            write_whole(tmp_path / name, CONTENT)
+        assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / name))
+    assert contents(tmp_path) == {"old": b"old"}
+
+
+@pytest.mark.parametrize("most", SIZES)
+def test_a_new_folder_without_room_is_not_made(most: int, tmp_path: Path, largest_file: LargestFile) -> None:
+    folder = tmp_path / "a" / "b"
+    with largest_file(most), pytest.raises(OSError, match="File too large") as caught:
+        write_all(folder, {"small": b"", "large": CONTENT})
+    assert caught.value.filename == str(folder / "large")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("most", SIZES)
+def test_a_folder_without_room_stays_as_it_was(most: int, tmp_path: Path, largest_file: LargestFile) -> None:
+    for name in ("small", "large", "somebody else's"):
+        (tmp_path / name).write_text("old")
+    before = contents(tmp_path)
+    with largest_file(most), pytest.raises(OSError, match="File too large"):
+        write_all(tmp_path, {"small": b"", "unknown": b"", "large": CONTENT})
+    assert contents(tmp_path) == before
+
+
+def test_what_is_written_replaces_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    write_whole(tmp_path / "file", "µ")
+    (tmp_path / "file").chmod(0o640)
+    write_whole(tmp_path / "file", "one")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    assert write_all(tmp_path, {"a": "1", "b": b"2"}) == [tmp_path / "a", tmp_path / "b"]
+    assert write_all(tmp_path / "x" / "y", {"c": "3"}) == [tmp_path / "x" / "y" / "c"]
+    written = {"file": b"one", "a": b"1", "b": b"2", "x": b"", "x/y": b"", "x/y/c": b"3"}
+    assert contents(tmp_path) == written
+
+
+def test_a_link_stays_one_and_a_pipe_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    write_whole(tmp_path / "link", "through it")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "through it"
+    reader, writer = os.pipe()
+    write_whole(Path(f"/dev/fd/{writer}"), "down the pipe")
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() == "down the pipe"
+    assert not Path(os.devnull).is_file()
+    write_whole(Path(os.devnull), "gone")
+    assert Path(os.devnull).is_char_device()
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    (tmp_path / "report.md").write_text("old")
+    before = contents(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "report.html", "x")
+    with pytest.raises(IsADirectoryError):
+        write_all(tmp_path, {"report.md": "new", "report.html": "x"})
+    assert contents(tmp_path) == before
+    with pytest.raises(ValueError, match="no name of a file"):
+        write_all(tmp_path, {"../report.md": "elsewhere"})
+
+
+@pytest.mark.root
+def test_a_rename_that_fails_puts_the_files_before_it_back(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file over itself needs root")
+    for name in ("first", "second", "third"):
+        (tmp_path / name).write_text("old")
+    before = contents(tmp_path)
+    stuck = tmp_path / "third"  # nothing can be renamed to a mount point
+    if subprocess.run(["mount", "--bind", stuck, stuck], check=False, capture_output=True).returncode:
+        pytest.skip("mounts are not allowed here")
+    try:
+        with pytest.raises(OSError, match="busy"):
+            write_all(tmp_path, {"first": "new", "unknown": "new", "third": "new"})
+    finally:
+        subprocess.run(["umount", stuck], check=True)
+    assert contents(tmp_path) == before
+
+
+WRITER = """\
+import sys
+from pathlib import Path
+from storebench.whole_files import write_all, write_whole
+number = 0
+while True:
+    number += 1
+    content = bytes([number % 256]) * (4 << 20)
+    write_whole(Path(sys.argv[1], "file"), content)
+    write_all(Path(sys.argv[1], f"folder-{number}"), {"a": content, "b": content})
+"""
+
+
+def test_a_killed_writer_leaves_whole_files_and_the_next_one_sweeps(tmp_path: Path) -> None:
+    for delay_s in (0.0, 0.011, 0.023, 0.031):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, tmp_path])
+        end = time.monotonic() + 20
+        while not (tmp_path / "folder-1").exists():
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.002)
+        time.sleep(delay_s)
+        process.kill()
+        process.wait()
+        for path in [tmp_path / "file", *tmp_path.glob("folder-*/*")]:
+            content = path.read_bytes()
+            assert len(content) == 4 * MIB
+            assert content == content[:1] * len(content)
+        assert all(len(list(folder.iterdir())) == 2 for folder in tmp_path.glob("folder-*"))
+        write_whole(tmp_path / "file", "after it")
+        assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"file", "folder"}
+        for path in tmp_path.glob("folder-*/*"):
+            path.unlink()
+        for folder in tmp_path.glob("folder-*"):
+            folder.rmdir()
