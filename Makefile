@@ -156,8 +156,8 @@ docs: setup ## The documents that are made from the code
 report: setup ## Report the newest run of the paper's matrix again
 	$(BIN)/storebench report $(lastword $(sort $(wildcard $(RUNS)/*-paper))) --out $(REPORT)
 
-test: setup ## Run the test suite
-	$(BIN)/python -m pytest -q
+test: setup ## Run the test suite, in two processes
+	$(BIN)/python -m pytest -q -n 2
 
 lint: setup ## ruff, mypy --strict and import-linter
 	$(BIN)/ruff format --check storebench tests

@@ -37,7 +37,7 @@ from storebench.loading.checks import PixelCheck, check_pixels, coverage, order_
 from storebench.loading.kept import SampleKeeper, TimedCheck, Truth
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
-from storebench.manifest import Manifest
+from storebench.manifest import Manifest, store_facts
 from storebench.measure import epoch_record
 from storebench.probes.below import below_cache, with_below
 from storebench.probes.cgroup import MemoryGroup
@@ -60,7 +60,6 @@ from storebench.results import (
     Portion,
     Record,
     Status,
-    StoreFacts,
 )
 from storebench.stores import read_digest_table
 from storebench.training.calibration import matrix_products_per_s
@@ -347,25 +346,6 @@ class CellRun:
             code=self.code,
         )
         return record if epoch.table is None else epoch_record(record, epoch.table)
-
-
-def store_facts(manifest: Manifest) -> StoreFacts:
-    """Return what a record says of the store."""
-    provenance = manifest.dataset.provenance
-    return StoreFacts(
-        count=manifest.count,
-        image_shape=manifest.dataset.image_shape,
-        payload_bytes=manifest.payload_bytes,
-        file_bytes=manifest.file_bytes,
-        bytes_on_disk=manifest.bytes_on_disk,
-        build_s=manifest.build_s,
-        samples_digest=manifest.samples_digest,
-        lossless=manifest.lossless,
-        origin=provenance.origin.value,
-        source=provenance.source,
-        derived_frac=provenance.derived_frac,
-        provenance_note=provenance.note,
-    )
 
 
 def _judge(epoch: _Epoch) -> tuple[Status, str | None]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from storebench.datasets.base import DatasetInfo, Origin, Provenance
 from storebench.errors import CorruptStoreError, SchemaVersionError
+from storebench.results import StoreFacts
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -106,6 +107,25 @@ class Manifest(StoreSpec):
             raise CorruptStoreError(
                 f"a manifest with wrong fields ({error})", where=path, hint="Convert again."
             ) from error
+
+
+def store_facts(manifest: Manifest) -> StoreFacts:
+    """Return what a record says of the store."""
+    provenance = manifest.dataset.provenance
+    return StoreFacts(
+        count=manifest.count,
+        image_shape=manifest.dataset.image_shape,
+        payload_bytes=manifest.payload_bytes,
+        file_bytes=manifest.file_bytes,
+        bytes_on_disk=manifest.bytes_on_disk,
+        build_s=manifest.build_s,
+        samples_digest=manifest.samples_digest,
+        lossless=manifest.lossless,
+        origin=provenance.origin.value,
+        source=provenance.source,
+        derived_frac=provenance.derived_frac,
+        provenance_note=provenance.note,
+    )
 
 
 def _dataset_info(raw: dict[str, Any]) -> DatasetInfo:

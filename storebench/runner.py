@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from storebench._version import __version__
-from storebench.cell import store_facts
 from storebench.cell_job import CellJob, write_job
 from storebench.conversion_rounds import ConversionRounds
 from storebench.convert import How, Replace, ensure_store
@@ -36,7 +35,7 @@ from storebench.errors import (
 )
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend
-from storebench.manifest import Manifest
+from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import cell_environment, running_digest
 from storebench.records import (
     LOGS_DIR,

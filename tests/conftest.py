@@ -11,6 +11,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from parallel import (  # noqa: F401 - hooks of pytest
+    TURN,
+    in_order_of_scopes,
+    pytest_configure,
+    pytest_runtest_protocol,
+    pytest_xdist_make_scheduler,
+)
 
 from storebench.probes.machine import damon
 
@@ -28,8 +35,10 @@ RERUNS = 4
 """How often a test that counts pages is run again, on a machine that takes pages away while they are counted."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests of `still_pages` again where DAMON pushes idle pages out, and only there."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run tests of `still_pages` again where DAMON pushes idle pages out, and only there; order those of `pytest -n`."""
+    if TURN in config.stash:
+        in_order_of_scopes(items)
     if damon() == "off":
         return
     for item in items:

@@ -29,7 +29,7 @@ LABELS = {
     "reader": "mnist/lmdb/any/processes-0/batch-16/none-emulated:0.01",
     "codec": "mnist/png/any/processes-0/batch-16/none-emulated:0.01",
     "loader": "mnist/memory:python/any/threads-2/batch-16/none-emulated:0.01",
-    "loop": "mnist/memory:python/any/processes-0/batch-16/none",
+    "loop": "mnist/memory:python/any/processes-0/batch-16/none-emulated:0.02",
 }
 CONTROL = "mnist/memory:python/any/processes-0/batch-16/none-emulated:0.01"
 HEAD = """
@@ -51,7 +51,7 @@ EMULATED = 'compute = "emulated:0.01"\npasses = 20'
 PLACES = (
     f'backends = ["lmdb", "png", "memory:python"]\n{EMULATED}',
     f'backends = ["memory:python"]\nloader = "threads"\nworkers = 2\n{EMULATED}',
-    'backends = ["memory:python"]\ncompute = "none"\npasses = 20',
+    'backends = ["memory:python"]\ncompute = "emulated:0.02"\npasses = 20',
 )
 """Emulated computing measures no ceilings, which take longer than these cells. Several passes take long enough that a
 busy machine does not hide a slow-down."""
@@ -95,7 +95,7 @@ def scenario() -> Scenario:
         "limit": 128,
         "synthetic": True,
         "model": "none",
-        "compute": "none",
+        "compute": "emulated:0.01",
         "backends": ["memory:python"],
     }
     return Scenario.model_validate({"name": "tiny", "replicates": 2, "test_limit": 0, "matrix": [matrix]})
@@ -112,7 +112,7 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen_from_the_checkouts_
     plant(package / "loading" / "threads.py", "ThreadLane.take", 0.01)
     loop = package / "training" / "loop.py"
     slower = loop.read_text().replace(
-        "step.compute()\n", 'step.compute()\n        time.sleep(0.01 * (step.kind == "none"))\n'
+        "step.compute()\n", 'step.compute()\n        time.sleep(0.01 * (vars(step).get("_seconds") == 0.02 / 1000))\n'
     )
     loop.write_text(slower)
     after = commit(untouched, "Sleep in four places")

@@ -100,7 +100,7 @@ def test_a_counter_needs_no_second_run(tmp_path: Path) -> None:
 
 
 def test_suspected_cells_of_a_run_go_through_the_runner_again(tmp_path: Path) -> None:
-    matrix = {"dataset": "mnist", "limit": 64, "synthetic": True, "model": "none", "compute": "none"}
+    matrix = {"dataset": "mnist", "limit": 64, "synthetic": True, "model": "none", "compute": "emulated:0.01"}
     scenario = Scenario.model_validate(
         {
             "name": "tiny",

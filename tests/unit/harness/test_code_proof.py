@@ -16,7 +16,7 @@ from storebench.formats.origin import code_facts
 from storebench.probes.code import checkout_of, code_digest, package_folder
 
 PACKAGE = Path(storebench.__file__).resolve().parent
-RUN = ("run", "--dataset", "mnist", "--synthetic", "--limit", "64", "--compute", "none", "--model", "none")
+RUN = ("run", "--dataset", "mnist", "--synthetic", "--limit", "64", "--compute", "emulated:0.01", "--model", "none")
 
 TINY = """
 name = "tiny"
@@ -41,7 +41,7 @@ from storebench.scenario import make_scenario
 
 root = Path(sys.argv[1])
 backends = ["memory:python"]
-matrix = {"dataset": "mnist", "synthetic": True, "limit": 64, "compute": "none", "model": "none", "backends": backends}
+matrix = {"dataset": "mnist", "synthetic": True, "limit": 64, "compute": "emulated:0.01", "model": "none", "backends": backends}
 scenario = make_scenario({"name": "edited", "replicates": 2, "test_limit": 0, "matrix": [matrix]})
 
 

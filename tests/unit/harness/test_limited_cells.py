@@ -31,7 +31,7 @@ LIMIT = 40 * MIB
 COUNT = 260
 """Images of 192 KiB: 49 MiB of pixels, and no less as PNG files, for they are noise."""
 
-WORK = ("--model", "none", "--compute", "none", "--batch-size", "20")
+WORK = ("--model", "none", "--compute", "emulated:0.01", "--batch-size", "20")
 
 pytestmark = [pytest.mark.root, pytest.mark.still_pages]
 
@@ -177,7 +177,7 @@ test_limit = 0
 [[matrix]]
 dataset = "{photos}"
 model = "none"
-compute = "none"
+compute = "emulated:0.01"
 threads = 1
 backends = ["lmdb"]
 cache = "cold"
