@@ -60,6 +60,7 @@ def refused(done: CompletedText, code: int = 2) -> str:
     return line
 
 
+@pytest.mark.quiet
 def test_help_answers_in_under_400_milliseconds() -> None:
     assert best_of(5, [sys.executable, "-m", "storebench", "--help"]) < 0.4
 

@@ -84,6 +84,7 @@ def stranger() -> Iterator[None]:
     time.sleep(0.1)
 
 
+@pytest.mark.quiet
 def test_cores_of_others_are_counted_and_our_own_are_not(stranger: None) -> None:
     probe = OthersProbe()
     time.sleep(0.5)

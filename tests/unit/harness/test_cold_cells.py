@@ -287,6 +287,7 @@ def root() -> None:
         pytest.skip("needs root")
 
 
+@pytest.mark.quiet
 @pytest.mark.root
 def test_with_drop_caches_the_first_file_opened_is_the_first_sample_of_the_epoch(
     on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
@@ -315,6 +316,7 @@ def test_with_drop_caches_the_first_file_opened_is_the_first_sample_of_the_epoch
     assert record.portion.steps == 6
 
 
+@pytest.mark.quiet
 @pytest.mark.root
 @pytest.mark.parametrize("backend", ["lmdb", "hdf5", "leveldb"])
 def test_with_drop_caches_no_file_is_opened_before_the_first_step_of_other_formats_either(

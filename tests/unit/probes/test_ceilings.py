@@ -23,6 +23,7 @@ pytestmark = pytest.mark.still_pages
 LIMIT_S = 0.15
 
 
+@pytest.mark.quiet
 def test_the_device_is_read_at_random_and_in_a_row_within_the_time(big_file: Path) -> None:
     started = time.perf_counter()
     rates = device_rates([big_file], 3072, limit_s=LIMIT_S)
@@ -46,6 +47,7 @@ def test_it_neither_fills_nor_empties_the_page_cache(big_file: Path) -> None:
     assert (page_cache.resident([big_file]).frac or 0) >= 0.99
 
 
+@pytest.mark.quiet
 def test_what_counts_is_what_the_device_delivered(big_file: Path, own_read_bytes: Callable[[], int]) -> None:
     before = own_read_bytes()
     started = time.perf_counter()
@@ -76,6 +78,7 @@ def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path, 
         read_direct([(9999, 0)] * 4, size, 4, method=method)
 
 
+@pytest.mark.quiet
 def test_a_throttled_disk_has_the_rate_of_its_throttle_and_no_reader_exceeds_it(
     big_file: Path, disk: Path, root: None
 ) -> None:
@@ -186,6 +189,7 @@ def test_tmpfs_and_empty_stores_have_no_rate_and_say_why(shm: Path, disk: Path) 
         assert set(device_rates(files, 4096).reasons.values()) == {"the files are empty"}
 
 
+@pytest.mark.quiet
 def test_the_memory_rate_is_a_ceiling_for_the_gather_rate_and_for_fancy_indexing() -> None:
     rate = gather_rate((32, 32, 3), 64, max_bytes=32 << 20, limit_s=0.2)
     assert rate.copy_ceiling_samples_per_s >= rate.samples_per_s
@@ -203,6 +207,7 @@ def test_the_memory_rate_is_a_ceiling_for_the_gather_rate_and_for_fancy_indexing
     assert rate.memory_bytes_per_s / 3072 > 0.6 * order.size / best
 
 
+@pytest.mark.quiet
 def test_the_gather_rate_keeps_to_its_memory_and_time() -> None:
     started = time.perf_counter()
     rate = gather_rate((256, 256, 3), 8, count=3, limit_s=0.05)
@@ -221,6 +226,7 @@ def test_every_way_gathers_the_samples_that_were_asked_for(shape: tuple[int, ...
         np.testing.assert_array_equal(out, array[indices])
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("shape", [(32, 32, 3), (256, 256, 3)])
 def test_one_thread_of_torch_does_not_exceed_the_ceiling(
     shape: tuple[int, ...], python: Callable[..., str]
