@@ -10,6 +10,7 @@ from torch import nn
 from storebench.errors import UsageError
 from storebench.loading.batch import LOOP_WORKER, Batch, Spans
 from storebench.training.models import ModelSpec, Network
+from storebench.training.sgd import CaffeSgd
 
 
 class Step(ABC):
@@ -74,7 +75,9 @@ class CpuStep(Step):
         self.network = network.to(device)
         self.device = device
         self._spec = spec
-        self._optimizer = _sgd(spec, network)
+        self._optimizer = CaffeSgd(
+            dict(network.named_parameters()), momentum=spec.momentum, weight_decay=spec.weight_decay
+        )
         self._criterion = nn.CrossEntropyLoss()
         self._losses: list[torch.Tensor] = []
         self._steps = 0
@@ -87,19 +90,17 @@ class CpuStep(Step):
     def compute(self) -> None:
         """Train one step; the loss stays on the device until somebody asks."""
         rate = self._spec.lr * (1 + self._spec.gamma * self._steps) ** -self._spec.power
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate * group["lr_factor"]
         loss = self._criterion(self.network(self._pixels), self._labels)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.forget_gradients()
         loss.backward()
-        self._optimizer.step()
+        self._optimizer.step(rate)
         self._losses.append(loss.detach())
         self._steps += 1
 
     def rehearse(self) -> None:
         """Run forward and backward without learning anything, so that the first timed step is like the others."""
         self._criterion(self.network(self._pixels), self._labels).backward()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.forget_gradients()
 
     def losses(self) -> list[float]:
         """Return the losses, float32 values, and forget them."""
@@ -176,14 +177,3 @@ def warm_up(step: Step, shape: tuple[int, ...]) -> None:
     for _ in range(2):
         step.copy(batch)
         step.rehearse()
-
-
-def _sgd(spec: ModelSpec, network: nn.Module) -> torch.optim.SGD:
-    """Return SGD with Caffe's rule: biases learn twice as fast and do not decay."""
-    weights = [value for name, value in network.named_parameters() if not name.endswith("bias")]
-    biases = [value for name, value in network.named_parameters() if name.endswith("bias")]
-    groups = [
-        {"params": weights, "lr_factor": 1.0, "weight_decay": spec.weight_decay},
-        {"params": biases, "lr_factor": 2.0, "weight_decay": 0.0},
-    ]
-    return torch.optim.SGD([group for group in groups if group["params"]], lr=spec.lr, momentum=spec.momentum)

@@ -1,5 +1,9 @@
 """The networks are the ones that they are called after, and learn by Caffe's rule."""
 
+import copy
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -105,6 +109,49 @@ def test_three_steps_are_those_of_caffes_sgd_by_hand() -> None:
     parameters = dict(step.network.named_parameters())
     assert torch.allclose(parameters["body.1.weight"], weight, rtol=1e-5)
     assert torch.allclose(parameters["body.1.bias"], bias, rtol=1e-5)
+
+
+def test_the_weights_are_to_the_bit_those_of_torchs_own_optimizer() -> None:
+    torch.manual_seed(4)
+    step = make_step("real", MODELS["lenet"], (28, 28, 1), 10, "cpu")
+    assert isinstance(step, CpuStep)
+    spec, twin = MODELS["lenet"], copy.deepcopy(step.network)
+    named = dict(twin.named_parameters())
+    groups = [
+        {"params": [value for name, value in named.items() if not name.endswith("bias")], "times": 1},
+        {"params": [value for name, value in named.items() if name.endswith("bias")], "times": 2},
+    ]
+    groups[1]["weight_decay"] = 0.0
+    judge = torch.optim.SGD(groups, lr=1.0, momentum=spec.momentum, weight_decay=spec.weight_decay)
+    for number in range(4):
+        pixels = torch.randint(0, 256, (8, 28, 28, 1), dtype=torch.uint8)
+        step.copy(batch_of(pixels, list(range(8))))
+        step.compute()
+        for group in judge.param_groups:
+            group["lr"] = spec.lr * (1 + spec.gamma * number) ** -spec.power * group["times"]
+        judge.zero_grad()
+        nn.functional.cross_entropy(twin(pixels), torch.arange(8)).backward()
+        judge.step()
+    for one, two in zip(step.network.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+TRAIN = """
+import sys, torch
+from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.training.models import get_model
+from storebench.training.steps import make_step, warm_up
+
+step = make_step("real", get_model("tiny"), (28, 28, 1), 10, "cpu")
+warm_up(step, (4, 28, 28, 1))
+step.compute()
+print("torch" in sys.modules, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_training_does_not_import_torchs_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", TRAIN], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
 
 
 def test_a_rehearsal_leaves_weights_gradients_and_losses_as_they_were() -> None:

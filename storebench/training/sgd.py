@@ -1,0 +1,76 @@
+"""SGD with momentum by Caffe's rule, in place: torch's own arithmetic, without its optimizer classes.
+
+The first ``torch.optim.Optimizer`` of a process imports torch's compiler, which takes a cell longer than importing torch.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.optim.sgd import sgd
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """Parameters that learn alike, and what momentum keeps for each of them."""
+
+    parameters: list[nn.Parameter]
+    rate_factor: float
+    weight_decay: float
+    buffers: dict[nn.Parameter, torch.Tensor | None] = field(default_factory=dict)
+
+
+class CaffeSgd:
+    """Train a network's parameters: biases learn twice as fast as weights and do not decay.
+
+    Parameters
+    ----------
+    parameters
+        By name; what a bias is called ends with "bias".
+    momentum
+        Share of the last update that is added to the next.
+    weight_decay
+        Share of each weight that is added to its gradient.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], *, momentum: float, weight_decay: float) -> None:
+        self._momentum = momentum
+        weights = [value for name, value in parameters.items() if not name.endswith("bias")]
+        biases = [value for name, value in parameters.items() if name.endswith("bias")]
+        self._groups = [
+            _Group(parameters=weights, rate_factor=1.0, weight_decay=weight_decay),
+            _Group(parameters=biases, rate_factor=2.0, weight_decay=0.0),
+        ]
+
+    def forget_gradients(self) -> None:
+        """Let the next backward pass begin with none."""
+        for parameter in self._parameters():
+            parameter.grad = None
+
+    def step(self, rate: float) -> None:
+        """Update every parameter that has a gradient, at a learning rate."""
+        with torch.no_grad():
+            for group in self._groups:
+                self._update(group, rate)
+
+    def _update(self, group: _Group, rate: float) -> None:
+        changed = [one for one in group.parameters if one.grad is not None]
+        if not changed:
+            return
+        buffers = [group.buffers.get(one) for one in changed]
+        sgd(
+            list[torch.Tensor](changed),
+            [one.grad for one in changed if one.grad is not None],
+            buffers,
+            weight_decay=group.weight_decay,
+            momentum=self._momentum,
+            lr=rate * group.rate_factor,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        group.buffers.update(zip(changed, buffers, strict=True))
+
+    def _parameters(self) -> Iterable[nn.Parameter]:
+        return (one for group in self._groups for one in group.parameters)
