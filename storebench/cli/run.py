@@ -125,7 +125,7 @@ def _run(
 ) -> list["Record"]:
     from storebench.scenario import make_scenario
 
-    # Before torch is imported: what is refused is refused at once.
+    # Before libraries are imported: what is refused is refused at once.
     scenario = make_scenario({"name": "run", "replicates": replicates, "matrix": [matrix]})
     from storebench.runner import Run, execute
     from storebench.surroundings import permitted
