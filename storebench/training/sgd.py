@@ -34,7 +34,9 @@ class CaffeSgd:
         Share of each weight that is added to its gradient.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], *, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], *, momentum: float, weight_decay: float
+    ) -> None:
         self._momentum = momentum
         weights = [value for name, value in parameters.items() if not name.endswith("bias")]
         biases = [value for name, value in parameters.items() if name.endswith("bias")]

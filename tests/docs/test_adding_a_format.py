@@ -60,7 +60,18 @@ def test_its_commands_run(plugin: dict[str, str], sandbox: Sandbox) -> None:
     listed = run(["-m", "storebench", *shown[0]], plugin, sandbox.root)
     assert "pack:pread" in listed
     assert "pack+jpeg" in run(["-m", "storebench", *shown[1], "--limit", "16"], plugin, sandbox.root)
-    small = ["--limit", "16", "--max-steps", "1", "--model", "tiny", "--compute", "emulated:0.01", "--cache", "any"]
+    small = [
+        "--limit",
+        "16",
+        "--max-steps",
+        "1",
+        "--model",
+        "tiny",
+        "--compute",
+        "emulated:0.01",
+        "--cache",
+        "any",
+    ]
     first = [word for word in shown[2] if word != "files+raw"]
     assert '"backend": "pack"' in run(["-m", "storebench", *first, *small, "--json"], plugin, sandbox.root)
 

@@ -75,7 +75,16 @@ def test_the_command_line_loads_no_heavy_library_to_start() -> None:
 def test_only_cells_import_torch() -> None:
     """What starts them, judges and reports them does without; importing it takes longer than most of these verbs."""
     modules = (
-        *("runner", "plan", "surroundings", "convert", "conversion_rounds", "inspection", "verify", "timeline"),
+        *(
+            "runner",
+            "plan",
+            "surroundings",
+            "convert",
+            "conversion_rounds",
+            "inspection",
+            "verify",
+            "timeline",
+        ),
         *("check.against", "check.confirm", "report.build", "report.validate", "report.analysis"),
     )
     code = f"import sys, {', '.join(f'storebench.{name}' for name in modules)}; print('torch' in sys.modules)"

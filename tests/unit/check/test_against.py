@@ -112,7 +112,8 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen_from_the_checkouts_
     plant(package / "loading" / "threads.py", "ThreadLane.take", 0.01)
     loop = package / "training" / "loop.py"
     slower = loop.read_text().replace(
-        "step.compute()\n", 'step.compute()\n        time.sleep(0.01 * (vars(step).get("_seconds") == 0.02 / 1000))\n'
+        "step.compute()\n",
+        'step.compute()\n        time.sleep(0.01 * (vars(step).get("_seconds") == 0.02 / 1000))\n',
     )
     loop.write_text(slower)
     after = commit(untouched, "Sleep in four places")

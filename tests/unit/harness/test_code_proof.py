@@ -16,7 +16,18 @@ from storebench.formats.origin import code_facts
 from storebench.probes.code import checkout_of, code_digest, package_folder
 
 PACKAGE = Path(storebench.__file__).resolve().parent
-RUN = ("run", "--dataset", "mnist", "--synthetic", "--limit", "64", "--compute", "emulated:0.01", "--model", "none")
+RUN = (
+    "run",
+    "--dataset",
+    "mnist",
+    "--synthetic",
+    "--limit",
+    "64",
+    "--compute",
+    "emulated:0.01",
+    "--model",
+    "none",
+)
 
 TINY = """
 name = "tiny"

@@ -218,7 +218,16 @@ def test_without_the_replay_the_timed_samples_are_compared_all_the_same(
 
 def test_a_cold_reader_that_copies_nothing_fails_on_the_command_line(bench: Bench, tmp_path: Path) -> None:
     done, records = bench.run(
-        *("planted:uncopied", "--dataset", "mnist", "--synthetic", "--limit", "200", "--compute", "emulated:0.01"),
+        *(
+            "planted:uncopied",
+            "--dataset",
+            "mnist",
+            "--synthetic",
+            "--limit",
+            "200",
+            "--compute",
+            "emulated:0.01",
+        ),
         *("--cache", "cold", "--workers", "1", "--loader", "ring"),
         out=tmp_path / "run",
     )
