@@ -60,6 +60,7 @@ def session(project: Path, name: str, factor: float) -> Path:
     return out
 
 
+@pytest.mark.quiet
 def test_a_projects_own_slow_down_is_confirmed_and_a_passing_one_is_not(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
