@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from storebench.names import name_of_text, text_of_name
 from storebench.results import Cell
 
 
@@ -48,9 +49,12 @@ def read_job(path: Path) -> CellJob:
     from pydantic import TypeAdapter
 
     job: CellJob = TypeAdapter(CellJob).validate_json(path.read_bytes())
-    return job
+    paths = {name: value for name, value in vars(job).items() if isinstance(value, Path)}
+    return dataclasses.replace(job, **{name: Path(name_of_text(str(text))) for name, text in paths.items()})
 
 
 def write_job(job: CellJob, path: Path) -> None:
     """Write a job for a fresh process to read."""
-    path.write_text(json.dumps(dataclasses.asdict(job), default=str), encoding="utf-8")
+    # JSON is text: the names of folders need not be.
+    content = json.dumps(dataclasses.asdict(job), default=lambda value: text_of_name(str(value)))
+    path.write_text(content, encoding="utf-8")

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from storebench.datasets.base import DatasetInfo, Origin, Provenance
-from storebench.errors import CorruptStoreError, SchemaVersionError
+from storebench.errors import CorruptDataError, CorruptStoreError, SchemaVersionError
+from storebench.reading import read_small_file
 from storebench.results import StoreFacts
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 DIGESTS_NAME = "sample_digests.npy"
+
+MOST_BYTES = 256 * 2**20
+"""What a manifest may have: it names every class, which makes 1 MB for the 22,000 of ImageNet-21k."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +84,13 @@ class Manifest(StoreSpec):
         """
         path = folder / MANIFEST_NAME
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = json.loads(read_small_file(path, most_bytes=MOST_BYTES))
         except FileNotFoundError:
             raise CorruptStoreError(
                 "not a store: no manifest.json", where=folder, hint="Make one with 'storebench convert'."
             ) from None
+        except CorruptDataError as error:
+            raise CorruptStoreError(error.what, where=path, hint="Convert again.") from error
         except (ValueError, OSError) as error:
             raise CorruptStoreError(
                 f"unreadable manifest ({error})", where=path, hint="Convert again."

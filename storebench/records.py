@@ -19,12 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
+from storebench.reading import read_small_file
 from storebench.results import SCHEMA_VERSION, Record
 
 RECORDS_NAME = "records.jsonl"
 RUN_NAME = "run.json"
 STEPS_DIR = "steps"
 LOGS_DIR = "logs"
+
+MOST_RUN_BYTES = 256 * 2**20
+"""What a ``run.json`` may have: 100,000 cells make some 100 MB."""
 
 
 @functools.cache
@@ -128,9 +132,9 @@ def read_records(path: Path | str) -> list[Record]:
 def run_looks(run: Path) -> int:
     """Return how many times the rounds of a run may have been looked at: 1, and 1 for each time rounds were added."""
     try:
-        about = json.loads((run / RUN_NAME).read_text(encoding="utf-8"))
+        about = json.loads(read_small_file(run / RUN_NAME, most_bytes=MOST_RUN_BYTES))
         return 1 + len(about.get("extended_utc", ()))
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, CorruptDataError):
         return 1  # records that were moved out of their run's folder, or given as an array
 
 

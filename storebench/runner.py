@@ -37,8 +37,10 @@ from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import cell_environment, running_digest
+from storebench.reading import read_small_file
 from storebench.records import (
     LOGS_DIR,
+    MOST_RUN_BYTES,
     RECORDS_NAME,
     RUN_NAME,
     STEPS_DIR,
@@ -157,7 +159,7 @@ class Run:
         """Take up the run in `folder` where it was interrupted."""
         path = folder / RUN_NAME
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
+            about = json.loads(read_small_file(path, most_bytes=MOST_RUN_BYTES))
             run_id, wanted = about["run_id"], {one["cell_id"] for one in about["cells"]}
             scenario = Scenario.model_validate(about["scenario"], strict=False)
         except FileNotFoundError:
@@ -196,7 +198,7 @@ class Run:
                 hint="Ask for more, or leave out --replicates.",
             )
         scenario = self.scenario.model_copy(update={"replicates": replicates})
-        about = json.loads((self.folder / RUN_NAME).read_text(encoding="utf-8"))
+        about = json.loads(read_small_file(self.folder / RUN_NAME, most_bytes=MOST_RUN_BYTES))
         about |= {"scenario": scenario.model_dump(mode="json")}
         if replicates > self.scenario.replicates and self.recorded():
             now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

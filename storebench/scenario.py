@@ -18,9 +18,13 @@ product of its axes. The cache state "limited" needs ``memory``, what the page
 cache may hold; ``readahead`` puts the store on a device with that read-ahead.
 Both need rights that not every machine gives: a matrix that is ``optional`` is
 left out where they are missing.
+
+What a scenario may ask for is bounded: `MOST_CELLS`, `MOST_REPLICATES` and the other numbers below. Products
+are checked before a cell is built.
 """
 
 import itertools
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -28,10 +32,12 @@ from typing import Annotated, Any, Literal, Self, cast
 
 import pydantic
 
-from storebench.datasets.base import DatasetSpec
-from storebench.datasets.catalog import DATASETS, FOLDER_PREFIX
-from storebench.errors import ScenarioError, StorebenchError, UnknownNameError
+from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, MOST_SEED, DatasetSpec
+from storebench.datasets.catalog import DATASETS
+from storebench.errors import CorruptDataError, ScenarioError, StorebenchError, UnknownNameError
 from storebench.formats.registry import PAPER_BACKENDS, Backend, parse_backend
+from storebench.names import printable
+from storebench.reading import read_small_file
 from storebench.results import Cell
 from storebench.units import format_bytes, parse_bytes
 
@@ -50,8 +56,28 @@ MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50":
 DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caffenet"}
 """The network that the paper trained on each dataset; class folders get ImageNet's."""
 
-Count = Annotated[int, pydantic.Field(ge=1)]
-Natural = Annotated[int, pydantic.Field(ge=0)]
+MOST_FILE_BYTES = 4 * 2**20
+MOST_CELLS = 100_000
+"""Cells of one scenario: the product of the axes, summed over its matrices."""
+
+MOST_REPLICATES = 1_000_000
+"""Replicates of all cells together: at some 3 s each, more than a month."""
+
+MOST_WORKERS = 256
+MOST_THREADS = 1024
+MOST_EPOCHS = 10_000
+MOST_STEPS = 2**31 - 1
+MOST_BATCH = 2**20
+MOST_EMULATED_MS = 3_600_000
+
+Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
+Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
+Times = Annotated[int, pydantic.Field(ge=1, le=MOST_EPOCHS)]
+Steps = Annotated[int, pydantic.Field(ge=1, le=MOST_STEPS)]
+Workers = Annotated[int, pydantic.Field(ge=0, le=MOST_WORKERS)]
+Threads = Annotated[int, pydantic.Field(ge=1, le=MOST_THREADS)]
+BatchSize = Annotated[int, pydantic.Field(ge=1, le=MOST_BATCH)]
+Natural = Annotated[int, pydantic.Field(ge=0, le=MOST_STEPS)]
 
 
 def _listed(value: Any) -> Any:
@@ -61,6 +87,10 @@ def _listed(value: Any) -> Any:
 Axis = pydantic.BeforeValidator(_listed)
 
 
+def _as_text(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value
+
+
 class _Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -68,11 +98,11 @@ class _Strict(pydantic.BaseModel):
 class Matrix(_Strict):
     """Axes whose product is a list of cells."""
 
-    dataset: str
+    dataset: Annotated[str, pydantic.BeforeValidator(_as_text)]
     split: Literal["train", "test"] = "train"
-    size: Count | None = None
-    limit: Count | None = None
-    data_seed: Natural = 0
+    size: Samples | None = None
+    limit: Samples | None = None
+    data_seed: Seed = 0
     synthetic: bool | None = None
     backends: list[str] = list(PAPER_BACKENDS)
     model: str | None = None
@@ -81,16 +111,16 @@ class Matrix(_Strict):
     memory: str | None = None
     readahead: Annotated[list[Natural], Axis] | None = None
     loader: Annotated[list[Literal["processes", "threads", "ring"]], Axis] = ["processes"]
-    workers: Annotated[list[Natural], Axis] = [0]
-    batch_size: Annotated[list[Count], Axis] | None = None
-    epochs: Count | None = None
-    passes: Count | None = None
-    max_steps: Count | None = None
+    workers: Annotated[list[Workers], Axis] = [0]
+    batch_size: Annotated[list[BatchSize], Axis] | None = None
+    epochs: Times | None = None
+    passes: Times | None = None
+    max_steps: Steps | None = None
     warmup_steps: Natural = 0
     shuffle: bool = True
     device: str = "cpu"
-    seed: Natural = 0
-    threads: Count | None = None
+    seed: Seed = 0
+    threads: Threads | None = None
     optional: bool = False
 
     @pydantic.field_validator("dataset")
@@ -106,6 +136,8 @@ class Matrix(_Strict):
         for value in values:
             if not re.fullmatch(r"real|none|emulated:\d+(\.\d+)?", value):
                 raise ValueError(f"compute is 'real', 'none' or 'emulated:MILLISECONDS', not {value!r}")
+            if value.startswith("emulated:") and float(value.removeprefix("emulated:")) > MOST_EMULATED_MS:
+                raise ValueError(f"compute emulates at most {MOST_EMULATED_MS:,} milliseconds per step")
         return values
 
     @pydantic.field_validator("device")
@@ -154,7 +186,9 @@ class Matrix(_Strict):
             raise ValueError("cache 'limited' needs memory, what the page cache may hold, such as '400 MiB'")
         if self.memory is not None and "limited" not in self.cache:
             raise ValueError("memory is for cells with a limited page cache: add 'limited' to cache")
-        if not self.cells():
+        if not self.most_cells or not any(
+            _exists(parse_backend(backend), cache) for backend in self.backends for cache in set(self.cache)
+        ):
             raise ValueError(f"no cell is left: {'; '.join(self.impossible())}")
         return self
 
@@ -179,6 +213,13 @@ class Matrix(_Strict):
             seed=self.data_seed,
             synthetic=self.synthetic,
         )
+
+    @property
+    def most_cells(self) -> int:
+        """How many cells the axes may make at most: their product, before any is built."""
+        axes = (self.backends, self.compute, self.cache, self.loader, self.workers)
+        optional = (self.batch_size, self.readahead)
+        return math.prod([*map(len, axes), *(len(axis) if axis else 1 for axis in optional)])
 
     def cells(self) -> list[Cell]:
         """Return the product of the axes, less the cells that cannot exist (see `impossible`)."""
@@ -259,12 +300,36 @@ class Scenario(_Strict):
 
     name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]
     question: str = ""
-    replicates: Count = 1
-    conversions: Natural = 0
-    seed: Natural = 0
+    replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] = 1
+    conversions: Annotated[int, pydantic.Field(ge=0, le=MOST_EPOCHS)] = 0
+    seed: Seed = 0
     check_pixels: bool = True
-    test_limit: Natural = 10_000
+    test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
     matrix: Annotated[list[Matrix], pydantic.Field(min_length=1)]
+
+    @pydantic.model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        cells = sum(matrix.most_cells for matrix in self.matrix)
+        if cells > MOST_CELLS:
+            raise ValueError(f"the axes make {cells:,} cells, more than {MOST_CELLS:,}; shorten one")
+        if cells * self.replicates > MOST_REPLICATES:
+            raise ValueError(
+                f"{cells:,} cells times {self.replicates:,} replicates are more than {MOST_REPLICATES:,}"
+            )
+        return self
+
+    def repeated(self, replicates: int) -> "Scenario":
+        """Return this scenario with another number of replicates.
+
+        Raises
+        ------
+        ScenarioError
+            That is less than 1, or too many for the cells.
+        """
+        try:
+            return Scenario.model_validate({**dict(self), "replicates": replicates})
+        except pydantic.ValidationError as error:
+            raise ScenarioError(_message(error.errors()[0]), where="--replicates") from None
 
     def cells(self) -> list[Cell]:
         """Return every cell once, in the order of the file."""
@@ -306,7 +371,9 @@ def load_scenario(path: Path) -> Scenario:
         It is not there, not TOML, or has a misspelt key or impossible value: the line and what was meant.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
+    except CorruptDataError as error:
+        raise ScenarioError(error.what, where=path, hint="Name a scenario file.") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ScenarioError(
@@ -328,7 +395,8 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
         return Scenario.model_validate(raw)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        key = next((part for part in reversed(first["loc"][2:]) if isinstance(part, str)), None)
+        names = [part for part in first["loc"] if isinstance(part, str) and part != "matrix"]
+        key = names[-1] if names else None
         raise ScenarioError(_message(first), where=f"--{key.replace('_', '-')}" if key else None) from None
 
 
@@ -343,7 +411,8 @@ def _explained(error: pydantic.ValidationError, text: str, path: Path) -> Scenar
         known = Matrix.model_fields if "matrix" in location else Scenario.model_fields
         unknown = UnknownNameError.of("key", key, known)
         return ScenarioError(unknown.what, where=where, hint=unknown.hint)
-    return ScenarioError(f"{key}: {_message(first)}", where=where)
+    message = _message(first)
+    return ScenarioError(f"{key}: {message}" if key else message, where=where)
 
 
 def _message(error: Any) -> str:

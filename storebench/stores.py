@@ -8,13 +8,16 @@ import numpy as np
 
 from storebench.datasets.base import DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
-from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
+from storebench.errors import CorruptDataError, CorruptStoreError, SchemaVersionError, UsageError
 from storebench.formats import Backend, Format, get_format
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Say, mute
+from storebench.reading import open_regular
 from storebench.staging import restore
 
 CONVERT_AGAIN = "Convert again."
+
+_NPY_HEADER_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +145,13 @@ def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
     """
     table_path = path / DIGESTS_NAME
     try:
-        table: DigestTable = np.load(table_path, allow_pickle=False)
+        with open_regular(table_path, most_bytes=manifest.count * DIGEST_BYTES + _NPY_HEADER_BYTES) as file:
+            table: DigestTable = np.load(file, allow_pickle=False)
     except FileNotFoundError:
         raise CorruptStoreError("the digest table is missing", where=table_path, hint=CONVERT_AGAIN) from None
-    except (ValueError, EOFError, OSError) as error:
+    except CorruptDataError as error:
+        raise CorruptStoreError(error.what, where=table_path, hint=CONVERT_AGAIN) from error
+    except (ValueError, EOFError, OSError, MemoryError) as error:
         raise CorruptStoreError(
             f"an unreadable digest table ({error})", where=table_path, hint=CONVERT_AGAIN
         ) from error

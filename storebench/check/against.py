@@ -169,7 +169,7 @@ def _runnable(scenario: Scenario, options: Options, stores: Path, say: Say) -> l
 
 
 def _with_replicates(scenario: Scenario, replicates: int) -> Scenario:
-    return scenario.model_copy(update={"replicates": replicates})
+    return scenario.repeated(replicates)
 
 
 def _codes(repo: Repository, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:

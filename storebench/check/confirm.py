@@ -14,6 +14,7 @@ from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
 from storebench.check.sides import PAIRING_NAME, Side, read_side
 from storebench.errors import IntegrityError, UsageError
+from storebench.reading import read_small_file
 from storebench.records import RECORDS_NAME
 from storebench.units import number_of
 
@@ -111,7 +112,7 @@ def _against_again(
     from storebench.check.against import Options, run_against
     from storebench.runner import Run
 
-    about = json.loads((folder / PAIRING_NAME).read_text(encoding="utf-8"))
+    about = json.loads(read_small_file(folder / PAIRING_NAME))
     sides = run_against(
         about["commit"],
         Run.resume(folder).scenario,

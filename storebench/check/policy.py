@@ -22,8 +22,11 @@ from typing import Annotated, Any, Literal, cast
 
 import pydantic
 
-from storebench.errors import ScenarioError, UnknownNameError
+from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
+from storebench.reading import read_small_file
 from storebench.stats import MIN_ROUNDS
+
+MOST_FILE_BYTES = 4 * 2**20
 
 Share = Annotated[float, pydantic.Field(ge=0)]
 
@@ -165,7 +168,9 @@ def load_policy(path: Path) -> Policy:
         It is not there, not TOML, or has a misspelt key or an impossible value; the line is named.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
+    except CorruptDataError as error:
+        raise ScenarioError(f"the policy cannot be read ({error.what})", where=path) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ScenarioError(f"the policy cannot be read ({reason})", where=path) from None

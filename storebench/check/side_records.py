@@ -18,6 +18,7 @@ from storebench.check.sides import (
     slowest_tenth,
 )
 from storebench.errors import DataNotFoundError
+from storebench.reading import read_small_file
 from storebench.records import read_records
 from storebench.results import CacheVerdict, Cell, Record, Status
 
@@ -51,7 +52,7 @@ def side_of_records(path: Path) -> Side:
 def _about(path: Path) -> dict[str, Any]:
     """Return what `bench --against` wrote about a side; empty for any other run."""
     try:
-        return dict(json.loads((path / PAIRING_NAME).read_text(encoding="utf-8")))
+        return dict(json.loads(read_small_file(path / PAIRING_NAME)))
     except (FileNotFoundError, NotADirectoryError):
         return {}
 

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, IntegrityError, NotComparableError, StorebenchError
+from storebench.reading import read_small_file
 from storebench.records import RECORDS_NAME
 
 BASELINE_NAME = "baseline.json"
 PAIRING_NAME = "against.json"
+
+MOST_FILE_BYTES = 256 * 2**20
+"""What a baseline or a session of pytest-benchmark may have; those of 1,000 cells have some 5 MB."""
 
 FEWEST_FOR_TAIL = 5
 """Fewer rounds or epochs in one process have no tail."""
@@ -226,9 +230,9 @@ def read_json(path: Path) -> Any:
     Raises
     ------
     CorruptDataError
-        It is not JSON (an interrupted run leaves half a file).
+        It is not JSON (an interrupted run leaves half a file), no regular file, or too large.
     """
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8", "replace")
     if not text.strip():
         return {"benchmarks": []}  # pytest-benchmark opens its file before it knows that nothing ran
     try:

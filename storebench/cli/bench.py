@@ -70,7 +70,7 @@ def bench(
 
         loaded = load_scenario(scenario)
         if replicates is not None:
-            loaded = loaded.model_copy(update={"replicates": replicates})
+            loaded = loaded.repeated(replicates)
         cells = _chosen(loaded, only or [])
         folder = out or new_run_folder(loaded.name)
         writes_into(folder)

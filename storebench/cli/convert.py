@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from storebench.formats import Backend
     from storebench.stores import Store
 
+MOST_PROCESSES = 256
+
 
 def convert(
     backends: Annotated[
@@ -63,6 +65,10 @@ def convert(
         writes_into(out or stores_dir())
         if (dataset is None) == (source is None):
             raise UsageError("name the samples by --dataset or by --from, one of the two")
+        if processes is not None and processes > MOST_PROCESSES:
+            raise UsageError(
+                f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
+            )
         wanted = _one_a_store(backends)
         how = How(
             processes=processes,

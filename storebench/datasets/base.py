@@ -2,6 +2,7 @@
 
 import enum
 import hashlib
+import os
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,6 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from storebench.names import name_of_text, printable
+
+FOLDER_PREFIX = "folder:"
+
+MOST_SAMPLES = 10**9
+"""What a size or limit may be: the digests alone of so many samples have 16 GB."""
+
+MOST_SEED = 2**63 - 1
 
 Image = npt.NDArray[np.uint8]
 """One decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)."""
@@ -88,12 +98,12 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """Which samples are asked for.
+    r"""Which samples are asked for.
 
     Attributes
     ----------
     name
-        "mnist", "cifar10", "imagenet" or "folder:PATH".
+        "mnist", "cifar10", "imagenet" or "folder:PATH"; in PATH, ``\xNN`` is a byte that is no UTF-8.
     split
         "train" or "test" (the validation split of ImageNet).
     size
@@ -113,13 +123,23 @@ class DatasetSpec:
     seed: int = 0
     synthetic: bool | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(self.name))
+
+    @property
+    def folder(self) -> Path | None:
+        """The PATH of ``folder:PATH``; None for every other dataset."""
+        if not self.name.startswith(FOLDER_PREFIX):
+            return None
+        return Path(name_of_text(self.name.removeprefix(FOLDER_PREFIX)))
+
     @property
     def store_id(self) -> str:
         """The name of the folder that holds this dataset's stores ("imagenet-train-size4000")."""
         name = self.name
-        if name.startswith("folder:"):
-            path = Path(name.removeprefix("folder:")).resolve()
-            tag = hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()
+        if self.folder is not None:
+            path = self.folder.resolve()
+            tag = hashlib.blake2b(os.fsencode(path), digest_size=4).hexdigest()
             name = f"folder-{re.sub(r'[^A-Za-z0-9_.-]', '_', path.name)}-{tag}"
         parts = [name, self.split]
         parts += [f"size{self.size}"] if self.size is not None else []

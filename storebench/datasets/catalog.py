@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.datasets import cifar10, imagenet, mnist
-from storebench.datasets.base import Dataset, DatasetSpec
+from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, MOST_SEED, Dataset, DatasetSpec
 from storebench.datasets.derived import select
 from storebench.datasets.folder import open_folder
 from storebench.datasets.synthetic import SyntheticDataset
@@ -15,7 +15,6 @@ from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
 DATA_ENV = "STOREBENCH_DATA"
 DEFAULT_ROOT = Path("data")
 SPLITS = ("train", "test")
-FOLDER_PREFIX = "folder:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +132,8 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
         A file is truncated, damaged, hostile or not what its name says.
     """
     _check(spec)
-    if spec.name.startswith(FOLDER_PREFIX):
-        return select(
-            open_folder(Path(spec.name.removeprefix(FOLDER_PREFIX)), spec.split), spec, by_class=True
-        )
+    if spec.folder is not None:
+        return select(open_folder(spec.folder, spec.split), spec, by_class=True)
     entry = _ENTRIES[spec.name]
     found = None if spec.synthetic else find_files(spec.name, root)
     if found is not None:
@@ -154,9 +151,9 @@ def _check(spec: DatasetSpec) -> None:
     if spec.split not in SPLITS:
         raise UnknownNameError.of("split", spec.split, SPLITS)
     for option, value in (("size", spec.size), ("limit", spec.limit)):
-        if value is not None and value < 1:
-            raise UsageError(f"a {option} of {value} samples", hint="Name a count of 1 or more.")
-    if spec.seed < 0:
-        raise UsageError(f"the seed {spec.seed} is negative", hint="Name 0 or more.")
+        if value is not None and not 1 <= value <= MOST_SAMPLES:
+            raise UsageError(f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}.")
+    if not 0 <= spec.seed <= MOST_SEED:
+        raise UsageError(f"no seed is {spec.seed}", hint="Name 0 or more, below 2^63.")
     if spec.synthetic and spec.name.startswith(FOLDER_PREFIX):
         raise UsageError(f"{spec.name} has no synthetic stand-in", hint=f"Known: {', '.join(_ENTRIES)}.")

@@ -7,11 +7,13 @@ archive) needs nothing.
 
 import gzip
 import io
+import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.datasets import tars
+from storebench.datasets.matfile import check_mat
 from storebench.datasets.sources import read_file
 from storebench.errors import CorruptDataError, DataNotFoundError, MissingDependencyError
 
@@ -21,7 +23,25 @@ CAFFE_LIST = "val.txt"
 
 _GROUND_TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 _META = "data/meta.mat"
+_NO_MAT = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    struct.error,
+    zlib.error,
+)
+"""What SciPy and the check before it raise on bytes that are no list of classes."""
+
 _ARCHIVE_BYTES_MAX = 64 << 20
+_FILE_BYTES_MAX = 16 << 20
+"""The lists of the devkit and Caffe's val.txt have less than 2 MB."""
+
+MOST_CLASSES = 1_000_000
 
 
 def validation_classes(folder: Path, names: Sequence[str], classes: Sequence[str] | None) -> list[str]:
@@ -62,15 +82,17 @@ def validation_classes(folder: Path, names: Sequence[str], classes: Sequence[str
 
 
 def _from_caffe_list(path: Path, names: Sequence[str], classes: Sequence[str] | None) -> list[str]:
-    text = read_file(path).decode("utf-8", "replace")
+    text = read_file(path, most_bytes=_FILE_BYTES_MAX).decode("utf-8", "surrogateescape")
     pairs = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if len(line.split()) == 2)
     missing = next((name for name in names if name not in pairs), None)
     if missing is not None:
         raise CorruptDataError(f"has no line for {missing}", where=path)
     numbers = _integers("\n".join(pairs[name] for name in names).encode(), path)
+    if not 0 <= min(numbers) <= max(numbers) < MOST_CLASSES:
+        raise CorruptDataError(f"holds a number that is no class from 0 to {MOST_CLASSES - 1:,}", where=path)
     width = max(4, len(str(max(numbers))))
     known = classes or [f"class{number:0{width}d}" for number in range(max(numbers) + 1)]
-    if not 0 <= min(numbers) <= max(numbers) < len(known):
+    if max(numbers) >= len(known):
         raise CorruptDataError(
             f"counts {max(numbers) + 1} classes, the train split has {len(known)}",
             where=path,
@@ -90,7 +112,10 @@ def _devkit_files(folder: Path) -> tuple[bytes, bytes]:
     """Return the ground truth's and meta.mat's bytes."""
     for root in (folder / FOLDER, folder):
         if (root / _GROUND_TRUTH).is_file():
-            return read_file(root / _GROUND_TRUTH), read_file(root / _META)
+            truth, meta = (
+                read_file(root / name, most_bytes=_FILE_BYTES_MAX) for name in (_GROUND_TRUTH, _META)
+            )
+            return truth, meta
     path = folder / ARCHIVE
     if not path.is_file():
         raise DataNotFoundError(
@@ -104,13 +129,17 @@ def _devkit_files(folder: Path) -> tuple[bytes, bytes]:
 def _from_archive(path: Path) -> tuple[bytes, bytes]:
     try:
         with gzip.open(path) as unzipped:
-            stream = io.BytesIO(unzipped.read(_ARCHIVE_BYTES_MAX))
+            data = unzipped.read(_ARCHIVE_BYTES_MAX + 1)
     except (EOFError, zlib.error, OSError) as error:
         raise CorruptDataError(f"a damaged gzip file ({error})", where=path) from error
+    if len(data) > _ARCHIVE_BYTES_MAX:
+        raise CorruptDataError("unpacks to far more than the devkit is", where=path)
     found = {}
-    for member in tars.members(stream, str(path)):
-        stream.seek(member.offset)
-        found[member.name.removeprefix("./").removeprefix(f"{FOLDER}/")] = stream.read(member.size)
+    for member in tars.members(io.BytesIO(data), str(path)):
+        name = member.name.removeprefix("./").removeprefix(f"{FOLDER}/")
+        if name in (_GROUND_TRUTH, _META) and member.size > _FILE_BYTES_MAX:
+            raise CorruptDataError(f"{member.size:,} bytes of {name}", where=path)
+        found[name] = data[member.offset : member.offset + member.size]
     try:
         return found[_GROUND_TRUTH], found[_META]
     except KeyError as error:
@@ -128,7 +157,8 @@ def _read_meta(raw: bytes, where: Path) -> dict[int, str]:
             hint=f"Run: pip install scipy. Or put Caffe's {CAFFE_LIST} beside the archive.",
         ) from error
     try:
+        check_mat(raw)
         synsets = loadmat(io.BytesIO(raw), squeeze_me=True)["synsets"]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets if not row["num_children"]}
-    except (ValueError, TypeError, LookupError, OSError, zlib.error, NotImplementedError) as error:
+    except _NO_MAT as error:
         raise CorruptDataError(f"not the devkit's list of classes ({error})", where=where) from error

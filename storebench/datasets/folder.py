@@ -1,14 +1,16 @@
 """A folder of class folders with image files: how ImageNet is usually unpacked, and any other set."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from storebench.datasets import images
-from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
+from storebench.datasets.base import FOLDER_PREFIX, Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
+from storebench.datasets.walk import ClassFolders
 from storebench.errors import DataNotFoundError
+from storebench.names import text_of_name
+from storebench.reading import open_regular
 
 IMAGE_SHAPE = (images.SIDE, images.SIDE, 3)
 
@@ -32,14 +34,15 @@ class FolderDataset(Dataset):
     ------
     DataNotFoundError
         There is no image in any class folder.
+    CorruptDataError
+        See `ClassFolders.images`.
     """
 
     def __init__(self, name: str, split: str, root: Path, class_names: tuple[str, ...] | None = None) -> None:
         found = _scan(root)
         classes = class_names or tuple(found)
-        kept = [
-            (path, classes.index(folder)) for folder in found if folder in classes for path in found[folder]
-        ]
+        labels = {folder: label for label, folder in enumerate(classes)}
+        kept = [(path, labels[folder]) for folder in found if folder in labels for path in found[folder]]
         if not kept:
             raise DataNotFoundError(
                 "no images of these classes in its folders", where=root, hint="Put one folder a class there."
@@ -77,7 +80,7 @@ class FolderDataset(Dataset):
         check_index(index, self._info.count)
         path = self._root / self._paths[index]
         try:
-            stream = path.open("rb")
+            stream = open_regular(path, most_bytes=images.MOST_FILE_BYTES)
         except OSError as error:
             raise unreadable(path, error) from error
         with stream:
@@ -86,39 +89,30 @@ class FolderDataset(Dataset):
 
 def has_class_folders(root: Path) -> bool:
     """Return whether `root` holds a folder with an image in it."""
-    return root.is_dir() and any(_images_below(folder) for folder in _folders(root))
+    if not root.is_dir():
+        return False
+    folders = ClassFolders(root)
+    return any(next(folders.images(name), None) is not None for name in folders.names())
 
 
 def _scan(root: Path) -> dict[str, list[str]]:
-    """Return the image files, relative to `root`, of every class folder that has any."""
+    """Return the image files, relative to `root`, of every class that has any; a class is named in text."""
     if not root.is_dir():
         raise DataNotFoundError(
             "no such folder", where=root, hint="Name a folder that holds one folder a class."
         )
-    folders = _folders(root)
-    found = {folder.name: _images_below(folder) for folder in folders}
-    found = {name: [f"{name}/{file}" for file in files] for name, files in found.items() if files}
+    folders = ClassFolders(root)
+    names = folders.names()
+    scanned = {text_of_name(name): sorted(folders.images(name)) for name in names}
+    found = {name: files for name, files in scanned.items() if files}
     if not found:
-        what = f"{len(folders)} folders without images" if folders else "no class folders"
+        what = f"{len(names)} folders without images" if names else "no class folders"
         raise DataNotFoundError(
             f"{what} in it",
             where=root,
             hint=f"Put one folder a class there, with {', '.join(images.EXTENSIONS[:3])} ... files.",
         )
     return found
-
-
-def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _images_below(folder: Path) -> list[str]:
-    return sorted(
-        str(Path(parent, name).relative_to(folder))
-        for parent, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if name.lower().endswith(images.EXTENSIONS) and not name.startswith(".")
-    )
 
 
 def open_folder(path: Path, split: str) -> Dataset:
@@ -128,8 +122,10 @@ def open_folder(path: Path, split: str) -> Dataset:
     ------
     DataNotFoundError
         The folder is missing, holds no images, or has no such split.
+    CorruptDataError
+        Something in it is not what it should be; see `ClassFolders.images`.
     """
-    name = f"folder:{path}"
+    name = FOLDER_PREFIX + text_of_name(str(path))
     train = path / "train" if has_class_folders(path / "train") else path
     if split == "train":
         return FolderDataset(name, split, train)

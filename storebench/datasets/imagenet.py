@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.datasets import devkit, images, tars
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.folder import IMAGE_SHAPE, TEST_FOLDERS, FolderDataset, has_class_folders
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.names import text_of_name
+from storebench.reading import open_regular
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
@@ -81,26 +82,40 @@ def _open_train(folder: Path) -> Dataset:
 def _train_members(path: Path) -> dict[str, list[tars.Member]]:
     """Return the images of every class of the training archive, sorted by name."""
     found: dict[str, list[tars.Member]] = {}
+    images_found = 0
     with _open(path) as stream:
-        for inner in tars.members(stream, str(path)):
+        for inner in tars.members(stream, str(path), suffixes=(".tar",)):
             where = f"{path}:{inner.name}"
             if not inner.name.endswith(".tar"):
                 raise CorruptDataError("is no tar of a class", where=where, hint="Use the original archive.")
-            members = tars.members(stream, where, inner.offset, inner.offset + inner.size)
-            wnid = inner.name.rpartition("/")[2].removesuffix(".tar")
-            found[wnid] = sorted(_only_images(members), key=lambda member: member.name)
+            wnid = text_of_name(inner.name.rpartition("/")[2].removesuffix(".tar"))
+            found[wnid] = _images(stream, where, inner.offset, inner.offset + inner.size)
+            images_found += len(found[wnid])
+            if images_found > tars.MOST_MEMBERS:
+                raise CorruptDataError(f"more than {tars.MOST_MEMBERS:,} images", where=path)
     if not any(found.values()):
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
     return {wnid: members for wnid, members in found.items() if members}
 
 
-def _only_images(members: Any) -> list[tars.Member]:
-    return [member for member in members if member.name.lower().endswith(images.EXTENSIONS)]
+def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> list[tars.Member]:
+    """Return the images of one archive, sorted by name."""
+    found = [
+        member
+        for member in tars.members(stream, where, start, end, suffixes=images.EXTENSIONS)
+        if member.name.lower().endswith(images.EXTENSIONS)
+    ]
+    large = next((member for member in found if member.size > images.MOST_FILE_BYTES), None)
+    if large is not None:
+        raise CorruptDataError(
+            f"an image file of {large.size:,} bytes", where=f"{where}:{large.name}", hint="Use the original archive."
+        )
+    return sorted(found, key=lambda member: member.name)
 
 
 def _open_val_tar(path: Path, classes: tuple[str, ...] | None) -> Dataset:
     with _open(path) as stream:
-        members = sorted(_only_images(tars.members(stream, str(path))), key=lambda member: member.name)
+        members = _images(stream, str(path))
     if not members:
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
     truth = devkit.validation_classes(path.parent, [m.name.rpartition("/")[2] for m in members], classes)
@@ -114,7 +129,7 @@ def _open_val_tar(path: Path, classes: tuple[str, ...] | None) -> Dataset:
 
 def _open(path: Path) -> BinaryIO:
     try:
-        return path.open("rb")
+        return open_regular(path)
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -143,9 +158,9 @@ class TarDataset(Dataset):
     ) -> None:
         self._path = path
         # Arrays, because 1.28 million small objects would make pickling slow.
-        self._names: npt.NDArray[np.bytes_] = np.array(
-            [member.name.encode("utf-8", "surrogateescape") for member in members], dtype=np.bytes_
-        )
+        names = [member.name.encode("utf-8", "surrogateescape") for member in members]
+        self._names = b"".join(names)
+        self._name_ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
         self._spans = np.array([(m.offset, m.size) for m in members], dtype=np.int64).reshape(-1, 2)
         self._labels = np.array(labels, dtype=np.int64)
         self._stream: BinaryIO | None = None
@@ -172,10 +187,12 @@ class TarDataset(Dataset):
         if self._stream is None:
             self._stream = _open(self._path)
         self._stream.seek(offset)
-        name = self._names[index].decode("utf-8", "replace")
-        return images.decode_rgb(BytesIO(self._stream.read(size)), f"{self._path}:{name}"), int(
-            self._labels[index]
-        )
+        where = f"{self._path}:{self._name(index)}"
+        return images.decode_rgb(BytesIO(self._stream.read(size)), where), int(self._labels[index])
+
+    def _name(self, index: int) -> str:
+        start, end = self._name_ends[index : index + 2]
+        return self._names[start:end].decode("utf-8", "surrogateescape")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}

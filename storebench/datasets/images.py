@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 import numpy as np
 from PIL import Image as PilImage
+from PIL import UnidentifiedImageError
 
 from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError
@@ -13,7 +14,11 @@ from storebench.errors import CorruptDataError
 SIDE = 256
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 
-_PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM", "MPO")
+MOST_FILE_BYTES = 1 << 30
+"""What an image file may have: more than the largest one that Pillow decodes needs without compression."""
+
+# JPEG stands for MPO as well: Pillow opens both as JPEG, and knows no opener called "MPO".
+_PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 _DOES_NOT_DECODE = (
     OSError,
     ArithmeticError,
@@ -53,10 +58,16 @@ def decode_rgb(stream: BinaryIO, where: str) -> Image:
             return np.array(_resize(_to_rgb(image)))
     except _DOES_NOT_DECODE as error:
         raise CorruptDataError(
-            f"does not decode ({error or type(error).__name__})",
+            f"does not decode ({_reason(error)})",
             where=where,
             hint="Replace the file or take it out of the folder.",
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):  # its own words are about a Python object
+        return f"damaged, or none of {', '.join(_PILLOW_FORMATS)}"
+    return str(error) or type(error).__name__
 
 
 def _to_rgb(image: PilImage.Image) -> PilImage.Image:

@@ -19,6 +19,7 @@ from storebench.datasets.arrays import ArrayDataset, Arrays
 from storebench.datasets.base import Dataset, Origin, Provenance
 from storebench.datasets.sources import unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.reading import open_regular
 
 CLASS_NAMES = tuple(str(digit) for digit in range(10))
 IMAGE_SIDE = 28
@@ -27,6 +28,9 @@ _PREFIX = {"train": "train", "test": "t10k"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 8
 _BLOCK = 1 << 20
+_BYTES_MAX = 1 << 30
+"""What the dimensions of one file may ask for: MNIST has 47 MB, EMNIST 638 MB."""
+
 _FETCH_HINT = "Fetch it again: storebench data fetch mnist."
 
 
@@ -114,7 +118,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
         the dimensions say; a damaged gzip stream.
     """
     try:
-        raw = path.open("rb")
+        raw = open_regular(path)
     except OSError as error:
         raise unreadable(path, error) from error
     with raw:
@@ -143,6 +147,12 @@ def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.
         raise CorruptDataError("truncated inside its header", where=path, hint=_FETCH_HINT)
     shape = struct.unpack(f">{dimensions}I", header[4:])
     expected = math.prod(shape)
+    if expected > _BYTES_MAX:
+        raise CorruptDataError(
+            f"its dimensions {'x'.join(map(str, shape))} ask for {expected:,} bytes",
+            where=path,
+            hint=_FETCH_HINT,
+        )
     # One byte more than the dimensions say, so that a file with a tail is noticed.
     data = _read_up_to(stream, expected + 1)
     if len(data) != expected:

@@ -15,8 +15,19 @@ from storebench.errors import CorruptDataError
 BLOCK = 512
 _NAME_BYTES_MAX = 1 << 16
 
+MOST_MEMBERS = 50_000_000
+"""Headers that one archive may have; ImageNet-21k has 14 million images."""
+
 _FILE_TYPES = frozenset((b"0", b"\0", b"7"))
 _LONG_NAME, _PAX, _PAX_GLOBAL = b"L", b"x", b"g"
+_NO_FILES = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a FIFO",
+    b"S": "a sparse file",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,14 @@ class Member:
     size: int
 
 
-def members(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> Iterator[Member]:
+def members(
+    stream: BinaryIO,
+    where: str,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    suffixes: tuple[str, ...] = (),
+) -> Iterator[Member]:
     """Yield the regular files of the archive that lies at ``stream[start:end]``, in order.
 
     Parameters
@@ -39,19 +57,25 @@ def members(stream: BinaryIO, where: str, start: int = 0, end: int | None = None
         What a message calls the archive.
     end
         None means the end of the stream.
+    suffixes
+        Ends of names, in lower case, that only regular files may have. Links, devices and sparse files of other
+        names are passed over.
 
     Raises
     ------
     CorruptDataError
-        A damaged or truncated header, a member that does not fit, or a name
-        that is absolute or climbs out with "..".
+        A damaged or truncated header, a member that does not fit, a name that is absolute or climbs out with
+        "..", a link, device or sparse file of a name with one of `suffixes`, or more than `MOST_MEMBERS`.
     """
     limit = stream.seek(0, io.SEEK_END) if end is None else end
-    position, long_name = start, None
+    position, long_name, headers = start, None, 0
     while position + BLOCK <= limit:
         header = _read_at(stream, position, BLOCK, where)
         if not header.strip(b"\0"):
             return
+        headers += 1
+        if headers > MOST_MEMBERS:
+            raise _corrupt(where, f"more than {MOST_MEMBERS:,} members")
         size, kind = _checked_size(header, where, position), header[156:157]
         data, position = position + BLOCK, position + BLOCK + -(-size // BLOCK) * BLOCK
         if data + size > limit:
@@ -63,6 +87,8 @@ def members(stream: BinaryIO, where: str, start: int = 0, end: int | None = None
             _refuse_climbing(name, where)
             if kind in _FILE_TYPES and not name.endswith("/"):
                 yield Member(name, data, size)
+            elif kind in _NO_FILES and name.lower().endswith(suffixes):
+                raise _corrupt(where, f"its member {name!r} is {_NO_FILES[kind]}, not a regular file")
     # An archive ends with empty blocks: without one, its end is missing.
     raise _corrupt(where, "not a tar archive, or a truncated one")
 

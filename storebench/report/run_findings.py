@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
-from storebench.records import RUN_NAME
+from storebench.reading import read_small_file
+from storebench.records import MOST_RUN_BYTES, RUN_NAME
 from storebench.report.findings import Finding, Kind, finding, record_name
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 
@@ -46,8 +48,8 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
 
 def _about(path: Path) -> dict[str, Any] | None:
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        about = json.loads(read_small_file(path, most_bytes=MOST_RUN_BYTES))
+    except (OSError, ValueError, CorruptDataError):
         return None
     usable = isinstance(about, dict) and isinstance(about.get("cells"), list)
     return about if usable else None

@@ -1,5 +1,6 @@
 """Any folder of class folders: sorted, named errors, and never a stand-in."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -86,3 +87,48 @@ def test_a_limit_reaches_every_class(tmp_path: Path) -> None:
     write_class_folders(tmp_path, {"a": 3, "b": 3, "c": 3})
     limited = open_at(tmp_path, limit=3)
     assert [limited.sample(index)[1] for index in range(3)] == [0, 1, 2]
+
+
+def test_more_files_than_a_dataset_may_have_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_class_folders(tmp_path, {"a": 3, "b": 3})
+    assert len(open_at(tmp_path)) == 6
+    monkeypatch.setattr("storebench.datasets.walk.MOST_ENTRIES", 7)
+    with pytest.raises(CorruptDataError, match="more than 7 files and folders"):
+        open_at(tmp_path)
+
+
+def test_an_image_that_becomes_a_fifo_does_not_hang(tmp_path: Path) -> None:
+    write_class_folders(tmp_path, {"a": 1})
+    dataset = open_at(tmp_path)
+    (tmp_path / "a" / "a_0.JPEG").unlink()
+    os.mkfifo(tmp_path / "a" / "a_0.JPEG")
+    with pytest.raises(CorruptDataError, match=r"a_0\.JPEG: a FIFO"):
+        dataset.sample(0)
+
+
+def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
+    write_class_folders(tmp_path, {"a": 1, ".trash": 1, "lost+found": 1})
+    (tmp_path / "a" / ".thumbnails").mkdir()
+    (tmp_path / "a" / ".thumbnails" / "1.png").write_bytes(image_file(kind="PNG"))
+    assert len(open_at(tmp_path)) == 1
+
+
+def test_classes_of_both_splits_agree_where_names_are_no_utf8(tmp_path: Path) -> None:
+    latin = os.fsdecode(b"\xe9")
+    write_class_folders(tmp_path / "train", {"z": 1, latin: 1})
+    write_class_folders(tmp_path / "val", {latin: 2})
+    test = open_at(tmp_path, split="test")
+    assert test.info.class_names == ("z", r"\xe9")
+    assert [test.sample(index)[1] for index in range(2)] == [1, 1]
+
+
+def test_names_that_differ_in_bytes_that_are_no_utf8_are_told_apart(tmp_path: Path) -> None:
+    for folder, name in (("one", b"\xe9"), ("two", b"\xe8")):
+        write_class_folders(tmp_path / folder, {"a": 1})
+        path = tmp_path / folder / "a" / "a_0.JPEG"
+        path.rename(path.with_name(os.fsdecode(name + b".JPEG")))
+    one, two = open_at(tmp_path / "one"), open_at(tmp_path / "two")
+    assert one.info.fingerprint != two.info.fingerprint
+    assert digests(pickle.loads(pickle.dumps(one))) == digests(two)

@@ -2,17 +2,22 @@
 
 import gzip
 import io
+import os
 import pickle
+import struct
+import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import digests, image_file, tar, write_class_folders
+from dataset_files import damaged, digests, image_file, tar, write_class_folders
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storebench.datasets import DatasetSpec, Origin, open_dataset
 from storebench.datasets.imagenet import TRAIN_TAR, VAL_TAR
+from storebench.datasets.matfile import check_mat
 from storebench.errors import CorruptDataError, DataNotFoundError
 
 TRAIN = DatasetSpec(name="imagenet", synthetic=False)
@@ -211,3 +216,68 @@ def test_the_real_photographs_open_with_their_classes(data_root: Path) -> None:
     image, label = dataset.sample(len(dataset) - 1)
     assert image.shape == (256, 256, 3)
     assert label == dataset.info.num_classes - 1
+
+
+def test_a_list_of_a_trillion_classes_is_refused(root: Path) -> None:
+    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(1)))
+    (root / "imagenet" / "val.txt").write_text(f"ILSVRC2012_val_00000001.JPEG {10**12}")
+    with pytest.raises(CorruptDataError, match=r"val\.txt: holds a number that is no class"):
+        open_dataset(TEST, root)
+
+
+def mat_matrix(kind: int, extents: tuple[int, ...]) -> bytes:
+    """Return a matrix of a MATLAB file that has flags, dimensions and a name, and nothing of its content."""
+    flags = struct.pack("<IIII", 6, 8, kind, 0)
+    dimensions = struct.pack(f"<II{len(extents)}i", 5, 4 * len(extents), *extents) + b"\0" * (4 * len(extents) % 8)
+    name = struct.pack("<HH4s", 1, 4, b"syns")
+    return struct.pack("<II", 14, len(flags + dimensions + name)) + flags + dimensions + name
+
+
+def compressed(data: bytes) -> bytes:
+    packed = zlib.compress(data)
+    return struct.pack("<II", 15, len(packed)) + packed
+
+
+MAT_HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (mat_matrix(1, (1 << 30, 4)), "a matrix of 4,294,967,296 items"),
+        (compressed(mat_matrix(2, (1, 2_000_000))), "a matrix of 2,000,000 items"),
+        (compressed(b"\0" * (64 << 20)), "unpacks to more than"),
+        (struct.pack("<II", 14, 1 << 31), "does not fit"),
+        (b"", "not the devkit's list"),
+    ],
+)
+def test_a_matlab_file_that_asks_for_gigabytes_is_refused(root: Path, content: bytes, says: str) -> None:
+    pytest.importorskip("scipy.io")
+    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(1)))
+    put_devkit(root, "1\n", archived=False)
+    path = root / "imagenet" / "ILSVRC2012_devkit_t12" / "data" / "meta.mat"
+    path.write_bytes(MAT_HEADER + content)
+    with pytest.raises(CorruptDataError, match=says) as caught:
+        open_dataset(TEST, root)
+    assert "meta.mat" in str(caught.value)
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_damaged_matlab_file_is_refused_or_read(data: st.DataObject) -> None:
+    content = data.draw(damaged(meta_mat()))
+    try:
+        check_mat(content)
+    except (ValueError, struct.error, zlib.error):
+        return
+
+
+def test_names_in_an_archive_that_are_no_utf8_are_read_and_named(root: Path) -> None:
+    latin = os.fsdecode(b"\xe9")
+    inner = tar({f"{latin}_1.JPEG": image_file(), f"{latin}_2.JPEG": b"no image"}, tarfile.GNU_FORMAT)
+    (root / "imagenet" / TRAIN_TAR).write_bytes(tar({f"{latin}.tar": inner}, tarfile.GNU_FORMAT))
+    dataset = open_dataset(TRAIN, root)
+    assert dataset.info.class_names == (r"\xe9",)
+    dataset.sample(0)
+    with pytest.raises(CorruptDataError, match=r"_2\.JPEG: does not decode"):
+        dataset.sample(1)

@@ -94,3 +94,16 @@ def test_a_damaged_image_is_refused_or_read_and_never_fails_otherwise(raw: bytes
         assert shape == (256, 256, 3)
         return
     assert "photo.JPEG" in refusal
+
+
+def test_a_photograph_of_several_pictures_gives_its_first() -> None:
+    first, second = (PilImage.new("RGB", (256, 256), colour) for colour in ("red", "blue"))
+    buffer = io.BytesIO()
+    first.save(buffer, "MPO", save_all=True, append_images=[second], quality=95)
+    assert decode(buffer.getvalue())[128, 128, 0] > 240
+
+
+def test_the_refusal_speaks_of_files_and_not_of_our_objects() -> None:
+    with pytest.raises(CorruptDataError) as caught:
+        decode(b"no image")
+    assert "(damaged, or none of JPEG, PNG, BMP, WEBP, TIFF, GIF, PPM)" in str(caught.value)

@@ -86,3 +86,22 @@ def test_a_member_may_not_reach_beyond_the_archive_that_holds_it() -> None:
     assert next(found).name == "a"
     with pytest.raises(CorruptDataError, match="a member of 600 bytes does not fit"):
         next(found)
+
+
+def test_a_link_of_a_name_that_is_wanted_is_refused() -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        info = tarfile.TarInfo("1.JPEG")
+        info.type, info.linkname = tarfile.LNKTYPE, "0.JPEG"
+        archive.addfile(info)
+    assert read(buffer.getvalue()) == {}
+    with pytest.raises(CorruptDataError, match=r"its member '1\.JPEG' is a hard link"):
+        list(members(buffer, "it.tar", suffixes=(".jpeg",)))
+
+
+def test_more_members_than_an_archive_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tar({str(number): b"" for number in range(5)})
+    assert len(read(archive)) == 5
+    monkeypatch.setattr("storebench.datasets.tars.MOST_MEMBERS", 4)
+    with pytest.raises(CorruptDataError, match="more than 4 members"):
+        read(archive)

@@ -1,0 +1,129 @@
+"""Find the image files of class folders: each folder once, regular files only, within bounds.
+
+A link to a folder is followed, for people link their classes together. A folder that is reached a second time
+is refused: its images would count twice, and links that lead back to a folder above them have no end.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from storebench.datasets.images import EXTENSIONS
+from storebench.datasets.sources import unreadable
+from storebench.errors import CorruptDataError
+from storebench.reading import kind_of
+
+MOST_ENTRIES = 50_000_000
+"""Files and folders that one set of class folders may hold; ImageNet-21k has 14 million images."""
+
+MOST_DEPTH = 32
+"""Folders that may lie within each other."""
+
+_LEFT_OUT = "lost+found"
+"""What a file system's own check makes in its uppermost folder; only root may look into it."""
+
+
+class ClassFolders:
+    """The class folders in one folder.
+
+    Parameters
+    ----------
+    root
+        The folder that holds one folder per class.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._seen: dict[tuple[int, int], str] = {}
+        self._entries = 0
+        self._enter("")
+
+    def names(self) -> list[str]:
+        """Return the names of the class folders, sorted; hidden ones are left out.
+
+        Raises
+        ------
+        CorruptDataError
+            A link leads nowhere, or there are more entries than `MOST_ENTRIES`.
+        DataNotFoundError
+            The folder cannot be read.
+        """
+        return sorted(entry.name for entry in self._listed("") if self._is_folder(entry, entry.name))
+
+    def images(self, name: str) -> Iterator[str]:
+        """Yield the image files of one class, in no order, as paths relative to the root.
+
+        Raises
+        ------
+        CorruptDataError
+            A file with an image's name is no regular file, a link leads nowhere or to a folder that was read
+            already, folders lie too deep, or there are more entries than `MOST_ENTRIES`.
+        DataNotFoundError
+            A folder cannot be read.
+        """
+        waiting = [name]
+        while waiting:
+            folder = waiting.pop()
+            self._enter(folder)
+            for entry in self._listed(folder):
+                path = f"{folder}/{entry.name}"
+                if self._is_folder(entry, path):
+                    waiting.append(path)
+                elif entry.name.lower().endswith(EXTENSIONS):
+                    self._require_regular(entry, path)
+                    yield path
+
+    def _enter(self, folder: str) -> None:
+        """Refuse a folder that was entered before, or that lies too deep."""
+        try:
+            status = (self._root / folder).stat()
+        except OSError as error:
+            raise unreadable(self._root / folder, error) from error
+        if folder.count("/") >= MOST_DEPTH:
+            raise self._refused(folder, f"more than {MOST_DEPTH} folders deep", "Move its images up.")
+        before = self._seen.setdefault((status.st_dev, status.st_ino), folder)
+        if before != folder:
+            above = not before or folder.startswith(f"{before}/")
+            what = "a link back to a folder above it" if above else "a folder that was read already"
+            raise self._refused(
+                folder,
+                f"{what}, {self._root / before}, so that images would count twice",
+                "Remove the link.",
+            )
+
+    def _listed(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._root / folder) as entries:
+                for entry in entries:
+                    self._entries += 1
+                    if self._entries > MOST_ENTRIES:
+                        raise self._refused(
+                            "", f"more than {MOST_ENTRIES:,} files and folders", "Name a smaller folder."
+                        )
+                    if not entry.name.startswith(".") and entry.name != _LEFT_OUT:
+                        yield entry
+        except OSError as error:
+            raise unreadable(self._root / folder, error) from error
+
+    def _is_folder(self, entry: os.DirEntry[str], path: str) -> bool:
+        try:
+            if entry.is_dir():
+                return True
+            if entry.is_symlink():
+                entry.stat()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise self._refused(path, f"a link that leads nowhere ({reason})", "Remove the link.") from error
+        return False
+
+    def _require_regular(self, entry: os.DirEntry[str], path: str) -> None:
+        if entry.is_file():
+            return
+        try:
+            kind = kind_of(entry.stat().st_mode)
+        except OSError as error:
+            raise unreadable(self._root / path, error) from error
+        raise self._refused(path, f"{kind}, not an image file", "Take it out of the folder.")
+
+    def _refused(self, path: str, what: str, hint: str) -> CorruptDataError:
+        return CorruptDataError(what, where=self._root / path, hint=hint)

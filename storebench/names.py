@@ -1,0 +1,41 @@
+r"""Names of files as text that every JSON file and terminal takes, and back again.
+
+A name on Linux is any bytes. Those that are no UTF-8 (``caf\xe9`` out of a Latin-1 archive) reach Python as
+lone surrogates, which neither JSON readers nor terminals take. In text such a byte is written ``\xe9``.
+"""
+
+import re
+
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_ESCAPES = re.compile(r"\\x([89a-f][0-9a-f]|5c)")
+_FIRST_BYTE = 0xDC00
+"""``surrogateescape`` turns byte B, 0x80 to 0xff, into the code point 0xdc00 + B."""
+
+
+def printable(text: str) -> str:
+    r"""Return text without lone surrogates: bytes that are no UTF-8 become ``\xNN``."""
+    return _SURROGATES.sub(_escaped, text)
+
+
+def text_of_name(name: str) -> str:
+    r"""Return a file's name or path as text from which `name_of_text` makes the same name again.
+
+    Bytes that are no UTF-8 become ``\xNN``; where a name holds such four characters itself, their backslash
+    becomes ``\x5c``. All other names stay as they are.
+    """
+    return printable(_ESCAPES.sub(r"\\x5cx\1", name))
+
+
+def name_of_text(text: str) -> str:
+    """Return the name or path that `text_of_name` wrote as text."""
+    return _ESCAPES.sub(_byte, printable(text))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code - _FIRST_BYTE:02x}" if 0x80 <= code - _FIRST_BYTE <= 0xFF else f"\\u{code:04x}"
+
+
+def _byte(found: re.Match[str]) -> str:
+    value = int(found[1], 16)
+    return "\\" if value == ord("\\") else chr(_FIRST_BYTE + value)

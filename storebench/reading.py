@@ -1,0 +1,104 @@
+"""Open and read files of others' making: regular files only, and none that is larger than it may be.
+
+A FIFO would wait for a writer that never comes, a device such as ``/dev/zero`` has no end, and opening some
+devices already does something. So each file is looked at before it is opened, and again once it is open.
+"""
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+from storebench.errors import CorruptDataError
+
+SMALL_FILE_BYTES = 64 * 2**20
+"""What `read_small_file` reads at most, unless it is told otherwise."""
+
+_BLOCK_BYTES = 1 << 20
+
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
+
+
+def read_small_file(path: Path, *, most_bytes: int = SMALL_FILE_BYTES) -> bytes:
+    """Return the bytes of a regular file.
+
+    Parameters
+    ----------
+    path
+        The file; a link to a regular file will do.
+    most_bytes
+        Size above which it is refused, before it is read.
+
+    Raises
+    ------
+    CorruptDataError
+        It is a FIFO, a socket or a device, or larger than `most_bytes`.
+    OSError
+        It is not there, is a folder, or cannot be read.
+    """
+    with open_regular(path, most_bytes=most_bytes) as file:
+        blocks: list[bytes] = []
+        # One byte more than it may have: files of /proc have no size, and others grow while they are read.
+        left = most_bytes + 1
+        while left > 0 and (block := file.read(min(left, _BLOCK_BYTES))):
+            blocks.append(block)
+            left -= len(block)
+    if left <= 0:
+        raise _too_large(path, most_bytes)
+    return b"".join(blocks)
+
+
+def open_regular(path: Path, *, most_bytes: int | None = None) -> io.BufferedReader:
+    """Open a regular file for reading, without ever waiting for one that is something else.
+
+    Parameters
+    ----------
+    most_bytes
+        Size above which it is refused; None sets no bound.
+
+    Raises
+    ------
+    CorruptDataError
+        It is a FIFO, a socket or a device, or larger than `most_bytes`.
+    OSError
+        It is not there, is a folder, or cannot be read.
+    """
+    _check(path, path.stat(), most_bytes)
+    # It may have been replaced since: a FIFO must not make the opening wait.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check(path, os.fstat(handle), most_bytes)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def kind_of(mode: int) -> str:
+    """Return what a file that is neither a regular file nor a folder is, in words, by its ``st_mode``."""
+    return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
+
+
+def _check(path: Path, status: os.stat_result, most_bytes: int | None) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise CorruptDataError(
+            f"{kind_of(status.st_mode)}, not a regular file", where=path, hint="Name a regular file."
+        )
+    if most_bytes is not None and status.st_size > most_bytes:
+        raise _too_large(path, most_bytes)
+
+
+def _too_large(path: Path, most_bytes: int) -> CorruptDataError:
+    return CorruptDataError(
+        f"larger than {most_bytes:,} bytes, the most that is read of such a file",
+        where=path,
+        hint="Name another file.",
+    )

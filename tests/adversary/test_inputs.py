@@ -1,0 +1,438 @@
+"""Attacks on what is read: folders, archives, pickles and small files that have no end, no bottom or no text.
+
+Each is met through the real command line with 2 GiB of address space, within a time that an endless one would pass.
+"""
+
+import gzip
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from PIL import Image as PilImage
+
+MEMORY_KIB = 2 << 20
+TIME_S = 60.0
+
+Outcome = subprocess.CompletedProcess[str]
+Limited = Callable[..., Outcome]
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Limited:
+    """Run the command line in `tmp_path` with little memory and little time."""
+
+    def run(*arguments: str) -> Outcome:
+        return subprocess.run(
+            ["bash", "-c", f'ulimit -v {MEMORY_KIB}; exec "$@"', "_", sys.executable, "-m", "storebench", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "STOREBENCH_DATA": "data", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=TIME_S,
+            check=False,
+        )
+
+    return run
+
+
+def refusal(outcome: Outcome, code: int) -> str:
+    """Return the one line of an outcome that ended with this exit code."""
+    assert outcome.returncode == code, (outcome.returncode, outcome.stderr)
+    [line] = outcome.stderr.splitlines()
+    assert line.startswith("storebench: ")
+    return line
+
+
+def photo(colour: int = 0) -> bytes:
+    buffer = BytesIO()
+    PilImage.new("RGB", (8, 8), (colour, 99, 7)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Return a folder of two classes with one image each."""
+    for colour, name in enumerate(("a", "b")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "1.png").write_bytes(photo(colour))
+    return tmp_path / "photos"
+
+
+LOOPS: dict[str, dict[str, str]] = {
+    # name: link -> where it leads; the first one to be named is one of them
+    "a link to its own folder": {"a/loop": "."},
+    "two links to their own folder, which are 2^40 paths": {"a/l1": ".", "a/l2": "."},
+    "a link to the folder of all classes": {"b/up": ".."},
+    "two classes that hold each other": {"a/other": "../b", "b/other": "../a"},
+    "a class that is another class": {"c": "a"},
+    "a split that is the folder itself": {"train": "."},
+    "a link that leads to itself": {"a/self": "self"},
+    "two links to one folder outside": {"a/x": "../../outside", "b/x": "../../outside"},
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_links_that_lead_to_a_folder_twice_are_refused(name: str, limited: Limited, photos: Path) -> None:
+    (photos.parent / "outside").mkdir()
+    for link, target in LOOPS[name].items():
+        (photos / link).symlink_to(target)
+    line = refusal(limited("convert", "memory", "-d", f"folder:{photos}"), 5)
+    assert any(f"/{Path(link).name}: " in line for link in LOOPS[name]), line
+    assert not (photos.parent / "stores").exists()
+
+
+def test_a_chain_of_doubled_links_is_refused_before_it_doubles(limited: Limited, photos: Path) -> None:
+    for number in range(25):
+        folder = photos.parent / f"chain{number}"
+        folder.mkdir()
+        for link in ("x", "y"):
+            (folder / link).symlink_to(f"../chain{number + 1}")
+    (photos.parent / "chain25").mkdir()
+    (photos / "a" / "chain").symlink_to("../../chain0")
+    assert "was read already" in refusal(limited("convert", "memory", "-d", f"folder:{photos}"), 5)
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    # By way of the folder's descriptor: the address of a socket has at most 107 bytes.
+    handle = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"/proc/self/fd/{handle}/{path.name}")
+    os.close(handle)
+
+
+def _link_to(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_fifo, "a FIFO, not an image file"),
+        (_socket, "a socket, not an image file"),
+        (_link_to("/dev/zero"), "a character device, not an image file"),
+        (_link_to("/nowhere/z.png"), "a link that leads nowhere"),
+        (_link_to("z.png"), "a link that leads nowhere"),
+    ],
+)
+def test_what_is_no_regular_file_is_refused_and_named(
+    make: Callable[[Path], None], words: str, limited: Limited, photos: Path
+) -> None:
+    make(photos / "b" / "z.png")
+    line = refusal(limited("convert", "memory", "-d", f"folder:{photos}"), 5)
+    assert f"{photos}/b/z.png: {words}" in line
+
+
+def test_a_class_whose_link_leads_nowhere_is_not_left_out_silently(limited: Limited, photos: Path) -> None:
+    (photos / "c").symlink_to("/unmounted/c")
+    assert f"{photos}/c: a link that leads" in refusal(limited("convert", "memory", "-d", f"folder:{photos}"), 5)
+
+
+def test_what_is_no_image_may_be_anything(limited: Limited, photos: Path) -> None:
+    os.mkfifo(photos / "a" / "control")
+    (photos / "a" / ".hidden.png").symlink_to("/dev/zero")
+    (photos / "zero").symlink_to("/dev/zero")
+    (photos / "linked").symlink_to(photos.parent / "elsewhere")
+    (photos.parent / "elsewhere").mkdir()
+    (photos.parent / "elsewhere" / "2.png").write_bytes(photo(2))
+    (photos / "a" / "also.png").symlink_to(photos.parent / "elsewhere" / "2.png")
+    done = limited("convert", "memory", "-d", f"folder:{photos}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["count"] == 4
+
+
+def test_folders_too_deep_are_refused(limited: Limited, photos: Path) -> None:
+    photos.joinpath("a", *["d"] * 40).mkdir(parents=True)
+    assert "folders deep" in refusal(limited("convert", "memory", "-d", f"folder:{photos}"), 5)
+
+
+def test_an_image_file_with_no_end_is_refused(limited: Limited, photos: Path) -> None:
+    with (photos / "a" / "2.png").open("wb") as file:
+        # A chunk of 2 GiB, nearly all of it a hole, before the first pixel.
+        file.write(photo()[:33] + (2**31 - 1).to_bytes(4, "big") + b"prVt")
+        file.truncate(1 << 40)
+    line = refusal(limited("convert", "memory", "-d", f"folder:{photos}"), 5)
+    assert f"{photos}/a/2.png: larger than 1,073,741,824 bytes" in line
+
+
+def test_a_damaged_image_is_named_without_our_own_words_for_it(limited: Limited, photos: Path) -> None:
+    (photos / "a" / "1.png").write_bytes(b"no image")
+    line = refusal(limited("convert", "memory", "-d", f"folder:{photos}"), 5)
+    assert "a/1.png: does not decode (damaged, or none of JPEG, PNG" in line
+    assert "MPO" not in line
+    assert "<" not in line
+
+
+LATIN = os.fsdecode(b"caf\xe9")
+"""A name out of a Latin-1 archive, as Python has it."""
+
+
+@pytest.fixture
+def latin(tmp_path: Path) -> Path:
+    """Return a folder of two classes in which the folder, a class and an image have names that are no UTF-8."""
+    root = tmp_path / LATIN
+    for name in (LATIN, "b"):
+        (root / name).mkdir(parents=True)
+        for colour in range(4):
+            (root / name / f"{colour}{LATIN}.png").write_bytes(photo(colour))
+    return root
+
+
+def test_names_that_are_no_utf8_go_all_the_way(latin: Path, limited: Limited, tmp_path: Path) -> None:
+    done = limited("convert", "memory", "-d", f"folder:{latin}", "--json")
+    assert done.returncode == 0, done.stderr
+    [facts] = json.loads(done.stdout)
+    assert facts["dataset"] == rf"folder:{tmp_path}/caf\xe9"
+    manifest = json.loads(Path(tmp_path, facts["path"], "manifest.json").read_text())
+    assert manifest["dataset"]["class_names"] == ["b", r"caf\xe9"]
+    again = limited("convert", "memory", "-d", facts["dataset"])
+    assert "there already" in again.stdout, again.stderr
+    assert limited("verify", facts["path"]).returncode == 0
+
+
+def test_a_run_on_names_that_are_no_utf8_is_reported_and_valid(
+    latin: Path, cli: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    options = ["--model", "tiny", "--batch-size", "4", "--threads", "1"]
+    for step in (
+        ["run", "lmdb", "memory", "-d", f"folder:{latin}", *options, "--out", f"run{LATIN}", "--stores", LATIN],
+        ["validate", f"run{LATIN}"],
+        ["report", f"run{LATIN}", "--out", "report"],
+    ):
+        done = cli(*step)
+        assert done.returncode == 0, (step, done.stderr)
+    assert r"caf\xe9" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_damaged_image_is_named_where_names_are_no_utf8(latin: Path, limited: Limited) -> None:
+    (latin / LATIN / f"0{LATIN}.png").write_bytes(b"no image")
+    line = refusal(limited("convert", "memory", "-d", f"folder:{latin}"), 5)
+    assert "0caf" in line
+    assert "does not decode" in line
+    assert not any(0xD800 <= ord(character) <= 0xDFFF for character in line)
+
+
+def shared_tuple(levels: int) -> bytes:
+    """Return a pickle of a dictionary whose key is a tuple of one tuple twice, `levels` times over."""
+    building = b")"
+    for number in range(levels):
+        building += b"q" + bytes([number]) + b"h" + bytes([number]) + b"\x86"
+    return b"\x80\x02}" + building + b"K\x01s."
+
+
+PICKLES: dict[str, tuple[bytes, str]] = {
+    "a key that is a tuple of tuples, 45 times doubled": (shared_tuple(45), "a key is no text"),
+    "the same by way of a list of items": (
+        shared_tuple(45).replace(b"\x80\x02}", b"\x80\x02}(").replace(b"s.", b"u."),
+        "a key is no text",
+    ),
+    "a set of such a tuple": (b"\x80\x04\x8f(" + shared_tuple(45)[3:-4] + b"\x90.", "EMPTY_SET"),
+    "a key that is a number": (pickle.dumps({1: 2}), "a key is no text"),
+    "a memo number that asks for 16 GiB": (b"\x80\x02]r\xff\xff\xff\x7f.", "impossible memo number"),
+    "more instructions than any batch has": (b"\x80\x02}" + b"N" * 1_100_000 + b".", "instructions"),
+    "a text that is longer than the file": (b"\x80\x02T\xff\xff\xff\x7fx.", "nothing in it was run"),
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_a_pickle_that_would_take_centuries_is_refused(name: str, limited: Limited, tmp_path: Path) -> None:
+    raw, words = PICKLES[name]
+    folder = tmp_path / "data" / "cifar10" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    (folder / "data_batch_1").write_bytes(raw)
+    line = refusal(limited("convert", "memory", "-d", "cifar10", "--real"), 5)
+    assert "data_batch_1: " in line
+    assert words in line
+
+
+def test_a_batch_with_no_end_is_refused(limited: Limited, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "cifar10" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    with (folder / "data_batch_1.bin").open("wb") as file:
+        file.truncate(3073 << 30)
+    line = refusal(limited("convert", "memory", "-d", "cifar10", "--real"), 5)
+    assert "data_batch_1.bin: larger than" in line
+
+
+def test_an_archive_that_unpacks_without_end_is_refused(limited: Limited, tmp_path: Path) -> None:
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    images = b"\0\0\x08\x03" + b"\x7f\xff\xff\xff" + b"\0\0\0\x1c" * 2
+    for name, header in (("images-idx3", images), ("labels-idx1", b"\0\0\x08\x01\x7f\xff\xff\xff")):
+        packed = gzip.compress(header) + gzip.compress(b"\0" * (1 << 20)) * 4000
+        (tmp_path / "data" / "mnist" / f"train-{name}-ubyte.gz").write_bytes(packed)
+    assert "ask for" in refusal(limited("convert", "memory", "-d", "mnist", "--real"), 5)
+
+
+def linked_archive(kind: bytes) -> bytes:
+    inner, outer = BytesIO(), BytesIO()
+    with tarfile.open(fileobj=inner, mode="w") as archive:
+        for name, member_kind in (("1.JPEG", tarfile.REGTYPE), ("2.JPEG", kind)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = member_kind, "/etc/passwd"
+            archive.addfile(info)
+    with tarfile.open(fileobj=outer, mode="w") as archive:
+        info = tarfile.TarInfo("n01.tar")
+        info.size = len(inner.getvalue())
+        archive.addfile(info, BytesIO(inner.getvalue()))
+    return outer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (tarfile.SYMTYPE, "a symbolic link"),
+        (tarfile.LNKTYPE, "a hard link"),
+        (tarfile.CHRTYPE, "a character device"),
+        (tarfile.FIFOTYPE, "a FIFO"),
+        (tarfile.GNUTYPE_SPARSE, "a sparse file"),
+    ],
+)
+def test_an_image_of_an_archive_is_a_regular_file(
+    kind: bytes, words: str, limited: Limited, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "imagenet").mkdir(parents=True)
+    (tmp_path / "data" / "imagenet" / "ILSVRC2012_img_train.tar").write_bytes(linked_archive(kind))
+    line = refusal(limited("convert", "memory", "-d", "imagenet", "--real"), 5)
+    assert f"n01.tar: its member '2.JPEG' is {words}" in line
+
+
+SCENARIO = """
+name = "wide"
+[[matrix]]
+dataset = "mnist"
+synthetic = true
+limit = 64
+threads = 1
+backends = ["lmdb"]
+"""
+
+def axes(*, workers: int, batch_size: int) -> str:
+    """Return two axes of so many values."""
+    return f"workers = {[0] * workers}\nbatch_size = {[1] * batch_size}"
+
+
+WIDE: dict[str, tuple[str, str]] = {
+    "ten million cells": (axes(workers=1000, batch_size=10_000), "the axes make 10,000,000 cells"),
+    "two matrices, each of which would do": (
+        axes(workers=1000, batch_size=99) + '\n[[matrix]]\ndataset = "mnist"\n' + axes(workers=1, batch_size=2000),
+        "more than 100,000",
+    ),
+    "more workers than a machine has": ("workers = 3000", "workers: Input should be less than or equal to 256"),
+    "a size beyond every file": (f"size = {2**70}", "size: Input should be less than or equal to 1000000000"),
+    "a seed beyond 64 bits": (f"seed = {2**70}", "seed: Input should be less than or equal to"),
+    "steps that sleep for ever": (f'compute = "emulated:{"9" * 400}"', "emulates at most 3,600,000"),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_a_scenario_that_asks_for_too_much_is_refused_at_once(
+    name: str, limited: Limited, tmp_path: Path
+) -> None:
+    keys, words = WIDE[name]
+    (tmp_path / "s.toml").write_text(SCENARIO + keys, encoding="utf-8")
+    line = refusal(limited("bench", "s.toml", "--dry-run"), 2)
+    assert words in line
+    assert "s.toml" in line
+
+
+def test_rounds_are_bounded_by_file_and_by_option(limited: Limited, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
+    line = refusal(limited("bench", "s.toml", "--dry-run", "--replicates", "1000000000"), 2)
+    assert "--replicates: " in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "lmdb", "--workers", "3000"], "--workers: Input should be less than or equal to 256, not 3000"),
+        (["run", "lmdb", "--size", str(2**70)], "--size: Input should be less than or equal to"),
+        (["run", "lmdb", "--replicates", str(10**9)], "--replicates: Input should be less than"),
+        (["convert", "lmdb", "--size", str(2**70)], "a size of 1180591620717411303424 samples"),
+        (["convert", "lmdb", "--seed", str(2**70)], "no seed is 1180591620717411303424"),
+        (["convert", "lmdb", "--processes", "3000"], "--processes: no more than 256"),
+    ],
+)
+def test_an_option_that_asks_for_too_much_is_refused_at_once(
+    arguments: list[str], words: str, limited: Limited
+) -> None:
+    assert words in refusal(limited(*arguments, "-d", "mnist", "--synthetic"), 2)
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+NOT_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a FIFO": (_fifo, "a FIFO, not a regular file"),
+    "a device": (_link_to("/dev/zero"), "a character device, not a regular file"),
+    "a terabyte": (_huge, "larger than"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FILES)
+def test_a_scenario_that_is_no_file_is_refused(name: str, limited: Limited, tmp_path: Path) -> None:
+    make, words = NOT_FILES[name]
+    make(tmp_path / "s.toml")
+    assert f"s.toml: {words}" in refusal(limited("bench", "s.toml", "--dry-run"), 2)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a small store in it."""
+    root = tmp_path_factory.mktemp("made")
+    command = [sys.executable, "-m", "storebench", "convert", "memory", "-d", "mnist"]
+    options = ["--synthetic", "--limit", "8"]
+    subprocess.run([*command, *options], cwd=root, check=True, timeout=TIME_S, capture_output=True)
+    return next(root.glob("stores/*/memory*"))
+
+
+@pytest.mark.parametrize("name", NOT_FILES)
+@pytest.mark.parametrize("file", ["manifest.json", "sample_digests.npy"])
+def test_a_stores_own_file_that_is_no_file_is_refused(
+    name: str, file: str, limited: Limited, made: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    for path in made.iterdir():
+        (store / path.name).write_bytes(path.read_bytes())
+    (store / file).unlink()
+    make, words = NOT_FILES[name]
+    make(store / file)
+    assert f"store/{file}: {words}" in refusal(limited("verify", "store"), 5)
+
+
+@pytest.mark.parametrize("name", NOT_FILES)
+def test_a_runs_own_file_that_is_no_file_is_refused(
+    name: str, cli: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "run").mkdir()
+    make, words = NOT_FILES[name]
+    make(tmp_path / "run" / "run.json")
+    line = refusal(cli("bench", "s.toml", "--resume", "--out", "run", timeout=TIME_S), 5)
+    assert f"run/run.json: {words}" in line
+
+
+@pytest.mark.parametrize("name", NOT_FILES)
+def test_a_policy_or_baseline_that_is_no_file_is_refused(
+    name: str, limited: Limited, tmp_path: Path
+) -> None:
+    make, words = NOT_FILES[name]
+    for path in ("policy.toml", "session.json"):
+        make(tmp_path / path)
+    (tmp_path / "sessions.json").write_text('{"benchmarks": []}')
+    policy = refusal(limited("check", "sessions.json", "sessions.json", "--policy", "policy.toml"), 2)
+    assert f"policy.toml: the policy cannot be read ({words}" in policy
+    assert f"session.json: {words}" in refusal(limited("check", "sessions.json", "session.json"), 5)
