@@ -90,7 +90,7 @@ def _check(path: Path, status: os.stat_result, most_bytes: int | None) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
         raise CorruptDataError(
-            f"{kind_of(status.st_mode)}, not a regular file", where=path, hint="Name a regular file."
+            f"{kind_of(status.st_mode)}, not a regular file", where=path, hint="Replace it by a regular file."
         )
     if most_bytes is not None and status.st_size > most_bytes:
         raise _too_large(path, most_bytes)
@@ -100,5 +100,5 @@ def _too_large(path: Path, most_bytes: int) -> CorruptDataError:
     return CorruptDataError(
         f"larger than {most_bytes:,} bytes, the most that is read of such a file",
         where=path,
-        hint="Name another file.",
+        hint="Replace it by the right file.",
     )

@@ -81,6 +81,8 @@ class ClassFolders:
             raise unreadable(self._root / folder, error) from error
         if folder.count("/") >= MOST_DEPTH:
             raise self._refused(folder, f"more than {MOST_DEPTH} folders deep", "Move its images up.")
+        if not status.st_ino:  # some network file systems number nothing; there the other bounds hold
+            return
         before = self._seen.setdefault((status.st_dev, status.st_ino), folder)
         if before != folder:
             above = not before or folder.startswith(f"{before}/")

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -212,7 +213,8 @@ def test_a_run_on_names_that_are_no_utf8_is_reported_and_valid(
     ):
         done = cli(*step)
         assert done.returncode == 0, (step, done.stderr)
-    assert r"caf\xe9" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    page = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert re.search(r"caf\\{1,2}xe9", page)  # Markdown doubles a backslash
 
 
 def test_a_damaged_image_is_named_where_names_are_no_utf8(latin: Path, limited: Limited) -> None:
