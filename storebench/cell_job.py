@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from storebench.names import name_of_text, text_of_name
 from storebench.results import Cell
@@ -50,7 +51,8 @@ def read_job(path: Path) -> CellJob:
 
     job: CellJob = TypeAdapter(CellJob).validate_json(path.read_bytes())
     paths = {name: value for name, value in vars(job).items() if isinstance(value, Path)}
-    return dataclasses.replace(job, **{name: Path(name_of_text(str(text))) for name, text in paths.items()})
+    changed: dict[str, Any] = {name: Path(name_of_text(str(path))) for name, path in paths.items()}
+    return dataclasses.replace(job, **changed)
 
 
 def write_job(job: CellJob, path: Path) -> None:

@@ -27,6 +27,7 @@ import itertools
 import math
 import re
 import tomllib
+from collections.abc import Sized
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -217,9 +218,9 @@ class Matrix(_Strict):
     @property
     def most_cells(self) -> int:
         """How many cells the axes may make at most: their product, before any is built."""
-        axes = (self.backends, self.compute, self.cache, self.loader, self.workers)
-        optional = (self.batch_size, self.readahead)
-        return math.prod([*map(len, axes), *(len(axis) if axis else 1 for axis in optional)])
+        axes: list[Sized] = [self.backends, self.compute, self.cache, self.loader, self.workers]
+        axes += [axis for axis in (self.batch_size, self.readahead) if axis]
+        return math.prod(len(axis) for axis in axes)
 
     def cells(self) -> list[Cell]:
         """Return the product of the axes, less the cells that cannot exist (see `impossible`)."""

@@ -51,7 +51,8 @@ def trace_events(record: Record, run: Path) -> list[Event]:
         raise DataNotFoundError(
             "the table of steps is missing", where=path, hint="Copy the whole run folder."
         )
-    steps = pq.read_table(path).to_pylist()
+    with path.open("rb") as file:
+        steps = pq.read_table(file).to_pylist()
     origin = min(min(step["start_ns"], step["fetch_start_ns"]) for step in steps)
     events = _names(record, sorted({step["worker"] for step in steps}))
     for step in steps:

@@ -152,7 +152,9 @@ def _check(spec: DatasetSpec) -> None:
         raise UnknownNameError.of("split", spec.split, SPLITS)
     for option, value in (("size", spec.size), ("limit", spec.limit)):
         if value is not None and not 1 <= value <= MOST_SAMPLES:
-            raise UsageError(f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}.")
+            raise UsageError(
+                f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}."
+            )
     if not 0 <= spec.seed <= MOST_SEED:
         raise UsageError(f"no seed is {spec.seed}", hint="Name 0 or more, below 2^63.")
     if spec.synthetic and spec.name.startswith(FOLDER_PREFIX):

@@ -108,7 +108,9 @@ def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None
     large = next((member for member in found if member.size > images.MOST_FILE_BYTES), None)
     if large is not None:
         raise CorruptDataError(
-            f"an image file of {large.size:,} bytes", where=f"{where}:{large.name}", hint="Use the original archive."
+            f"an image file of {large.size:,} bytes",
+            where=f"{where}:{large.name}",
+            hint="Use the original archive.",
         )
     return sorted(found, key=lambda member: member.name)
 

@@ -1,5 +1,7 @@
 """LevelDB: sorted tables of records; one process at a time, so each reader opens its own snapshot."""
 
+import os
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ class LevelDbWriter(Writer):
     def _open(self, *, create: bool) -> Any:
         with write_errors(self.folder, plyvel.Error):
             return plyvel.DB(
-                str(self.folder),
+                os.fsencode(self.folder),
                 create_if_missing=create,
                 error_if_exists=create,
                 compression=None,
@@ -85,7 +87,7 @@ class LevelDbGetReader(KeyValueReader):
         folder = self._snapshot.folder
         try:
             return plyvel.DB(
-                str(folder),
+                os.fsencode(folder),
                 create_if_missing=False,
                 compression=None,
                 max_file_size=TABLE_BYTES,

@@ -37,7 +37,12 @@ class LmdbWriter(Writer):
         self._page, self._records, self._written = mmap.PAGESIZE, 0, 0
         with self._write_errors():
             self._env = lmdb.open(
-                str(folder), map_size=FIRST_MAP_BYTES, lock=False, sync=False, metasync=False, readahead=False
+                os.fsencode(folder),
+                map_size=FIRST_MAP_BYTES,
+                lock=False,
+                sync=False,
+                metasync=False,
+                readahead=False,
             )
         self._page = self._env.stat()["psize"]
         self._begin(0)
@@ -164,7 +169,7 @@ def _open_env(store: Path, readahead: bool) -> Any:
     path = store / DATA_FILE
     try:
         env = lmdb.open(
-            str(store), readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
+            os.fsencode(store), readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
         )
     except lmdb.Error as error:
         raise damaged(f"LMDB does not open the file ({error})", path) from error

@@ -94,7 +94,8 @@ def write_steps(table: StepTable, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".tmp")
     columns = {name: column if name != "loss" else _nullable(column) for name, column in table.items()}
-    pq.write_table(pa.table(columns), unfinished, compression="zstd")
+    with unfinished.open("wb") as file:  # pyarrow itself opens no name that is not UTF-8
+        pq.write_table(pa.table(columns), file, compression="zstd")
     unfinished.replace(path)
 
 

@@ -32,9 +32,23 @@ def limited(tmp_path: Path) -> Limited:
 
     def run(*arguments: str) -> Outcome:
         return subprocess.run(
-            ["bash", "-c", f'ulimit -v {MEMORY_KIB}; exec "$@"', "_", sys.executable, "-m", "storebench", *arguments],
+            [
+                "bash",
+                "-c",
+                f'ulimit -v {MEMORY_KIB}; exec "$@"',
+                "_",
+                sys.executable,
+                "-m",
+                "storebench",
+                *arguments,
+            ],
             cwd=tmp_path,
-            env={**os.environ, "STOREBENCH_DATA": "data", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "STOREBENCH_DATA": "data",
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
             capture_output=True,
             text=True,
             timeout=TIME_S,
@@ -137,7 +151,9 @@ def test_what_is_no_regular_file_is_refused_and_named(
 
 def test_a_class_whose_link_leads_nowhere_is_not_left_out_silently(limited: Limited, photos: Path) -> None:
     (photos / "c").symlink_to("/unmounted/c")
-    assert f"{photos}/c: a link that leads" in refusal(limited("convert", "memory", "-d", f"folder:{photos}"), 5)
+    assert f"{photos}/c: a link that leads" in refusal(
+        limited("convert", "memory", "-d", f"folder:{photos}"), 5
+    )
 
 
 def test_what_is_no_image_may_be_anything(limited: Limited, photos: Path) -> None:
@@ -207,9 +223,20 @@ def test_a_run_on_names_that_are_no_utf8_is_reported_and_valid(
 ) -> None:
     options = ["--model", "tiny", "--batch-size", "4", "--threads", "1"]
     for step in (
-        ["run", "lmdb", "memory", "-d", f"folder:{latin}", *options, "--out", f"run{LATIN}", "--stores", LATIN],
-        ["validate", f"run{LATIN}"],
-        ["report", f"run{LATIN}", "--out", "report"],
+        [
+            "run",
+            "lmdb",
+            "memory",
+            "-d",
+            f"folder:{latin}",
+            *options,
+            "--out",
+            f"run{LATIN}",
+            "--stores",
+            LATIN,
+        ],
+        ["validate", "run"],
+        ["report", "run", "--out", "report"],
     ):
         done = cli(*step)
         assert done.returncode == 0, (step, done.stderr)
@@ -319,6 +346,7 @@ threads = 1
 backends = ["lmdb"]
 """
 
+
 def axes(*, workers: int, batch_size: int) -> str:
     """Return two axes of so many values."""
     return f"workers = {[0] * workers}\nbatch_size = {[1] * batch_size}"
@@ -327,10 +355,15 @@ def axes(*, workers: int, batch_size: int) -> str:
 WIDE: dict[str, tuple[str, str]] = {
     "ten million cells": (axes(workers=1000, batch_size=10_000), "the axes make 10,000,000 cells"),
     "two matrices, each of which would do": (
-        axes(workers=1000, batch_size=99) + '\n[[matrix]]\ndataset = "mnist"\n' + axes(workers=1, batch_size=2000),
+        axes(workers=1000, batch_size=99)
+        + '\n[[matrix]]\ndataset = "mnist"\n'
+        + axes(workers=1, batch_size=2000),
         "more than 100,000",
     ),
-    "more workers than a machine has": ("workers = 3000", "workers: Input should be less than or equal to 256"),
+    "more workers than a machine has": (
+        "workers = 3000",
+        "workers: Input should be less than or equal to 256",
+    ),
     "a size beyond every file": (f"size = {2**70}", "size: Input should be less than or equal to 1000000000"),
     "a seed beyond 64 bits": (f"seed = {2**70}", "seed: Input should be less than or equal to"),
     "steps that sleep for ever": (f'compute = "emulated:{"9" * 400}"', "emulates at most 3,600,000"),
@@ -357,7 +390,10 @@ def test_rounds_are_bounded_by_file_and_by_option(limited: Limited, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "lmdb", "--workers", "3000"], "--workers: Input should be less than or equal to 256, not 3000"),
+        (
+            ["run", "lmdb", "--workers", "3000"],
+            "--workers: Input should be less than or equal to 256, not 3000",
+        ),
         (["run", "lmdb", "--size", str(2**70)], "--size: Input should be less than or equal to"),
         (["run", "lmdb", "--replicates", str(10**9)], "--replicates: Input should be less than"),
         (["convert", "lmdb", "--size", str(2**70)], "a size of 1180591620717411303424 samples"),
@@ -428,9 +464,7 @@ def test_a_runs_own_file_that_is_no_file_is_refused(
 
 
 @pytest.mark.parametrize("name", NOT_FILES)
-def test_a_policy_or_baseline_that_is_no_file_is_refused(
-    name: str, limited: Limited, tmp_path: Path
-) -> None:
+def test_a_policy_or_baseline_that_is_no_file_is_refused(name: str, limited: Limited, tmp_path: Path) -> None:
     make, words = NOT_FILES[name]
     for path in ("policy.toml", "session.json"):
         make(tmp_path / path)

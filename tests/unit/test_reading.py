@@ -49,14 +49,17 @@ def test_a_device_is_refused_without_being_opened(tmp_path: Path) -> None:
 
 def test_refusing_files_leaves_none_of_them_open(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12")
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
         with pytest.raises(CorruptDataError):
             open_regular(tmp_path / "file", most_bytes=1)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-@given(st.binary(max_size=40) | st.lists(st.sampled_from([b"\\", b"x", b"5c", b"e9", b"\xe9", b"\xc3\xa9", b"/"])).map(b"".join))
+@given(
+    st.binary(max_size=40)
+    | st.lists(st.sampled_from([b"\\", b"x", b"5c", b"e9", b"\xe9", b"\xc3\xa9", b"/"])).map(b"".join)
+)
 def test_every_name_becomes_text_and_the_same_name_again(raw: bytes) -> None:
     name = os.fsdecode(raw)
     text = text_of_name(name)

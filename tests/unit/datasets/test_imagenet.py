@@ -228,7 +228,9 @@ def test_a_list_of_a_trillion_classes_is_refused(root: Path) -> None:
 def mat_matrix(kind: int, extents: tuple[int, ...]) -> bytes:
     """Return a matrix of a MATLAB file that has flags, dimensions and a name, and nothing of its content."""
     flags = struct.pack("<IIII", 6, 8, kind, 0)
-    dimensions = struct.pack(f"<II{len(extents)}i", 5, 4 * len(extents), *extents) + b"\0" * (4 * len(extents) % 8)
+    dimensions = struct.pack(f"<II{len(extents)}i", 5, 4 * len(extents), *extents) + b"\0" * (
+        4 * len(extents) % 8
+    )
     name = struct.pack("<HH4s", 1, 4, b"syns")
     return struct.pack("<II", 14, len(flags + dimensions + name)) + flags + dimensions + name
 
