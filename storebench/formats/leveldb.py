@@ -1,7 +1,6 @@
 """LevelDB: sorted tables of records; one process at a time, so each reader opens its own snapshot."""
 
 import os
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -221,20 +221,9 @@ def test_names_that_are_no_utf8_go_all_the_way(latin: Path, limited: Limited, tm
 def test_a_run_on_names_that_are_no_utf8_is_reported_and_valid(
     latin: Path, cli: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    options = ["--model", "tiny", "--batch-size", "4", "--threads", "1"]
+    options = ["--model", "tiny", "--batch-size", "4", "--threads", "1", "--stores", f"stores{LATIN}"]
     for step in (
-        [
-            "run",
-            "lmdb",
-            "memory",
-            "-d",
-            f"folder:{latin}",
-            *options,
-            "--out",
-            f"run{LATIN}",
-            "--stores",
-            LATIN,
-        ],
+        ["run", "lmdb", "memory", "-d", f"folder:{latin}", *options, "--out", "run"],
         ["validate", "run"],
         ["report", "run", "--out", "report"],
     ):
