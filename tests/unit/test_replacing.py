@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -18,7 +19,13 @@ from small_datasets import SPEC, Gradients
 from storebench.convert import How, Replace, convert, ensure_store
 from storebench.datasets.base import DatasetSpec
 from storebench.devices import ensure_image
-from storebench.errors import CorruptDataError, CorruptStoreError, DiskFullError, OutputError
+from storebench.errors import (
+    CorruptDataError,
+    CorruptStoreError,
+    DiskFullError,
+    OutputError,
+    StorebenchError,
+)
 from storebench.formats import parse_backend
 from storebench.manifest import MANIFEST_NAME
 from storebench.stores import Store, open_store
@@ -53,7 +60,8 @@ def hide(store: Path, number: int) -> Path:
 
 
 def age(store: Path) -> str:
-    """Return "old" or "new" of a store whose samples all read back."""
+    """Return "old" or "new" of a store that lies under its name and whose samples all read back."""
+    open_store(store)  # which puts nothing back
     return verify_store(store).manifest.dataset.fingerprint.partition("-")[0]
 
 
@@ -232,7 +240,7 @@ def test_the_only_whole_copy_is_kept_until_there_is_another(old: Path) -> None:
 def test_what_a_kill_left_goes_when_the_store_is_used(old: Path) -> None:
     shutil.copytree(old, old.with_name(f".{old.name}.tmp-1-0a1b2c3d"))
     shutil.copytree(old, old.with_name(".lmdb+raw.tmp-2-0a1b2c3d"))  # whole, and of another name
-    old.with_name(f".{old.name}.lock").touch()
+    old.with_name(".memory+raw.lock").touch()
     assert not build(OLD, old.parents[1]).built
     assert beside(old) == ["lmdb+raw"]
 
@@ -271,12 +279,32 @@ def test_convert_from_finds_a_store_without_its_name(old: Path, cli: Cli) -> Non
     assert age(old.with_name("memory+raw")) == "old"
 
 
-def test_verify_through_a_link_puts_the_store_back(old: Path, tmp_path: Path) -> None:
+def test_verify_through_a_link_finds_the_store_as_well(old: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(old)
     hide(old, 1)
-    assert age(link) == "old"
+    verify_store(link)
+    assert age(old) == "old"
     assert link.is_symlink()
+
+
+@pytest.mark.parametrize("change", [{"schema_version": 99}, {"format": "fancy"}], ids=["newer", "unknown"])
+def test_what_cannot_be_judged_is_put_back(change: dict[str, object], old: Path) -> None:
+    manifest = old / MANIFEST_NAME
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
+    hide(old, 1)
+    with pytest.raises(StorebenchError):
+        verify_store(old)
+    assert json.loads(manifest.read_text()).items() >= change.items()
+
+
+def test_a_store_that_may_not_be_put_back_is_named(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = hide(old, 1)
+    refused = OSError(errno.EROFS, "Read-only file system")
+    monkeypatch.setattr(os, "rename", Fault(os.rename, 1, refused, done=False))
+    with pytest.raises(OutputError, match=rf"left it as {hidden}, .*\(Read-only file system\)"):
+        verify_store(old)
+    assert hidden.is_dir()
 
 
 def test_an_image_without_its_name_is_put_back(old: Path) -> None:
@@ -387,11 +415,17 @@ def test_a_kill_between_two_renamings_loses_neither(mnist: Path, nth: int) -> No
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("fault", ["error=ENOSPC", INTERRUPTED], ids=["full", "interrupted"])
-def test_an_error_between_two_renamings_puts_the_store_back(mnist: Path, nth: int, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "exit_code"),
+    [("error=ENOSPC", 5), (INTERRUPTED, 130), ("error=ENOSPC:signal=INT", 130)],
+    ids=["full", "interrupted", "both"],
+)
+def test_an_error_between_two_renamings_puts_the_store_back(
+    mnist: Path, nth: int, fault: str, exit_code: int
+) -> None:
     before = (mnist / MANIFEST_NAME).read_bytes()
     done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:{fault}:when={nth}")
-    assert done.returncode == (130 if fault == INTERRUPTED else 5), done.stderr
+    assert done.returncode == exit_code, done.stderr
     assert (mnist / MANIFEST_NAME).read_bytes() == before
     verify_store(mnist)
     assert beside(mnist) == []
