@@ -49,7 +49,7 @@ from storebench.probes.gather import gather_rate
 from storebench.probes.limited import LimitedCache
 from storebench.probes.loop_mount import mount_image
 from storebench.probes.page_count import resident
-from storebench.records import record_to_dict
+from storebench.records import STEPS_DIR, record_to_dict
 from storebench.results import (
     CacheFacts,
     CacheVerdict,
@@ -316,10 +316,10 @@ class CellRun:
         return with_below(facts, below_cache(disk, fallback=self.job.run / PROBES_FOLDER))
 
     def _record(self, epoch: _Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Record:
-        name = f"steps/{self.cell.cell_id}-r{self.job.replicate}-e{epoch.number}.parquet"
+        name = f"{self.cell.cell_id}-r{self.job.replicate}-e{epoch.number}.parquet"
         status, failure = _judge(epoch)
         if epoch.table is not None:
-            write_steps(epoch.table, self.job.run / name)
+            write_steps(epoch.table, self.job.tables / name)
         record = Record(
             storebench_version=__version__,
             run_id=self.job.run_id,
@@ -341,7 +341,7 @@ class CellRun:
             counters=epoch.counters,
             ceilings=ceilings,
             reader_notes=notes,
-            steps_file=name if epoch.table is not None else None,
+            steps_file=f"{STEPS_DIR}/{name}" if epoch.table is not None else None,
             environment=environment(self.job.store, self.cell.device, image=self.job.image),
             code=self.code,
         )

@@ -17,7 +17,9 @@ class CellJob:
     Attributes
     ----------
     run
-        The run's folder; step tables go to its ``steps/``.
+        The run's folder.
+    tables
+        Folder for the step tables of this replicate.
     store, test_store
         Training store, and the store that test accuracy is taken from (null: none).
     out
@@ -36,6 +38,7 @@ class CellJob:
     replicate: int
     run_id: str
     run: Path
+    tables: Path
     store: Path
     test_store: Path | None = None
     out: Path

@@ -67,27 +67,44 @@ class ConversionRounds:
         repeats, seed = scenario.conversions, scenario.seed
         return cls(folder=folder, run_id=run_id, repeats=repeats, seed=seed, environment=environment)
 
-    def execute(self, stores: Mapping[Cell, Path], say: Say = mute) -> None:
-        """Time every conversion that is not recorded yet, telling `say`; one that fails is recorded as failed."""
+    def left(
+        self, stores: Mapping[Cell, Path], *, retry_failed: bool = False
+    ) -> list[tuple[int, Pair]]:
+        """Return the round and the pair of every conversion that is not recorded yet, in the order to run them.
+
+        Parameters
+        ----------
+        stores
+            The store of each cell; the paths are not looked at.
+        retry_failed
+            Return those that failed, too.
+        """
+        if not self.repeats:
+            return []
         done = {
-            (one.replicate, one.source, one.target, *(getattr(one, name) for name in SAMPLES_OF))
+            one.key
             for one in read_conversions(self.folder)
+            if not (retry_failed and one.status is Status.FAILED)
         }
         pairs = list(conversion_pairs(stores))
+        left: list[tuple[int, Pair]] = []
         for replicate in range(self.repeats):
             ordered = list(pairs)
             random.Random(f"{self.seed}:convert:{replicate}").shuffle(ordered)
-            for pair in ordered:
-                samples = (getattr(pair.cell, name) for name in SAMPLES_OF)
-                if (replicate, pair.source_name, pair.target_name, *samples) in done:
-                    continue
-                say(
-                    f"converting {pair.source_name} into {pair.target_name}, {replicate + 1} of {self.repeats}"
-                )
-                append_conversion(self.folder, self._timed(pair, replicate))
+            left += [(replicate, pair) for pair in ordered if self._record(pair, replicate).key not in done]
+        return left
 
-    def _timed(self, pair: Pair, replicate: int) -> ConversionRecord:
-        record = ConversionRecord(
+    def execute(
+        self, stores: Mapping[Cell, Path], say: Say = mute, *, retry_failed: bool = False
+    ) -> None:
+        """Time every conversion that is `left`, telling `say`; one that fails is recorded as failed."""
+        for replicate, pair in self.left(stores, retry_failed=retry_failed):
+            say(f"converting {pair.source_name} into {pair.target_name}, {replicate + 1} of {self.repeats}")
+            append_conversion(self.folder, self._timed(pair, replicate))
+
+    def _record(self, pair: Pair, replicate: int) -> ConversionRecord:
+        """Return the record of a conversion that begins now."""
+        return ConversionRecord(
             storebench_version=__version__,
             run_id=self.run_id,
             replicate=replicate,
@@ -96,6 +113,9 @@ class ConversionRounds:
             started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
             **{name: getattr(pair.cell, name) for name in SAMPLES_OF},
         )
+
+    def _timed(self, pair: Pair, replicate: int) -> ConversionRecord:
+        record = self._record(pair, replicate)
         with tempfile.TemporaryDirectory(prefix=".convert-", dir=pair.source.parent) as scratch:
             job, out = Path(scratch) / "job.json", Path(scratch) / "out.json"
             about = {"source": str(pair.source), "target": pair.target_name, "out": str(out)}

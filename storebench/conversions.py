@@ -1,12 +1,12 @@
 """Records of conversions: how long it took to make one store out of another, one line each in a run's folder."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from storebench.json_lines import Row, replace_lines, rows_of
+from storebench.records import SUPERSEDED_NAME
 from storebench.results import Cell, Status
 
 CONVERSIONS_NAME = "conversions.jsonl"
@@ -66,33 +66,48 @@ class ConversionRecord:
     bytes_on_disk: int = 0
     source_resident_frac: float | None = None
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells this conversion from the others of its run."""
+        samples = (getattr(self, name) for name in SAMPLES_OF)
+        return self.replicate, self.source, self.target, *samples
+
 
 def read_conversions(run: Path) -> list[ConversionRecord]:
     """Return the conversions of a run's folder; empty where none was measured. Half-written lines are left out."""
     try:
-        lines = (run / CONVERSIONS_NAME).read_text(encoding="utf-8", errors="replace").splitlines()
+        return [record for row in rows_of(run / CONVERSIONS_NAME) if (record := _of_row(row)) is not None]
     except OSError:
         return []
-    return [record for line in lines if (record := _parsed(line)) is not None]
 
 
-def _parsed(line: str) -> ConversionRecord | None:
+def _of_row(row: Row) -> ConversionRecord | None:
     names = {field.name for field in dataclasses.fields(ConversionRecord)}
+    if row.get("schema_version") != CONVERSIONS_SCHEMA_VERSION:
+        return None
     try:
-        raw: dict[str, Any] = json.loads(line)
-        if raw.get("schema_version") != CONVERSIONS_SCHEMA_VERSION:
-            return None
-        raw["status"] = Status(raw["status"])
-        return ConversionRecord(**{name: value for name, value in raw.items() if name in names})
-    except (ValueError, TypeError, KeyError, AttributeError):
+        status = Status(row["status"])
+        return ConversionRecord(
+            **{name: value for name, value in row.items() if name in names} | {"status": status}
+        )
+    except (ValueError, TypeError, KeyError):
         return None
 
 
 def append_conversion(run: Path, record: ConversionRecord) -> None:
-    """Append a record of a conversion to a run's folder."""
-    path = run / CONVERSIONS_NAME
-    with path.open("ab") as file:
-        file.write((json.dumps(dataclasses.asdict(record), sort_keys=True) + "\n").encode())
+    """Append a record of a conversion to a run's folder, synced; a failed one of the same moves to ``superseded.jsonl``.
+
+    Raises
+    ------
+    DiskFullError, OutputError
+        It cannot be written; the file is as it was.
+    """
+
+    def is_old(row: Row) -> bool:
+        old = _of_row(row)
+        return old is not None and old.status is Status.FAILED and old.key == record.key
+
+    replace_lines(run / CONVERSIONS_NAME, run / SUPERSEDED_NAME, is_old, [dataclasses.asdict(record)])
 
 
 def seconds_by_source(records: Iterable[ConversionRecord], cell: Cell) -> dict[str, Sequence[float]]:

@@ -3,26 +3,32 @@
 A run's folder::
 
     RUN/
-      run.json         run id, the resolved scenario, the versions
-      records.jsonl    one record a line, appended and fsynced one at a time
-      steps/           one Parquet file a record: a row for each step
-      logs/            what a failed cell printed
+      run.json          run id, the resolved scenario, the versions
+      records.jsonl     one record per line; all records of a replicate are appended as one block and synced
+      superseded.jsonl  records that were replaced: of failed replicates that ran again, or parts of replicates
+      steps/            one Parquet file per record: a row for each step
+      logs/             what a failed cell printed
 
-Nothing in it is ever overwritten. What a record is stands in `storebench.results`.
+A step table gets its name before the record that names it is written. Records
+and step tables are never overwritten: a record that is replaced moves to
+`superseded.jsonl`, and its step table stays. What a record is stands in
+`storebench.results`.
 """
 
 import dataclasses
 import functools
 import json
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
+from storebench.json_lines import append_lines
 from storebench.reading import read_small_file
-from storebench.results import SCHEMA_VERSION, Record
+from storebench.results import SCHEMA_VERSION, Cell, Record
 
 RECORDS_NAME = "records.jsonl"
+SUPERSEDED_NAME = "superseded.jsonl"
 RUN_NAME = "run.json"
 STEPS_DIR = "steps"
 LOGS_DIR = "logs"
@@ -80,27 +86,30 @@ def json_schema() -> dict[str, Any]:
 
 def append_record(run: Path, record: Record) -> None:
     """Append a record to a run's folder and sync it to disk before returning."""
-    line = json.dumps(record_to_dict(record), sort_keys=True) + "\n"
-    path = run / RECORDS_NAME
-    with path.open("ab") as file:
-        if file.tell() and not _ends_with_newline(path):
-            file.write(b"\n")  # a killed run left half a line: end it, so that only that line is lost
-        file.write(line.encode())
-        file.flush()
-        os.fsync(file.fileno())
+    append_records(run, [record])
 
 
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+def append_records(run: Path, records: Sequence[Record]) -> None:
+    """Append the records of a replicate to a run's folder: one write and one sync, all of them or none.
+
+    Raises
+    ------
+    DiskFullError, OutputError
+        They cannot be written; the file is as it was.
+    """
+    append_lines(run / RECORDS_NAME, [record_to_dict(record) for record in records])
 
 
-def read_records(path: Path | str) -> list[Record]:
+def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
     """Read the records of a run's folder, of a ``records.jsonl`` or of a ``--json`` array.
 
     A half-written line (a killed run) is dropped; a line that is whole JSON but
     not a record is an error.
+
+    Parameters
+    ----------
+    parts
+        Also return the records of a half-written replicate with which a ``records.jsonl`` ends.
 
     Raises
     ------
@@ -114,19 +123,41 @@ def read_records(path: Path | str) -> list[Record]:
             "no records here", where=path, hint="Name a folder that 'storebench bench' wrote."
         )
     text = source.read_text(encoding="utf-8", errors="replace")
-    parsed = (
-        _parse_array(text, source) if text.lstrip().startswith("[") else map(_parse_line, text.split("\n"))
-    )
+    is_array = text.lstrip().startswith("[")
+    parsed = _parse_array(text, source) if is_array else map(_parse_line, text.split("\n"))
     records = [
         record_from_dict(one, where=f"{source}:{number}")
         for number, one in enumerate(parsed, start=1)
         if isinstance(one, dict)
     ]
+    if not parts and not is_array:
+        records = without_half_replicate(records)
     if not records:
         raise DataNotFoundError(
             "the file holds no whole record", where=source, hint="Run the scenario again."
         )
     return records
+
+
+def without_half_replicate(records: list[Record]) -> list[Record]:
+    """Return the records of a file without those of a half-written replicate at its end.
+
+    A kill or a power cut may leave a part of the block that a replicate is written as.
+    """
+    if not records:
+        return records
+    last = _replicate_of(records[-1])
+    epochs = {record.epoch for record in records if _replicate_of(record) == last}
+    if all(epoch in epochs for epoch in range(records[-1].cell.epochs)):
+        return records
+    end = len(records)
+    while end and _replicate_of(records[end - 1]) == last:
+        end -= 1
+    return records[:end]
+
+
+def _replicate_of(record: Record) -> tuple[str, int, Cell]:
+    return record.run_id, record.replicate, record.cell
 
 
 def run_looks(run: Path) -> int:

@@ -201,7 +201,7 @@ def _keep(target: Path, old: Path) -> None:
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
     """Make a hidden folder in `folder` for the time of a write; remove those of writers that were killed."""
-    _sweep(folder)
+    sweep_unfinished(folder)
     work, lock = _locked_folder(folder)
     try:
         yield work
@@ -229,7 +229,7 @@ def _locked_folder(folder: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _sweep(folder: Path) -> None:
+def sweep_unfinished(folder: Path) -> None:
     """Remove what writers that were killed left in `folder`."""
     for stale in folder.glob(f"{_UNFINISHED}*"):
         with contextlib.suppress(OSError):

@@ -19,7 +19,8 @@ from storebench.check.sides import PAIRING_NAME
 from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
 from storebench.records import RECORDS_NAME, read_records
 from storebench.results import Cell
-from storebench.runner import schedule
+from storebench.run_folder import schedule
+from storebench.run_lock import claimed
 from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
 from storebench.whole_files import write_whole
@@ -111,7 +112,7 @@ def run_against(
     UsageError
         There is no such revision or repository, or the scenario uses no code from it.
     OutputError
-        There are runs in `out` already, or the revision cannot be installed.
+        There are runs in `out` already, another process makes some there, or the revision cannot be installed.
     CellFailedError
         A side ended, cannot run its scenario at all, or ran other code than its own.
     """
@@ -119,11 +120,13 @@ def run_against(
     repo = find_repository(repository, {cell.format for cell in options.chosen(scenario)})
     commit = commit_of(repo.root, ref)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
-    for folder in (sides.baseline, sides.contender):
-        if folder.exists():
-            raise OutputError("there is a run here already", where=folder, hint="Name another --out.")
-    say(f"{repo.title}: revision {commit[:12]} against the working tree")
-    with checked_out(repo.root, commit, say) as (worktree, scratch), contextlib.ExitStack() as running:
+    with contextlib.ExitStack() as running:
+        running.enter_context(claimed(out))
+        for folder in (sides.baseline, sides.contender):
+            if folder.exists():
+                raise OutputError("there is a run here already", where=folder, hint="Name another --out.")
+        say(f"{repo.title}: revision {commit[:12]} against the working tree")
+        worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(source, scenario, repo, worktree, say)
         replicates = options.replicates or max(before.replicates, scenario.replicates)
         before, here = (_with_replicates(one, replicates) for one in (before, scenario))
@@ -266,9 +269,8 @@ def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:
     }
     folders = (("baseline", sides.baseline), ("contender", sides.contender))
     for (side, folder), code in zip(folders, codes, strict=True):
-        path = folder / PAIRING_NAME
         own = {"side": side, "code": dataclasses.asdict(code.facts)}
-        write_whole(path, json.dumps({**about, **own}, indent=2) + "\n")
+        write_whole(folder / PAIRING_NAME, json.dumps({**about, **own}, indent=2) + "\n")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,11 @@
 Started with a job (JSON) as its argument; it makes the run's folder, writes a
 line, and then for every line "CELL REPLICATE" on standard input runs that
 replicate and writes a line. It uses only what revisions have in common:
-`Scenario`, `Run.create` and `execute`.
+`Scenario`, `Run.create` and `execute`. Revisions that lock the folders of runs hold
+their side's until the process ends.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -31,21 +33,30 @@ def main(job: dict[str, Any]) -> int:
         scenario = Scenario.model_validate(job["scenario"], strict=False)
         cells = scenario.cells()
         kept = [cells[position] for position in job["cells"]]
-        run = Run.create(scenario, Path(job["folder"]), kept)
-        _answer(answers, run.run_id)
-        for line in sys.stdin:
-            position, replicate = map(int, line.split())
-            one = dataclasses.replace(
-                run,
-                cells=[cells[position]],
-                scenario=scenario.model_copy(update={"replicates": replicate + 1}),
-            )
-            execute(one, Path(job["stores"]), drop_caches=job["drop_caches"])
-            _answer(answers, "done")
+        with _claimed(Path(job["folder"])):
+            run = Run.create(scenario, Path(job["folder"]), kept)
+            _answer(answers, run.run_id)
+            for line in sys.stdin:
+                position, replicate = map(int, line.split())
+                one = dataclasses.replace(
+                    run,
+                    cells=[cells[position]],
+                    scenario=scenario.model_copy(update={"replicates": replicate + 1}),
+                )
+                execute(one, Path(job["stores"]), drop_caches=job["drop_caches"])
+                _answer(answers, "done")
     except StorebenchError as error:
         sys.stderr.write(f"storebench: {error}\n")
         return error.exit_code
     return 0
+
+
+def _claimed(folder: Path) -> contextlib.AbstractContextManager[None]:
+    try:
+        from storebench.run_lock import claimed
+    except ImportError:  # an older revision
+        return contextlib.nullcontext()
+    return claimed(folder)
 
 
 def _answer(stream: Any, line: str) -> None:

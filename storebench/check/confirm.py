@@ -96,9 +96,10 @@ def _again(
 
 
 def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, how: How) -> Side:
-    from storebench.runner import Run, execute
+    from storebench.run_folder import Run
+    from storebench.runner import execute
 
-    before = Run.resume(folder)
+    before = Run.read(folder)
     wanted = {one.rerun for one in suspects}
     cells = [cell for cell in before.cells if cell.cell_id in wanted]
     run = Run.create(before.scenario, scratch / "again", cells)
@@ -110,15 +111,15 @@ def _against_again(
     suspects: Sequence[CellResult], before: Path, folder: Path, scratch: Path, how: How
 ) -> tuple[Side, Side]:
     from storebench.check.against import Options, run_against
-    from storebench.runner import Run
+    from storebench.run_folder import Run
 
     about = json.loads(read_small_file(folder / PAIRING_NAME))
     sides = run_against(
         about["commit"],
-        Run.resume(folder).scenario,
+        Run.read(folder).scenario,
         scratch / "again",
         how.stores,
-        source=Run.resume(before).scenario,
+        source=Run.read(before).scenario,
         repository=Path(about["repository"]) if "repository" in about else None,
         options=Options(only=[one.rerun for one in suspects]),
         say=how.say,

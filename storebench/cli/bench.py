@@ -1,5 +1,6 @@
 """``storebench bench``: run a scenario, or say what it would run."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,9 @@ from storebench.units import number_of
 if TYPE_CHECKING:
     from storebench.check.against import Options
     from storebench.results import Cell
+    from storebench.run_folder import Run
     from storebench.scenario import Scenario
+    from storebench.surroundings import Permitted
 
 
 def bench(
@@ -29,6 +32,13 @@ def bench(
         typer.Option(
             "--resume",
             help="Go on where the run in --out was interrupted; with --replicates, add rounds to it.",
+        ),
+    ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="With --resume: also run the replicates of failed cells again; new records replace the failed ones.",
         ),
     ] = False,
     only: Annotated[
@@ -74,6 +84,8 @@ def bench(
         cells = _chosen(loaded, only or [])
         folder = out or new_run_folder(loaded.name)
         writes_into(folder)
+        if retry_failed and not resume:
+            raise UsageError("--retry-failed needs --resume", hint="Name the run with --resume --out FOLDER.")
         if repository is not None and against is None:
             raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
         if dry_run:
@@ -93,10 +105,13 @@ def bench(
             cells,
             folder,
             stores or stores_dir(),
-            resume=resume,
-            replicates=replicates,
-            drop_caches=drop_caches,
-            as_json=as_json,
+            _How(
+                resume=resume,
+                retry_failed=retry_failed,
+                replicates=replicates,
+                drop_caches=drop_caches,
+                as_json=as_json,
+            ),
         )
 
 
@@ -109,42 +124,57 @@ def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
     return chosen
 
 
-def _bench(
-    scenario: "Scenario",
-    cells: list["Cell"],
-    folder: Path,
-    stores: Path,
-    *,
-    resume: bool,
-    replicates: int | None,
-    drop_caches: bool,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    """What the options of ``bench`` say of a run."""
+
+    resume: bool
+    retry_failed: bool
+    replicates: int | None
+    drop_caches: bool
+    as_json: bool
+
+
+def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, how: _How) -> None:
     from storebench.records import read_records, record_to_dict
-    from storebench.runner import Run, execute
+    from storebench.run_folder import Run
+    from storebench.run_lock import claimed
     from storebench.surroundings import permitted
 
-    if resume:
-        run = Run.resume(folder)
-    else:
-        found = permitted(scenario, cells, stores)
-        for line in (*scenario.impossible(), *found.lines()):
-            say(line)
-        run = Run.create(scenario, folder, found.cells, left_out=found.left_out)
-    if run.scenario.name != scenario.name:
-        raise UsageError(
-            f"the run here is of the scenario {run.scenario.name!r}", where=folder, hint="Name another --out."
-        )
-    if resume and replicates is not None:
-        run = run.extended(replicates)
-    execute(run, stores, drop_caches=drop_caches, watcher=Teller())
-    records = read_records(folder)
-    if as_json:
+    found = None if how.resume else permitted(scenario, cells, stores)
+    if found is None:
+        Run.read(folder)  # without a run there, no folder must be made
+    with claimed(folder):
+        run = _resumed(scenario, folder, how) if found is None else _created(scenario, folder, found)
+        from storebench.runner import execute
+
+        execute(run, stores, drop_caches=how.drop_caches, retry_failed=how.retry_failed, watcher=Teller())
+        records = read_records(folder)
+    if how.as_json:
         put_json([record_to_dict(record) for record in records])
     else:
         put(str(folder))
     say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
-    leave(records)
+    leave(records, hint="Once mended, 'storebench bench --resume --retry-failed' runs the failed ones again.")
+
+
+def _created(scenario: "Scenario", folder: Path, found: "Permitted") -> "Run":
+    from storebench.run_folder import Run
+
+    for line in (*scenario.impossible(), *found.lines()):
+        say(line)
+    return Run.create(scenario, folder, found.cells, left_out=found.left_out)
+
+
+def _resumed(scenario: "Scenario", folder: Path, how: _How) -> "Run":
+    from storebench.run_folder import Run
+
+    run = Run.resume(folder)
+    if run.scenario.name != scenario.name:
+        raise UsageError(
+            f"the run here is of the scenario {run.scenario.name!r}", where=folder, hint="Name another --out."
+        )
+    return run if how.replicates is None else run.extended(how.replicates)
 
 
 def _against(

@@ -9,7 +9,7 @@ from storebench.units import format_bytes
 if TYPE_CHECKING:
     from storebench.convert import How
     from storebench.results import Cell, Record
-    from storebench.runner import Work
+    from storebench.run_folder import Work
 
 
 class Teller:

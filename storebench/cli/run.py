@@ -127,7 +127,9 @@ def _run(
 
     # Before libraries are imported: what is refused is refused at once.
     scenario = make_scenario({"name": "run", "replicates": replicates, "matrix": [matrix]})
-    from storebench.runner import Run, execute
+    from storebench.run_folder import Run
+    from storebench.run_lock import claimed
+    from storebench.runner import execute
     from storebench.surroundings import permitted
 
     for line in scenario.impossible():
@@ -135,8 +137,9 @@ def _run(
     permitted(scenario, scenario.cells(), stores or stores_dir())
     folder = out or new_run_folder("run")
     writes_into(folder)
-    made = Run.create(scenario, folder, scenario.cells())
-    records = execute(made, stores or stores_dir(), drop_caches=drop_caches, watcher=Teller())
+    with claimed(folder):
+        made = Run.create(scenario, folder, scenario.cells())
+        records = execute(made, stores or stores_dir(), drop_caches=drop_caches, watcher=Teller())
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
     )
@@ -148,8 +151,8 @@ def new_run_folder(name: str) -> Path:
     return runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
 
 
-def leave(records: list["Record"]) -> None:
-    """End with exit code 5 where a cell failed or nothing was measured."""
+def leave(records: list["Record"], *, hint: str | None = None) -> None:
+    """End with exit code 5, and a hint, where a cell failed or nothing was measured."""
     failed = [record for record in records if record.status.value == "failed"]
     if not records:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
@@ -157,4 +160,5 @@ def leave(records: list["Record"]) -> None:
         raise errors.CellFailedError(
             f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure}",
             where=failed[0].cell.backend,
+            hint=hint,
         )

@@ -19,12 +19,13 @@ _HEAD = f"""# What a result holds
 
 Made from the code by `python -m storebench.report.schema > docs/schema.md`; a test holds the two together.
 
-A run's folder is written once and never changed:
+A run's folder only grows. Nothing that is recorded is overwritten:
 
 | file | what |
 | --- | --- |
 | `run.json` | the run's id, the resolved scenario, the versions |
-| `records.jsonl` | one record a line, appended and synced one at a time; a half-written last line is what a killed run leaves, and is dropped |
+| `records.jsonl` | one record per line. All records of a replicate are appended and synced at once, after their step tables; a half-written line or replicate at the end is what a killed run leaves, and is dropped |
+| `superseded.jsonl` | records that were replaced: those of failed replicates that `--retry-failed` ran again, and of parts of replicates that an earlier release left. Nothing counts them |
 | `steps/*.parquet` | a row for each step of a record |
 | `logs/` | what a failed cell printed |
 | `probes/` | what one cell measured for others of the same run: the device's rates |

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, StorebenchError
-from storebench.records import RECORDS_NAME, record_from_dict
+from storebench.records import RECORDS_NAME, record_from_dict, without_half_replicate
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.findings import Finding, Kind, check_record, finding, record_name
 from storebench.report.intervals import Ratio, Round, ratio
@@ -36,15 +36,16 @@ Sourced = tuple[Record, Path]
 def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
     """Read every record that is one; what is whole JSON but no record becomes a finding.
 
-    A half-written line is what a killed run leaves, and is dropped.
+    A half-written line or replicate at the end is what a killed run leaves, and is dropped.
     """
     records: list[Sourced] = []
     findings: list[Finding] = []
     for file in find_runs(paths):
+        here: list[Record] = []
         for number, raw in _raw_records(file):
             where = f"{file}:{number}"
             try:
-                records.append((record_from_dict(raw, where=where), file))
+                here.append(record_from_dict(raw, where=where))
             except StorebenchError as error:
                 message = error.what
                 findings.append(
@@ -52,6 +53,8 @@ def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
                         kind=Kind.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=message
                     )
                 )
+        whole = without_half_replicate(here) if file.suffix == ".jsonl" else here
+        records += [(record, file) for record in whole]
     return records, findings
 
 

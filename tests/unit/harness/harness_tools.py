@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from storebench.cell import CellRun
 from storebench.cell_job import CellJob
+from storebench.records import STEPS_DIR
 from storebench.results import Cell, Record
 from storebench.runner import Silent, prepare
 from storebench.scenario import Scenario, make_scenario
@@ -71,6 +72,7 @@ def cell_job(
         replicate=0,
         run_id="test",
         run=run,
+        tables=run / STEPS_DIR,
         store=prepared.store,
         test_store=prepared.test_store,
         out=run / "out.json",

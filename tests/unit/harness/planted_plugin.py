@@ -104,6 +104,15 @@ class BrokenReader(FlatReader):
         raise ZeroDivisionError("a bug in somebody's reader")
 
 
+class MoodyReader(FlatReader):
+    """Have a bug for as long as the environment says so."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        if "PLANTED_MOOD" in os.environ:
+            raise ZeroDivisionError("a bug that is mended later")
+        return super().fetch_into(indices, out)
+
+
 class PatientReader(FlatReader):
     """Take a minute for each batch, and say by a file beside the store that it has begun."""
 
@@ -274,6 +283,7 @@ class PlantedFormat(Format):
             "swapped": SwappedReader,
             "killed": KilledReader,
             "broken": BrokenReader,
+            "moody": MoodyReader,
             "patient": PatientReader,
             "burning": BurningReader,
             "uncopied": UncopiedReader,

@@ -17,7 +17,7 @@ import pytest
 from harness_tools import Bench, scenario
 
 from storebench.records import LOGS_DIR, RECORDS_NAME, read_records
-from storebench.runner import schedule
+from storebench.run_folder import schedule
 
 SCENARIO = """
 name = "matrix"

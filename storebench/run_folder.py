@@ -1,0 +1,378 @@
+"""The folder of a run: made, taken up again, extended, and added to, one whole replicate at a time.
+
+A cell writes its step tables into a folder of its attempt, ``steps/.unfinished-*``. When
+the replicate is over, the tables get their names, and then all its records are appended as
+one block. Whatever ends the process in between, the next one that takes up the run finds
+whole replicates, and removes the rest. Only one process at a time may do so
+(`storebench.run_lock`).
+"""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import itertools
+import json
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storebench._version import __version__
+from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
+from storebench.json_lines import Row, replace_lines, rows_of, sync
+from storebench.reading import read_small_file
+from storebench.records import (
+    LOGS_DIR,
+    MOST_RUN_BYTES,
+    RECORDS_NAME,
+    RUN_NAME,
+    STEPS_DIR,
+    SUPERSEDED_NAME,
+    append_records,
+    read_records,
+    record_from_dict,
+    record_to_dict,
+)
+from storebench.results import Cell, Record, Status
+from storebench.run_lock import claimed
+from storebench.scenario import Scenario
+from storebench.surroundings import LeftOut
+from storebench.whole_files import sweep_unfinished, write_whole
+
+RUN_SCHEMA_VERSION = 1
+
+_UNFINISHED = ".unfinished-"
+_TABLE = re.compile(r"[0-9a-f]{12}-r\d+-e\d+(-a\d+)?\.(parquet|tmp)")
+
+Replicate = tuple[str, int]
+"""Cell id and number of a replicate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One replicate of one cell, still to be run."""
+
+    cell: Cell
+    replicate: int
+
+    @property
+    def key(self) -> Replicate:
+        """Cell id and number of the replicate."""
+        return self.cell.cell_id, self.replicate
+
+
+def schedule(cells: Sequence[Cell], replicates: int, seed: int) -> list[Work]:
+    """Return every replicate of every cell: round by round, each round in an order of its own."""
+    rounds = []
+    for replicate in range(replicates):
+        order = list(cells)
+        random.Random(f"{seed}:{replicate}").shuffle(order)
+        rounds += [Work(cell=cell, replicate=replicate) for cell in order]
+    return rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run: its folder, and what it is about."""
+
+    folder: Path
+    run_id: str
+    scenario: Scenario
+    cells: list[Cell]
+
+    @classmethod
+    def create(
+        cls, scenario: Scenario, folder: Path, cells: Sequence[Cell], left_out: Sequence[LeftOut] = ()
+    ) -> "Run":
+        """Make the folder of a new run; the cells that were left out are named in it, with the reason.
+
+        Raises
+        ------
+        OutputError
+            There is a run already, another process makes one, or the folder cannot be written.
+        """
+        with claimed(folder):
+            if (folder / RUN_NAME).exists():
+                raise OutputError(
+                    "there is a run here already",
+                    where=folder,
+                    hint="Name another --out, or continue it with 'storebench bench --resume'.",
+                )
+            run_id = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{scenario.name}"
+            about = {
+                "schema_version": RUN_SCHEMA_VERSION,
+                "run_id": run_id,
+                "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+                "storebench_version": __version__,
+                "scenario": scenario.model_dump(mode="json"),
+                "cells": [dataclasses.asdict(cell) | {"cell_id": cell.cell_id} for cell in cells],
+                "left_out": [
+                    {"cell_id": one.cell.cell_id, "backend": one.cell.backend, "reason": one.reason}
+                    for one in left_out
+                ],
+            }
+            _make_folders(folder)
+            _write_about(folder, about)
+        return cls(folder=folder, run_id=run_id, scenario=scenario, cells=list(cells))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Run":
+        """Return the run in `folder` without writing to it.
+
+        Raises
+        ------
+        DataNotFoundError
+            There is no run.
+        CorruptDataError
+            Its ``run.json`` is not one.
+        """
+        path = folder / RUN_NAME
+        try:
+            about = json.loads(read_small_file(path, most_bytes=MOST_RUN_BYTES))
+            run_id, wanted = about["run_id"], {one["cell_id"] for one in about["cells"]}
+            scenario = Scenario.model_validate(about["scenario"], strict=False)
+        except FileNotFoundError:
+            raise DataNotFoundError(
+                "there is no run to resume", where=folder, hint="Leave out --resume to start one."
+            ) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptDataError(
+                f"not a run ({type(error).__name__}: {error})", where=path, hint="Start anew."
+            ) from None
+        cells = [cell for cell in scenario.cells() if cell.cell_id in wanted]
+        if len(cells) != len(wanted):
+            raise CorruptDataError(
+                "its cells are not those of its scenario",
+                where=path,
+                hint="Another storebench wrote it: start anew.",
+            )
+        return cls(folder=folder, run_id=run_id, scenario=scenario, cells=cells)
+
+    @classmethod
+    def resume(cls, folder: Path) -> "Run":
+        """Take up the run in `folder` where it was interrupted."""
+        run = cls.read(folder)
+        _make_folders(folder)
+        return run
+
+    def extended(self, replicates: int) -> "Run":
+        """Return this run with more rounds to go; what is recorded stays, and the rounds keep their orders.
+
+        Rounds that are added to records may have been added because of what those showed. ``run.json``
+        keeps when that was (``extended_utc``), and intervals are wider for it.
+
+        Raises
+        ------
+        UsageError
+            It has more rounds already.
+        OutputError
+            Another process is running it.
+        """
+        if replicates < self.scenario.replicates:
+            raise UsageError(
+                f"the run has {self.scenario.replicates} replicates, which cannot become {replicates}",
+                where=self.folder,
+                hint="Ask for more, or leave out --replicates.",
+            )
+        scenario = self.scenario.model_copy(update={"replicates": replicates})
+        with claimed(self.folder):
+            about = json.loads(read_small_file(self.folder / RUN_NAME, most_bytes=MOST_RUN_BYTES))
+            about |= {"scenario": scenario.model_dump(mode="json")}
+            if replicates > self.scenario.replicates and self.recorded():
+                now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+                about["extended_utc"] = [*about.get("extended_utc", ()), now]
+            _write_about(self.folder, about)
+        return dataclasses.replace(self, scenario=scenario)
+
+    def discard(self) -> None:
+        """Remove the folder of a run in which nothing was measured: it would only look like a result."""
+        if any((self.folder / name).exists() for name in (RECORDS_NAME, SUPERSEDED_NAME)):
+            return
+        (self.folder / RUN_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else's files stay, and so does their folder
+            for folder in (self.folder / STEPS_DIR, self.folder / LOGS_DIR, self.folder):
+                folder.rmdir()
+
+    def recorded(self) -> dict[Replicate, list[Record]]:
+        """Return the records of every replicate that is recorded whole."""
+        return {replicate: records for replicate, records in self._grouped().items() if _is_whole(records)}
+
+    def left(self, *, retry_failed: bool = False) -> list[Work]:
+        """Return the replicates that are not recorded whole, in the order of the schedule.
+
+        Parameters
+        ----------
+        retry_failed
+            Return those with a failed record, too.
+        """
+        done = {
+            replicate
+            for replicate, records in self.recorded().items()
+            if not (retry_failed and any(record.status is Status.FAILED for record in records))
+        }
+        work = schedule(self.cells, self.scenario.replicates, self.scenario.seed)
+        return [one for one in work if one.key not in done]
+
+    def mend(self) -> None:
+        """Bring the folder into order after a process that was killed: only whole replicates stay recorded.
+
+        Records of a part of a replicate move to ``superseded.jsonl``. Unfinished step tables, and those that no record
+        names, are removed.
+
+        Raises
+        ------
+        OutputError
+            Another process is running it, or the folder cannot be written.
+        """
+        with claimed(self.folder):
+            _make_folders(self.folder)
+            parts = {key for key, records in self._grouped().items() if not _is_whole(records)}
+            if parts:
+                self._replace(parts, [])
+            try:
+                self._remove_leftovers()
+            except OSError as error:
+                raise from_os_error(error, error.filename or self.folder) from error
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[Path]:
+        """Make a folder for the step tables of one replicate; it is removed in the end.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            It cannot be made.
+        """
+        steps = self.folder.resolve() / STEPS_DIR
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=steps))
+        except OSError as error:
+            raise from_os_error(error, steps) from error
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def record(self, records: Sequence[Record], tables: Path, *, again: bool = False) -> list[Record]:
+        """Record a replicate that is over: its step tables get their names, then all its records are written at once.
+
+        Parameters
+        ----------
+        records
+            Of every epoch.
+        tables
+            Folder that holds the step tables that the records name.
+        again
+            Whether the replicate is recorded already: its old records move to ``superseded.jsonl``. Their step
+            tables stay.
+
+        Returns
+        -------
+        list of Record
+            The records as they were written: they name their step tables.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            Something cannot be written; nothing of the replicate is then recorded.
+        """
+        try:
+            named = self._with_tables(records, tables)
+            if again:
+                self._replace({_replicate_of(record) for record in records}, named)
+            else:
+                append_records(self.folder, named)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._remove_leftovers()
+            raise
+        return named
+
+    def _grouped(self) -> dict[Replicate, list[Record]]:
+        grouped: dict[Replicate, list[Record]] = {}
+        if (self.folder / RECORDS_NAME).is_file():
+            with contextlib.suppress(DataNotFoundError):  # nothing but half a line
+                for record in read_records(self.folder, parts=True):
+                    grouped.setdefault(_replicate_of(record), []).append(record)
+        return grouped
+
+    def _replace(self, old: Collection[Replicate], records: Sequence[Record]) -> None:
+        """Move the records of old replicates to ``superseded.jsonl`` and append others, at one stroke."""
+        path = self.folder / RECORDS_NAME
+
+        def is_old(row: Row) -> bool:
+            return _replicate_of(record_from_dict(row, where=str(path))) in old
+
+        rows = [record_to_dict(record) for record in records]
+        replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, rows)
+
+    def _with_tables(self, records: Sequence[Record], tables: Path) -> list[Record]:
+        """Give the step tables of a replicate names that no table has, synced to disk; return records that name them."""
+        steps = self.folder / STEPS_DIR
+        written = {record.epoch: Path(record.steps_file).name for record in records if record.steps_file}
+        names = _free_names(steps, written)
+        try:
+            for epoch, name in names.items():
+                sync(tables / written[epoch])
+                (tables / written[epoch]).rename(steps / name)
+            if names:
+                sync(steps)
+        except OSError as error:
+            raise from_os_error(error, steps) from error
+        return [
+            dataclasses.replace(record, steps_file=f"{STEPS_DIR}/{names[record.epoch]}")
+            if record.epoch in names
+            else record
+            for record in records
+        ]
+
+    def _remove_leftovers(self) -> None:
+        """Remove half-written files, and step tables that no record names."""
+        steps = self.folder / STEPS_DIR
+        for folder in steps.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        sweep_unfinished(self.folder)
+        rows = itertools.chain(*(rows_of(self.folder / name) for name in (RECORDS_NAME, SUPERSEDED_NAME)))
+        named = {str(row.get("steps_file")) for row in rows}
+        for file in steps.iterdir():
+            if _TABLE.fullmatch(file.name) and f"{STEPS_DIR}/{file.name}" not in named:
+                file.unlink(missing_ok=True)
+
+
+def _replicate_of(record: Record) -> Replicate:
+    return record.cell.cell_id, record.replicate
+
+
+def _is_whole(records: Sequence[Record]) -> bool:
+    """Whether records are those of every epoch of their replicate."""
+    epochs = {record.epoch for record in records}
+    return all(epoch in epochs for epoch in range(records[0].cell.epochs))
+
+
+def _free_names(steps: Path, names: Mapping[int, str]) -> dict[int, str]:
+    """Return the names of step tables by epoch, numbered where an earlier attempt at the replicate has left some."""
+    free, attempt = dict(names), 1
+    while any((steps / name).exists() for name in free.values()):
+        attempt += 1
+        free = {epoch: f"{Path(name).stem}-a{attempt}{Path(name).suffix}" for epoch, name in names.items()}
+    return free
+
+
+def _make_folders(folder: Path) -> None:
+    """Make the folders of a run; a copy of one may lack those that were empty."""
+    try:
+        for name in (STEPS_DIR, LOGS_DIR):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise from_os_error(error, folder) from error
+
+
+def _write_about(folder: Path, about: Mapping[str, object]) -> None:
+    """Write what a run is about, whole or not at all."""
+    try:
+        write_whole(folder / RUN_NAME, json.dumps(about, indent=2) + "\n")
+    except OSError as error:
+        raise from_os_error(error, folder) from error

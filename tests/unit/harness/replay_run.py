@@ -1,0 +1,88 @@
+"""Record replicates that were measured before, as the runner does; a fault ends it at each file operation in turn.
+
+Usage: replay_run.py MEASURED BEGUN OUT FAULT. For each operation and n = 1, 2, ... the run BEGUN is copied to
+OUT/OPERATION-n, and a process of its own goes on with it until its n-th call of os.OPERATION, where FAULT
+happens: "kill", "full" (ENOSPC) or "interrupt". No fault reaches the last copy of an operation.
+"""
+
+import dataclasses
+import errno
+import itertools
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from storebench.errors import EXIT_INTERRUPTED, StorebenchError
+from storebench.run_folder import Run
+from storebench.run_lock import claimed
+
+OPERATIONS = ("fsync", "rename", "replace", "write")
+
+
+def replay(measured: Path, folder: Path) -> None:
+    """Go on with the run in `folder`, with the records and step tables of `measured` in the place of cells."""
+    known, run = Run.read(measured).recorded(), Run.resume(folder)
+    with claimed(folder):
+        run.mend()
+        recorded = run.recorded()
+        for work in run.left(retry_failed=True):
+            with run.attempt() as tables:
+                records = [dataclasses.replace(one, run_id=run.run_id) for one in known[work.key]]
+                for one in records:
+                    shutil.copy(measured / str(one.steps_file), tables)
+                run.record(records, tables, again=work.key in recorded)
+
+
+def plant(operation: str, fault: str, point: int) -> None:
+    """Let the n-th call of os.`operation` in this process fail, or end it; a write gets to three fifths."""
+    real, calls = getattr(os, operation), itertools.count(1)
+
+    def planted(*arguments: Any, **options: Any) -> Any:
+        if next(calls) != point:
+            return real(*arguments, **options)
+        if operation == "write":
+            real(arguments[0], bytes(arguments[1])[: len(arguments[1]) * 3 // 5])
+        elif fault == "interrupt":
+            real(*arguments, **options)
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise KeyboardInterrupt
+
+    setattr(os, operation, planted)
+
+
+def ended(measured: Path, folder: Path) -> int:
+    """Go on with a run; return the exit code that the command line would end with."""
+    try:
+        replay(measured, folder)
+    except StorebenchError as error:
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the name of each copy, and how its process ended."""
+    measured, begun, out = map(Path, arguments[:3])
+    for operation in OPERATIONS:
+        for point in itertools.count(1):
+            folder = shutil.copytree(begun, out / f"{operation}-{point}")
+            child = os.fork()
+            if not child:
+                plant(operation, arguments[3], point)
+                os._exit(ended(measured, folder))
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            print(folder.name, code, flush=True)
+            if code == 0:
+                break
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,342 @@
+"""A run's folder after a kill, a full disk or an interrupt at any write: whole replicates, their tables, one writer."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import replay_run
+from harness_tools import Bench, cell_job, scenario
+
+from storebench.cell import CellRun
+from storebench.conversions import read_conversions
+from storebench.errors import DataNotFoundError, OutputError
+from storebench.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, read_records
+from storebench.report.validate import validate
+from storebench.results import Record, Status
+from storebench.run_folder import Run
+from storebench.run_lock import claimed
+from storebench.runner import execute
+from storebench.scenario import Scenario
+
+MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny", "epochs": 2}
+ALL_EPOCHS = Counter((replicate, epoch) for replicate in (0, 1) for epoch in (0, 1))
+ENDS = {"kill": -signal.SIGKILL, "full": 5, "interrupt": 130}
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from storebench.run_lock import claimed
+with claimed(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(120)
+"""
+
+TOML = """
+name = "replayed"
+replicates = 2
+test_limit = 0
+
+[[matrix]]
+dataset = "mnist"
+synthetic = true
+limit = 16
+batch_size = 8
+model = "tiny"
+threads = 1
+epochs = 2
+backends = ["lmdb"]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Runs of two replicates of one cell: measured, without a record, and with failed records only."""
+
+    measured: Path
+    empty: Path
+    failed: Path
+
+
+def replicates(of: Scenario, number: int) -> Scenario:
+    return of.model_copy(update={"replicates": number})
+
+
+def measure(run: Run, stores: Path, failure: str | None = None) -> None:
+    """Run every cell in this process and record it, as failed where there is a failure."""
+    for work in run.left():
+        with run.attempt() as tables:
+            job = cell_job(work.cell, stores, run.folder)
+            job = dataclasses.replace(job, replicate=work.replicate, run_id=run.run_id, tables=tables)
+            records = CellRun(job).records()
+            if failure is not None:
+                records = [dataclasses.replace(one, status=Status.FAILED, failure=failure) for one in records]
+            run.record(records, tables)
+
+
+@pytest.fixture(scope="module")
+def runs(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    root = tmp_path_factory.mktemp("runs")
+    made = Runs(measured=root / "measured", empty=root / "empty", failed=root / "failed")
+    of = replicates(scenario(**MATRIX, backends=["lmdb"]), 2).model_copy(update={"name": "replayed"})
+    measure(Run.create(of, made.failed, of.cells()), bench.stores, failure="the cache was not cold")
+    measure(Run.create(of, made.measured, of.cells()), bench.stores)
+    Run.create(of, made.empty, of.cells())
+    assert validate([made.measured, made.failed]) == []
+    return made
+
+
+def lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that are whole JSON."""
+    found = path.read_bytes().split(b"\n") if path.is_file() else []
+    return [line for line in found if line.endswith(b"}") and json.loads(line)]
+
+
+def records_in(folder: Path) -> list[Record]:
+    try:
+        return read_records(folder)
+    except DataNotFoundError:
+        return []
+
+
+def tables_in(folder: Path) -> dict[str, bytes]:
+    return {f"{STEPS_DIR}/{file.name}": file.read_bytes() for file in (folder / STEPS_DIR).glob("*.parquet")}
+
+
+def named_in(folder: Path) -> set[str]:
+    """Return the step tables that records name, superseded ones included."""
+    everything = lines(folder / RECORDS_NAME) + lines(folder / SUPERSEDED_NAME)
+    return {json.loads(line)["steps_file"] for line in everything}
+
+
+def check_consistent(folder: Path) -> None:
+    """Check a folder as a fault left it: readers see whole replicates, of one outcome each, and all their tables."""
+    if (folder / RECORDS_NAME).exists():
+        assert validate(folder) == []
+    grouped: dict[int, list[Record]] = {}
+    for record in records_in(folder):
+        grouped.setdefault(record.replicate, []).append(record)
+    for group in grouped.values():
+        assert [record.epoch for record in group] == [0, 1]
+        assert len({record.status for record in group}) == 1
+    assert named_in(folder) <= tables_in(folder).keys()
+
+
+def check_clean(folder: Path) -> None:
+    """Check that a folder holds every table that a record names, and nothing that a process left behind."""
+    assert tables_in(folder).keys() == named_in(folder)
+    assert len(list((folder / STEPS_DIR).iterdir())) == len(tables_in(folder)), "something else is in steps"
+    assert not list(folder.glob(".*")), "a half-written file"
+
+
+def check_finished(folder: Path, before: Path) -> None:
+    """Check a run that was finished after a fault, against its copy from before that: nothing is lost or doubled."""
+    check_clean(folder)
+    assert validate(folder) == []
+    records = read_records(folder)
+    assert Counter((record.replicate, record.epoch) for record in records) == ALL_EPOCHS
+    assert {record.status for record in records} == {Status.OK}
+    everything = Counter(lines(folder / RECORDS_NAME) + lines(folder / SUPERSEDED_NAME))
+    assert set(lines(before / RECORDS_NAME)) <= everything.keys(), "a record is lost"
+    assert set(everything.values()) == {1}, "a record is doubled"
+    for name in {json.loads(line)["steps_file"] for line in lines(before / RECORDS_NAME)}:
+        assert tables_in(folder)[name] == tables_in(before)[name], "the table of a record was overwritten"
+
+
+@pytest.mark.parametrize("fault", sorted(ENDS))
+@pytest.mark.parametrize("begun", ["empty", "failed"])
+def test_a_fault_at_any_file_operation_leaves_whole_replicates(
+    begun: str, fault: str, runs: Runs, tmp_path: Path
+) -> None:
+    script = Path(__file__).with_name("replay_run.py")
+    start = getattr(runs, begun)
+    command = [sys.executable, str(script), str(runs.measured), str(start), str(tmp_path), fault]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    points = [line.split() for line in done.stdout.splitlines()]
+    reached = [(name, code) for name, code in points if code != "0"]
+    assert {int(code) for _, code in reached} == {ENDS[fault]}
+    assert len(reached) >= 14
+    for name, _ in points:
+        folder = tmp_path / name
+        check_consistent(folder)
+        if fault != "kill":
+            check_clean(folder)
+        before = shutil.copytree(folder, tmp_path / f"{name}-before")
+        replay_run.replay(runs.measured, folder)
+        check_finished(folder, before)
+        content = (folder / RECORDS_NAME).read_bytes()
+        replay_run.replay(runs.measured, folder)
+        assert (folder / RECORDS_NAME).read_bytes() == content, "a finished run was changed"
+
+
+@pytest.mark.parametrize("place", ["at the end", "in the middle"])
+def test_part_of_a_replicate_that_an_older_release_left_is_set_aside(
+    place: str, runs: Runs, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(runs.measured, tmp_path / "run")
+    first, second, *others = (folder / RECORDS_NAME).read_bytes().splitlines(keepends=True)
+    rest = [second[:100]] if place == "at the end" else others
+    (folder / RECORDS_NAME).write_bytes(first + b"".join(rest))
+    if place == "at the end":
+        assert validate(folder) == []
+        assert records_in(folder) == []
+    before = shutil.copytree(folder, tmp_path / "before")
+    run = Run.resume(folder)
+    run.mend()
+    assert lines(folder / SUPERSEDED_NAME) == [first.strip()]
+    assert len(run.left()) == 4 // 2 - len(rest) // 2
+    # What is measured again may come after replicates that were measured later: only the order differs.
+    replay_run.replay(runs.measured, folder)
+    assert Counter((one.replicate, one.epoch) for one in read_records(folder)) == ALL_EPOCHS
+    check_clean(folder)
+    table = json.loads(first)["steps_file"]
+    assert tables_in(folder)[table] == tables_in(before)[table]
+    again = [one.steps_file for one in read_records(folder) if one.replicate == json.loads(first)["replicate"]]
+    assert sorted(map(str, again)) == [table.replace("-e0", f"-e{epoch}-a2") for epoch in (0, 1)]
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let another process hold a run's folder."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_process_on_a_runs_folder_is_refused_in_one_line(
+    runs: Runs, bench: Bench, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(runs.measured, tmp_path / "run")
+    path = tmp_path / "replayed.toml"
+    path.write_text(TOML)
+    content = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    small = ("--dataset", "mnist", "--synthetic", "--limit", "16", "--model", "tiny")
+    with held(folder) as holder:
+        for words in (
+            ("bench", path),
+            ("bench", path, "--resume"),
+            ("bench", path, "--resume", "--retry-failed", "--replicates", "3"),
+            ("run", "lmdb", *small),
+        ):
+            done = bench.cli(*words, "--out", folder, "--stores", bench.stores)
+            assert done.returncode == 2, done.stderr
+            [said] = done.stderr.splitlines()
+            assert f"{folder}: another process is running it (pid {holder.pid})" in said
+        assert bench.cli("validate", folder).returncode == 0
+        assert bench.cli("trace", folder, "--out", tmp_path / "trace.json").returncode == 0
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == content
+
+
+def test_a_folder_is_free_again_when_its_holder_was_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with held(folder) as holder:
+        with pytest.raises(OutputError, match=rf"another process is running it \(pid {holder.pid}\)"):
+            execute(Run(folder=folder, run_id="", scenario=scenario(**MATRIX), cells=[]), tmp_path)
+        holder.kill()
+        holder.wait()
+        with claimed(folder), claimed(folder):
+            assert list(folder.iterdir()) == [], "the lock is no file"
+    with claimed(tmp_path / "new"):
+        assert (tmp_path / "new").is_dir()
+    assert not (tmp_path / "new").exists(), "a folder that was made for nothing stays"
+
+
+def test_a_killed_runner_leaves_a_run_that_validates_and_resumes(bench: Bench, tmp_path: Path) -> None:
+    """Kill it with tables of a replicate in place and no record: at the second of the two replicates."""
+    strace = shutil.which("strace")
+    if strace is None or subprocess.run([strace, "-o", os.devnull, "true"], check=False).returncode:
+        pytest.skip("no strace, or it may not trace; the test of every file operation needs none")
+    path, run = tmp_path / "replayed.toml", tmp_path / "run"
+    path.write_text(TOML)
+    arguments = ("bench", path, "--stores", bench.stores, "--out", run)
+    assert bench.cli("convert", "lmdb", "-d", "mnist", "--synthetic", "--limit", "16", "--stores", bench.stores)
+    # Synced so far: run.json and its name; two tables, their names, the records and their name; two tables, their names.
+    inject = ("-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=10")
+    done = subprocess.run(
+        [strace, "-o", os.devnull, *inject, *bench.command(*arguments)],
+        cwd=bench.root,
+        env=dict(bench.env),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stderr
+    assert [(one.replicate, one.epoch) for one in read_records(run)] == [(0, 0), (0, 1)]
+    assert len(tables_in(run)) == 4, "the kill was to come after the tables of the second replicate"
+    assert validate(run) == []
+    resumed = bench.cli(*arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert bench.cli("validate", run).returncode == 0
+    assert Counter((one.replicate, one.epoch) for one in read_records(run)) == ALL_EPOCHS
+    check_clean(run)
+
+
+def test_failed_cells_run_again_when_asked_and_their_records_are_kept_aside(
+    bench: Bench, tmp_path: Path
+) -> None:
+    path, run = tmp_path / "replayed.toml", tmp_path / "run"
+    path.write_text(TOML.replace('"lmdb"', '"planted:moody", "lmdb"').replace("replicates = 2", "replicates = 1"))
+    arguments = ("bench", path, "--stores", bench.stores, "--out", run)
+    moody = dataclasses.replace(bench, env={**bench.env, "PLANTED_MOOD": "bad"})
+    done = moody.cli(*arguments)
+    assert done.returncode == 5, done.stderr
+    assert "'storebench bench --resume --retry-failed' runs the failed ones again" in done.stderr
+    before = lines(run / RECORDS_NAME)
+    failed = [line for line in before if json.loads(line)["status"] == "failed"]
+    assert len(failed) == 2
+
+    unasked = bench.cli(*arguments, "--resume")
+    assert unasked.returncode == 5
+    assert "[1/" not in unasked.stderr
+    assert lines(run / RECORDS_NAME) == before
+
+    done = bench.cli(*arguments, "--resume", "--retry-failed")
+    assert done.returncode == 0, done.stderr
+    assert "[1/1] mnist from planted+raw:moody" in done.stderr
+    assert lines(run / SUPERSEDED_NAME) == failed
+    assert {one.status for one in read_records(run)} == {Status.OK}
+    assert len(read_records(run)) == len(before)
+    assert [line for line in before if line not in failed] == [
+        line for line in lines(run / RECORDS_NAME) if line in before
+    ]
+    assert validate(run) == []
+
+
+def test_retrying_failed_cells_needs_a_run_to_resume(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "replayed.toml"
+    path.write_text(TOML)
+    done = bench.cli("bench", path, "--retry-failed", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "--retry-failed needs --resume" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_conversions_that_are_left_are_made_though_every_cell_is_recorded(
+    bench: Bench, tmp_path: Path
+) -> None:
+    of = scenario(**(MATRIX | {"epochs": 1}), backends=["png", "lmdb"]).model_copy(update={"conversions": 1})
+    run = Run.create(of, tmp_path / "run", of.cells())
+    measure(run, bench.stores)
+    assert execute(run, bench.stores) == []
+    [conversion] = read_conversions(run.folder)
+    assert (conversion.status, conversion.target) == (Status.OK, "lmdb+raw")
+    started = time.monotonic()
+    execute(run, bench.stores)
+    assert time.monotonic() - started < 5
+    assert read_conversions(run.folder) == [conversion]
