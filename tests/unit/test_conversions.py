@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from storebench.conversion_rounds import ConversionRounds, conversion_pairs
-from storebench.conversions import append_conversion, read_conversions, seconds_by_source
+from storebench.conversions import CONVERSIONS_NAME, append_conversion, read_conversions, seconds_by_source
 from storebench.convert import ensure_store
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
+from storebench.records import SUPERSEDED_NAME
 from storebench.results import Cell, Status
 from storebench.scenario import make_scenario
 from storebench.store_samples import StoreSamples
@@ -150,7 +151,7 @@ def test_conversions_are_timed_in_phases_recorded_and_resumed(
     assert sorted(stores.rglob("*")) == before, "nothing stays of a timed conversion"
 
 
-def test_a_conversion_that_fails_is_recorded_as_failed(tmp_path: Path) -> None:
+def test_a_conversion_that_fails_is_recorded_as_failed_until_it_runs_again(tmp_path: Path) -> None:
     folder = tmp_path / "stores" / "x"
     folder.mkdir(parents=True)
     wanted = dict(zip(cells("png", "lmdb"), (folder, folder), strict=True))
@@ -159,5 +160,11 @@ def test_a_conversion_that_fails_is_recorded_as_failed(tmp_path: Path) -> None:
     assert record.status is Status.FAILED
     assert record.failure
     assert seconds_by_source([record], cells("lmdb")[0]) == {}
+    assert not rounds(tmp_path, 1).left(wanted)
+    assert len(rounds(tmp_path, 1).left(wanted, retry_failed=True)) == 1
+    failed = (tmp_path / CONVERSIONS_NAME).read_text()
     append_conversion(tmp_path, dataclasses.replace(record, status=Status.OK, seconds=2.0))
     assert seconds_by_source(read_conversions(tmp_path), cells("lmdb")[0]) == {"files+png": (2.0,)}
+    assert not rounds(tmp_path, 1).left(wanted, retry_failed=True)
+    assert (tmp_path / SUPERSEDED_NAME).read_text() == failed
+    assert len(read_conversions(tmp_path)) == 1

@@ -197,11 +197,23 @@ def test_dropped_and_shrunk_cells_are_missing_from_an_installed_copy_elsewhere(
 
 @pytest.fixture(scope="module")
 def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[Sides, list[str]]:
-    """Compare HEAD with this working tree; return the run folders and what was said."""
+    """Compare HEAD with this working tree; return the run folders and what was said, to a second process, too."""
     folder, told = tmp_path_factory.mktemp("same"), list[str]()
+    path, out = write_scenario(folder / "tiny.toml", "backends = ['memory:python']"), folder / "out"
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if line.startswith("1 of 2"):
+            for words in (
+                ("--against", "HEAD", "--out", out),
+                ("--resume", "--out", out / "baseline"),
+                ("--resume", "--out", out / "contender"),
+            ):
+                told.append(storebench(ROOT, "bench", path, *words).stderr)
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(folder))
-        sides = run_against("HEAD", scenario, folder / "out", folder / "stores", say=told.append)
+        sides = run_against("HEAD", scenario, out, folder / "stores", say=tell)
     assert str(folder) not in git(ROOT, "worktree", "list")
     assert not list(folder.glob("storebench-against-*"))
     return sides, told
@@ -224,6 +236,14 @@ def test_both_sides_run_every_replicate_side_by_side(
     assert result.state is State.INCONCLUSIVE  # two replicates are too few to say anything
     with pytest.raises(OutputError, match="a run here already"):
         run_against("HEAD", scenario, sides.baseline.parent, sides.baseline.parent / "stores")
+
+
+def test_a_comparison_holds_its_folder_and_both_runs_in_it(same: tuple[Sides, list[str]]) -> None:
+    sides, told = same
+    refused = [line for line in told if "another process is running it (pid" in line]
+    for folder, line in zip((sides.baseline.parent, sides.baseline, sides.contender), refused, strict=True):
+        assert line.startswith(f"storebench: {folder}: another process")
+        assert len(line.splitlines()) == 1
 
 
 def test_the_other_interpreter_imports_the_worktree_and_leaves_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from storebench.results import Record, Status
 from storebench.run_folder import Run
 from storebench.run_lock import claimed
 from storebench.runner import execute
-from storebench.scenario import Scenario
 
 MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny", "epochs": 2}
 ALL_EPOCHS = Counter((replicate, epoch) for replicate in (0, 1) for epoch in (0, 1))
@@ -68,10 +66,6 @@ class Runs:
     failed: Path
 
 
-def replicates(of: Scenario, number: int) -> Scenario:
-    return of.model_copy(update={"replicates": number})
-
-
 def measure(run: Run, stores: Path, failure: str | None = None) -> None:
     """Run every cell in this process and record it, as failed where there is a failure."""
     for work in run.left():
@@ -88,7 +82,7 @@ def measure(run: Run, stores: Path, failure: str | None = None) -> None:
 def runs(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     root = tmp_path_factory.mktemp("runs")
     made = Runs(measured=root / "measured", empty=root / "empty", failed=root / "failed")
-    of = replicates(scenario(**MATRIX, backends=["lmdb"]), 2).model_copy(update={"name": "replayed"})
+    of = scenario(**MATRIX, backends=["lmdb"]).model_copy(update={"name": "replayed", "replicates": 2})
     measure(Run.create(of, made.failed, of.cells()), bench.stores, failure="the cache was not cold")
     measure(Run.create(of, made.measured, of.cells()), bench.stores)
     Run.create(of, made.empty, of.cells())
@@ -194,7 +188,7 @@ def test_part_of_a_replicate_that_an_older_release_left_is_set_aside(
     run = Run.resume(folder)
     run.mend()
     assert lines(folder / SUPERSEDED_NAME) == [first.strip()]
-    assert len(run.left()) == 4 // 2 - len(rest) // 2
+    assert len(run.left()) == {"at the end": 2, "in the middle": 1}[place]
     # What is measured again may come after replicates that were measured later: only the order differs.
     replay_run.replay(runs.measured, folder)
     assert Counter((one.replicate, one.epoch) for one in read_records(folder)) == ALL_EPOCHS
@@ -246,7 +240,7 @@ def test_a_folder_is_free_again_when_its_holder_was_killed(tmp_path: Path) -> No
     folder = tmp_path / "run"
     with held(folder) as holder:
         with pytest.raises(OutputError, match=rf"another process is running it \(pid {holder.pid}\)"):
-            execute(Run(folder=folder, run_id="", scenario=scenario(**MATRIX), cells=[]), tmp_path)
+            Run.create(scenario(**MATRIX, backends=["lmdb"]), folder, [])
         holder.kill()
         holder.wait()
         with claimed(folder), claimed(folder):
@@ -336,7 +330,5 @@ def test_conversions_that_are_left_are_made_though_every_cell_is_recorded(
     assert execute(run, bench.stores) == []
     [conversion] = read_conversions(run.folder)
     assert (conversion.status, conversion.target) == (Status.OK, "lmdb+raw")
-    started = time.monotonic()
     execute(run, bench.stores)
-    assert time.monotonic() - started < 5
     assert read_conversions(run.folder) == [conversion]
