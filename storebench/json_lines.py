@@ -138,6 +138,6 @@ def _line(row: Mapping[str, Any]) -> str:
 def _parsed(line: bytes) -> Row | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
