@@ -67,9 +67,7 @@ class ConversionRounds:
         repeats, seed = scenario.conversions, scenario.seed
         return cls(folder=folder, run_id=run_id, repeats=repeats, seed=seed, environment=environment)
 
-    def left(
-        self, stores: Mapping[Cell, Path], *, retry_failed: bool = False
-    ) -> list[tuple[int, Pair]]:
+    def left(self, stores: Mapping[Cell, Path], *, retry_failed: bool = False) -> list[tuple[int, Pair]]:
         """Return the round and the pair of every conversion that is not recorded yet, in the order to run them.
 
         Parameters
@@ -94,9 +92,7 @@ class ConversionRounds:
             left += [(replicate, pair) for pair in ordered if self._record(pair, replicate).key not in done]
         return left
 
-    def execute(
-        self, stores: Mapping[Cell, Path], say: Say = mute, *, retry_failed: bool = False
-    ) -> None:
+    def execute(self, stores: Mapping[Cell, Path], say: Say = mute, *, retry_failed: bool = False) -> None:
         """Time every conversion that is `left`, telling `say`; one that fails is recorded as failed."""
         for replicate, pair in self.left(stores, retry_failed=retry_failed):
             say(f"converting {pair.source_name} into {pair.target_name}, {replicate + 1} of {self.repeats}")

@@ -198,9 +198,7 @@ def _test_store(
         return None
 
 
-def _replicate(
-    run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_caches: bool
-) -> list[Record]:
+def _replicate(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_caches: bool) -> list[Record]:
     with (
         tempfile.TemporaryDirectory(prefix="storebench-cell-") as scratch,
         surroundings(work.cell, prepared.image) as around,
