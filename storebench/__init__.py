@@ -4,12 +4,13 @@ The names below are what notebooks and other programs may rely on. They are
 imported when they are first used, so that ``import storebench`` stays light.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from storebench._version import __version__
 
+TYPE_CHECKING = False  # as type checkers know it; importing typing would delay the first line of the program
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from storebench.formats.registry import open_reader
     from storebench.report.analysis import compare, load_results, load_steps
     from storebench.report.plots.costs import plot_break_even, plot_container_codec
@@ -59,7 +60,9 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    import importlib
+
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

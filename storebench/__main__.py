@@ -1,5 +1,15 @@
-"""``python -m storebench`` is the command line."""
+"""The command line, as ``python -m storebench`` and as the script ``storebench``."""
 
-from storebench.cli.main import main
+from storebench.interrupts import install
 
-main()
+
+def main() -> None:
+    """Run the command line. From here on an interrupt is one line and exit code 130."""
+    install()
+    from storebench.cli.main import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

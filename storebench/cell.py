@@ -6,7 +6,6 @@ nothing else that anybody reads.
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import datetime as dt
 import gc
@@ -15,6 +14,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,9 @@ import torch
 
 from storebench._version import __version__
 from storebench.cache_state import CacheState
-from storebench.cell_job import CellJob, read_job
+from storebench.cell_job import EXIT_NO_ANSWER, CellJob, read_job
 from storebench.digests import array_digest
-from storebench.errors import StorebenchError
+from storebench.errors import CellFailedError, StorebenchError, from_os_error
 from storebench.formats.base import Indices
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import Backend
@@ -49,6 +50,7 @@ from storebench.probes.gather import gather_rate
 from storebench.probes.limited import LimitedCache
 from storebench.probes.loop_mount import mount_image
 from storebench.probes.page_count import resident
+from storebench.processes import end_with_parent
 from storebench.records import STEPS_DIR, record_to_dict
 from storebench.results import (
     CacheFacts,
@@ -76,7 +78,10 @@ DEVICE_S = 0.8
 PROBES_FOLDER = "probes"
 """Folder of a run in which its cells keep for each other what one of them measured."""
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PRODUCERS_END_S = 1.0
+"""How long producers may take to end when the cell is told to, before they are killed."""
+
+_LESS_MEMORY = "Use fewer workers, smaller batches or a smaller --size."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +150,12 @@ class CellRun:
             # Only then: who is told to stop must not wait until busy producers answer.
             self.loader.close()
             raise
+        except RuntimeError as error:
+            # How torch says that a worker died, wherever the loop is at that moment.
+            casualty = self.loader.casualty()
+            if casualty is None:
+                raise
+            raise casualty from error
         closed = self.loader.close()
         if self.limit is not None:
             self.limit.leave()
@@ -369,23 +380,25 @@ def _loss_digest(losses: Sequence[float]) -> str | None:
     return array_digest(np.asarray(losses, dtype=np.float32)) if losses else None
 
 
-def _write_out(path: Path, answer: Any) -> None:
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(answer), encoding="utf-8")
-    unfinished.replace(path)
-
-
 def _stop(number: int, _frame: object) -> NoReturn:
     # Producers first: in the middle of a batch they would not hear of the end, and live on.
-    for child in multiprocessing.active_children():
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch raises an error for each of them
+    children = multiprocessing.active_children()
+    for child in children:
         child.terminate()
+    deadline = time.monotonic() + _PRODUCERS_END_S
+    for child in children:
+        child.join(max(0.0, deadline - time.monotonic()))
+        child.kill()  # one that is stopped, or busy
     sys.exit(128 + number)
 
 
 def _end_with_the_runner() -> None:
     """End in order when told to stop, and be told so by the kernel when the runner is killed."""
-    signal.signal(signal.SIGTERM, _stop)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+    end_with_parent(signal.SIGTERM)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -398,14 +411,35 @@ def main(arguments: Sequence[str]) -> int:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
         records = CellRun(job).records()
     except StorebenchError as error:
-        _write_out(job.out, {"failure": str(error), "exit_code": error.exit_code})
-        return error.exit_code
+        return _failed(job, error)
+    except OSError as error:
+        if error.errno is None:
+            raise  # somebody's own, or told by torch: its traceback says more than a line
+        with contextlib.suppress(OSError):  # the log may be what there is no room for
+            traceback.print_exc()
+        return _failed(job, from_os_error(error, error.filename or job.run))
+    except MemoryError:
+        return _failed(job, CellFailedError("out of memory", hint=_LESS_MEMORY))
     finally:
         if job.memory_group is not None and os.getppid() != runner:
             MemoryGroup(job.memory_group, home=job.memory_group.parent).disband()
     answer = [record_to_dict(record) for record in records]
-    _write_out(job.out, {"records": answer, "package": str(package_folder())})
-    return 0
+    return _answer(job, {"records": answer, "package": str(package_folder())}, 0)
+
+
+def _failed(job: CellJob, error: StorebenchError) -> int:
+    return _answer(job, {"failure": str(error), "exit_code": error.exit_code}, error.exit_code)
+
+
+def _answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
+    """Write the answer and return the exit code, or the one that says that there is no room for it."""
+    unfinished = job.out.with_suffix(".tmp")
+    try:
+        unfinished.write_text(json.dumps(answer), encoding="utf-8")
+        unfinished.replace(job.out)
+    except OSError:
+        return EXIT_NO_ANSWER
+    return exit_code
 
 
 if __name__ == "__main__":

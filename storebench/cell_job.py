@@ -9,6 +9,9 @@ from typing import Any
 from storebench.names import name_of_text, text_of_name
 from storebench.results import Cell
 
+EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
+"""Exit code of a cell that has an answer and cannot write it: the disk is full."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellJob:

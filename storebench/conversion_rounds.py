@@ -10,24 +10,26 @@ import json
 import random
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storebench._version import __version__
+from storebench.cell_process import end, ending, out_of_time
 from storebench.conversions import SAMPLES_OF, ConversionRecord, append_conversion, read_conversions
 from storebench.convert import How, convert_to
 from storebench.errors import StorebenchError
 from storebench.formats import get_format, parse_backend
+from storebench.interrupts import Held
 from storebench.probes.page_cache import evict, resident
+from storebench.processes import end_processes, expend, marked
 from storebench.progress import Say, mute
 from storebench.results import Cell, Status
-from storebench.scenario import Scenario, cell_backend, cell_spec
+from storebench.scenario import TIMEOUT_S, Scenario, cell_backend, cell_spec
+from storebench.scratch import scratch_folder
 from storebench.store_samples import StoreSamples
 
-TIMEOUT_S = 6 * 3600.0
 FIRST_SOURCE = "files+png"
 
 
@@ -51,6 +53,8 @@ class ConversionRounds:
         How often each is timed; in each round once, in an order drawn from `seed`.
     environment
         Environment variables of the processes.
+    timeout_s
+        Seconds after which one is killed.
     """
 
     folder: Path
@@ -58,14 +62,21 @@ class ConversionRounds:
     repeats: int
     seed: int
     environment: Mapping[str, str]
+    timeout_s: float = TIMEOUT_S
 
     @classmethod
     def of(
         cls, folder: Path, run_id: str, scenario: Scenario, environment: Mapping[str, str]
     ) -> "ConversionRounds":
         """Return the conversions that a scenario asks for."""
-        repeats, seed = scenario.conversions, scenario.seed
-        return cls(folder=folder, run_id=run_id, repeats=repeats, seed=seed, environment=environment)
+        return cls(
+            folder=folder,
+            run_id=run_id,
+            repeats=scenario.conversions,
+            seed=scenario.seed,
+            environment=environment,
+            timeout_s=scenario.timeout_s,
+        )
 
     def left(self, stores: Mapping[Cell, Path], *, retry_failed: bool = False) -> list[tuple[int, Pair]]:
         """Return the round and the pair of every conversion that is not recorded yet, in the order to run them.
@@ -112,10 +123,10 @@ class ConversionRounds:
 
     def _timed(self, pair: Pair, replicate: int) -> ConversionRecord:
         record = self._record(pair, replicate)
-        with tempfile.TemporaryDirectory(prefix=".convert-", dir=pair.source.parent) as scratch:
-            job, out = Path(scratch) / "job.json", Path(scratch) / "out.json"
+        with scratch_folder("conversion", pair.source.parent) as scratch:
+            job, out = scratch / "job.json", scratch / "out.json"
             about = {"source": str(pair.source), "target": pair.target_name, "out": str(out)}
-            job.write_text(json.dumps(about | {"folder": str(Path(scratch) / "store")}), encoding="utf-8")
+            job.write_text(json.dumps(about | {"folder": str(scratch / "store")}), encoding="utf-8")
             failure = self._run(job)
             answer: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
         failure = answer.pop("failure", None) or failure
@@ -125,20 +136,28 @@ class ConversionRounds:
 
     def _run(self, job: Path) -> str:
         """Run one job in a fresh interpreter; return why it failed, or ""."""
-        try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", "storebench.conversion_rounds", str(job)],
-                env=dict(self.environment),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"no answer after {TIMEOUT_S / 3600:.0f} hours"
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        return "" if done.returncode == 0 else f"its process ended with exit code {done.returncode}: {last}"
+        with subprocess.Popen(
+            [sys.executable, "-P", "-m", "storebench.conversion_rounds", str(job)],
+            env=marked(job.parent, self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                expend(process.pid)
+                _, printed = process.communicate(timeout=self.timeout_s)
+            except subprocess.TimeoutExpired:
+                return out_of_time(self.timeout_s)
+            finally:
+                if process.poll() != 0:
+                    with Held():
+                        end(process)
+                        end_processes([job.parent])
+        last = (printed.strip().splitlines() or [""])[-1]
+        return (
+            "" if process.returncode == 0 else f"its process ended with {ending(process.returncode)}: {last}"
+        )
 
 
 def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[Pair]:
@@ -183,7 +202,10 @@ def main(arguments: Sequence[str]) -> None:
         answer = measure_conversion(Path(job["source"]), job["target"], Path(job["folder"]))
     except (StorebenchError, OSError) as error:
         answer = {"failure": str(error)}
-    Path(job["out"]).write_text(json.dumps(answer), encoding="utf-8")
+    out = Path(job["out"])
+    unfinished = out.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(answer), encoding="utf-8")
+    unfinished.replace(out)
 
 
 if __name__ == "__main__":

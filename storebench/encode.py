@@ -18,6 +18,7 @@ from storebench.codecs import Codec
 from storebench.datasets.base import Dataset, Image
 from storebench.digests import sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
+from storebench.processes import end_with_parent, expend
 
 CHUNK_BYTES = 4 << 20
 """Decoded bytes of one piece of work; with the two limits below it bounds the memory in flight."""
@@ -216,8 +217,8 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    # A process inherits the mask, so that Ctrl-C at the terminal is this process's affair alone.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # A process inherits the mask, so that Ctrl-C and a closed terminal are this process's affair alone.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
@@ -231,11 +232,14 @@ _worker_encoder: Encoder | None = None
 def _start_worker(encoder: Encoder) -> None:
     global _worker_encoder  # noqa: PLW0603 - a pool's initializer has no other place to leave something
     _worker_encoder = encoder
+    end_with_parent(signal.SIGKILL)
+    expend()
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
 def _die_with_parent() -> None:
-    # A pool's workers hold both ends of their queue, so a parent's kill -9 would leave them waiting for ever.
+    # A pool's workers hold both ends of their queue, so a parent's kill -9 would leave them waiting for ever. The
+    # kernel ends them then; this is for a parent that ended before they had asked it to.
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

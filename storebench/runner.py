@@ -5,21 +5,16 @@ slows down slows every backend. A replicate is recorded when all of it
 is over, by this process alone (`storebench.run_folder`).
 """
 
-import contextlib
 import dataclasses
 import datetime as dt
-import json
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from storebench._version import __version__
-from storebench.cell_job import CellJob, write_job
+from storebench.cell_job import CellJob
+from storebench.cell_process import answer_of
 from storebench.conversion_rounds import ConversionRounds
 from storebench.convert import How, Replace, ensure_store
 from storebench.datasets import DatasetSpec, Origin
@@ -34,12 +29,11 @@ from storebench.results import Cell, Record, Status
 from storebench.run_folder import Run, Work
 from storebench.run_lock import claimed
 from storebench.scenario import Scenario, cell_backend, cell_spec
-from storebench.surroundings import Surroundings, check_size, refusals, surroundings
+from storebench.scratch import scratch_folder
+from storebench.surroundings import check_size, refusals, surroundings
 
 # Run has been imported from here since before it had a module of its own (`check/against_side.py`).
-__all__ = ["CELL_TIMEOUT_S", "Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]
-
-CELL_TIMEOUT_S = 6 * 3600.0
+__all__ = ["Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,10 +194,9 @@ def _test_store(
 
 def _replicate(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_caches: bool) -> list[Record]:
     with (
-        tempfile.TemporaryDirectory(prefix="storebench-cell-") as scratch,
+        scratch_folder("replicate") as scratch,
         surroundings(work.cell, prepared.image) as around,
     ):
-        out = Path(scratch) / "out.json"
         job = CellJob(
             cell=work.cell,
             replicate=work.replicate,
@@ -212,62 +205,20 @@ def _replicate(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_c
             tables=tables,
             store=prepared.store if prepared.image is None else prepared.image.point,
             test_store=prepared.test_store if work.cell.compute == "real" else None,
-            out=out,
+            out=scratch / "out.json",
             check_pixels=run.scenario.check_pixels,
             drop_caches=drop_caches,
             memory_group=around.group.folder if around.group else None,
             image=around.image,
         )
-        write_job(job, Path(scratch) / "job.json")
         log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
-        code = _fresh_process(Path(scratch) / "job.json", log, around)
-        answer: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
-        if "records" not in answer:
-            ending = f"the cell's process ended with {_ending(code)}; see {LOGS_DIR}/{log.name}"
-            failure = around.explained(answer.get("failure") or ending, work.cell)
+        answer = answer_of(job, scratch, log, around, run.scenario.timeout_s)
     if "records" in answer:
         if not log.stat().st_size:
             log.unlink()
         records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
         return [proven(record, answer.get("package", "")) for record in records]
-    return [_failed(run, work, prepared, failure, epoch) for epoch in range(work.cell.epochs)]
-
-
-def _fresh_process(job: Path, log: Path, around: Surroundings) -> int | None:
-    """Run one job in a fresh interpreter and return its exit code, None if it never ended; it never outlives us."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            around.command([sys.executable, "-P", "-m", "storebench.cell", str(job)]),
-            env=cell_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        with _ended_with_us(process):
-            try:
-                return process.wait(CELL_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                return None
-
-
-@contextlib.contextmanager
-def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _ending(code: int | None) -> str:
-    if code is None:
-        return f"no answer after {CELL_TIMEOUT_S / 3600:.0f} hours"
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
 
 
 def _failed(run: Run, work: Work, prepared: Prepared, failure: str, epoch: int) -> Record:

@@ -49,6 +49,9 @@ LEAST_MEMORY_BYTES = 32 << 20
 LIMITED_EPOCHS = 2
 """The default of a limited cell: the first epoch fills the page cache, the second shows the steady state."""
 
+TIMEOUT_S = 6 * 3600.0
+"""The default of `timeout_s`: what takes longer hangs."""
+
 _PAGE_KIB = 4
 LOADER_NAMES = ("processes", "threads", "ring")
 MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64, "none": 64}
@@ -79,6 +82,7 @@ Workers = Annotated[int, pydantic.Field(ge=0, le=MOST_WORKERS)]
 Threads = Annotated[int, pydantic.Field(ge=1, le=MOST_THREADS)]
 BatchSize = Annotated[int, pydantic.Field(ge=1, le=MOST_BATCH)]
 Natural = Annotated[int, pydantic.Field(ge=0, le=MOST_STEPS)]
+Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 
 def _listed(value: Any) -> Any:
@@ -297,6 +301,8 @@ class Scenario(_Strict):
     conversions
         How often each conversion of the first store (PNG files where there are any) into each other store
         of the same samples is timed after the cells; 0 times none.
+    timeout_s
+        Seconds that one replicate of a cell, or one conversion, may take before it is killed and recorded as failed.
     """
 
     name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]
@@ -306,6 +312,7 @@ class Scenario(_Strict):
     seed: Seed = 0
     check_pixels: bool = True
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
+    timeout_s: Seconds = TIMEOUT_S
     matrix: Annotated[list[Matrix], pydantic.Field(min_length=1)]
 
     @pydantic.model_validator(mode="after")

@@ -141,8 +141,8 @@ class Surroundings:
         if not usage.oom_kills:
             return failure
         return (
-            f"the limit of {format_bytes(cell.memory_bytes)} was too small for the process itself: the kernel "
-            f"killed it when no page cache was left to free; ask for more memory ({failure})"
+            f"out of memory: the limit of {format_bytes(cell.memory_bytes)} was too small for the process itself: "
+            f"the kernel killed it when no page cache was left to free; ask for more memory ({failure})"
         )
 
 

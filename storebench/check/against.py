@@ -17,6 +17,7 @@ from storebench.check.side_code import SideCode, plugin_sides, side_environment,
 from storebench.check.side_records import label_of
 from storebench.check.sides import PAIRING_NAME
 from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
+from storebench.processes import marked
 from storebench.records import RECORDS_NAME, read_records
 from storebench.results import Cell
 from storebench.run_folder import schedule
@@ -134,6 +135,7 @@ def run_against(
         pairs = (
             _Job(
                 code=codes[0],
+                scratch=scratch,
                 folder=sides.baseline,
                 stores=stores / f"against-{commit[:12]}",
                 scenario=before,
@@ -142,6 +144,7 @@ def run_against(
             ),
             _Job(
                 code=codes[1],
+                scratch=scratch,
                 folder=sides.contender,
                 stores=stores,
                 scenario=here,
@@ -278,6 +281,7 @@ class _Job:
     """What one side runs, with which code, and where."""
 
     code: SideCode
+    scratch: Path
     folder: Path
     stores: Path
     scenario: Scenario
@@ -342,7 +346,7 @@ def _side(job: _Job) -> Iterator[_Side]:
     try:
         process = subprocess.Popen(
             [str(python), "-P", str(_SIDE_SCRIPT), job.as_json()],
-            env=side_environment(),
+            env=marked(job.scratch, side_environment()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -8,16 +8,22 @@ their side's until the process ends.
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(job: dict[str, Any]) -> int:
-    """Serve one side until standard input ends."""
+    """Serve one side until standard input ends, or the process that compares does."""
+    signal.signal(signal.SIGTERM, _end)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     import storebench
     from storebench.errors import StorebenchError
     from storebench.runner import Run, execute
@@ -57,6 +63,10 @@ def _claimed(folder: Path) -> contextlib.AbstractContextManager[None]:
     except ImportError:  # an older revision
         return contextlib.nullcontext()
     return claimed(folder)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _answer(stream: Any, line: str) -> None:

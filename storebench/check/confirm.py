@@ -5,7 +5,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from storebench.check.sides import PAIRING_NAME, Side, read_side
 from storebench.errors import IntegrityError, UsageError
 from storebench.reading import read_small_file
 from storebench.records import RECORDS_NAME
+from storebench.scratch import scratch_folder
 from storebench.units import number_of
 
 Say = Callable[[str], None]
@@ -54,8 +54,8 @@ def confirm(
     how.say(
         f"running {number_of(len(suspects), 'suspected cell')} again: {', '.join(one.label for one in suspects)}"
     )
-    with tempfile.TemporaryDirectory(prefix="storebench-confirm-") as scratch:
-        first, second = _again(suspects, baseline, contender, Path(scratch), how)
+    with scratch_folder("confirmation") as scratch:
+        first, second = _again(suspects, baseline, contender, scratch, how)
         again = {
             one.cell_id: one for one in judge(first, second, policy, only=[one.cell_id for one in suspects])
         }

@@ -2,7 +2,6 @@
 
 import contextlib
 import subprocess
-import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from storebench.errors import OutputError, UsageError
 from storebench.formats.origin import distribution_of, plugin_sources
 from storebench.formats.registry import ENTRY_POINT_GROUP, plugin_points
 from storebench.probes.code import checkout_of, git_environment, package_folder
+from storebench.scratch import scratch_folder
 
 Say = Callable[[str], None]
 
@@ -151,9 +151,10 @@ def checked_out(root: Path, commit: str, say: Say) -> Iterator[tuple[Path, Path]
 
     Both are removed in the end, whatever happens.
     """
-    with tempfile.TemporaryDirectory(prefix="storebench-against-") as scratch:
-        worktree = Path(scratch).resolve() / "tree"
+    with scratch_folder("comparison") as scratch:
+        worktree = scratch.resolve() / "tree"
         say(f"checking out {commit[:12]}")
+        git(root, "worktree", "prune")  # of a comparison that was killed
         git(root, "worktree", "add", "--detach", "--quiet", str(worktree), commit)
         try:
             yield worktree, worktree.parent

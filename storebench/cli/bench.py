@@ -1,5 +1,6 @@
 """``storebench bench``: run a scenario, or say what it would run."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,6 +67,14 @@ def bench(
             help="For cold: also drop the whole machine's caches, inodes among them, last of all (root).",
         ),
     ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Kill a replicate that takes longer, and record it as failed. [default: the scenario's; 6 hours]",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
     ] = None,
@@ -81,6 +90,8 @@ def bench(
         loaded = load_scenario(scenario)
         if replicates is not None:
             loaded = loaded.repeated(replicates)
+        if timeout is not None:
+            loaded = loaded.model_copy(update={"timeout_s": timeout})
         cells = _chosen(loaded, only or [])
         folder = out or new_run_folder(loaded.name)
         writes_into(folder)
@@ -95,6 +106,10 @@ def bench(
         if against is not None:
             if resume:
                 raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
+            if timeout is not None:
+                raise UsageError(
+                    "--timeout is not for --against", hint="Set timeout_s in the scenario of each side."
+                )
             from storebench.check.against import Options
 
             options = Options(only=only or [], replicates=replicates, drop_caches=drop_caches)
@@ -109,6 +124,7 @@ def bench(
                 resume=resume,
                 retry_failed=retry_failed,
                 replicates=replicates,
+                timeout=timeout,
                 drop_caches=drop_caches,
                 as_json=as_json,
             ),
@@ -131,11 +147,13 @@ class _How:
     resume: bool
     retry_failed: bool
     replicates: int | None
+    timeout: float | None
     drop_caches: bool
     as_json: bool
 
 
 def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, how: _How) -> None:
+    from storebench.leftovers import sweep
     from storebench.records import read_records, record_to_dict
     from storebench.run_folder import Run
     from storebench.run_lock import claimed
@@ -146,8 +164,12 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
         Run.read(folder)  # without a run there, no folder must be made
     with claimed(folder):
         run = _resumed(scenario, folder, how) if found is None else _created(scenario, folder, found)
+        if how.timeout is not None:
+            timed = run.scenario.model_copy(update={"timeout_s": how.timeout})
+            run = dataclasses.replace(run, scenario=timed)
         from storebench.runner import execute
 
+        sweep(stores)
         execute(run, stores, drop_caches=how.drop_caches, retry_failed=how.retry_failed, watcher=Teller())
         records = read_records(folder)
     if how.as_json:

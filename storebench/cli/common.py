@@ -1,17 +1,16 @@
 """What every verb shares: consoles, progress, and turning an error into one line and an exit code."""
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import typer
 
-from storebench import errors
+from storebench import errors, interrupts
 from storebench.cli.streams import put, put_json, put_text, say
 from storebench.plain_text import plain
 
@@ -53,13 +52,16 @@ def fail(error: errors.StorebenchError) -> NoReturn:
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Turn our errors, failed writes and an interrupt into one line and the right exit code."""
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        yield
+        with interrupts.Raised():
+            _sweep()
+            yield
     except errors.StorebenchError as error:
         fail(error)
     except KeyboardInterrupt:
-        say("storebench: interrupted; nothing half-written was kept")
+        if not interrupts.told():
+            with suppress(OSError):  # the terminal has gone
+                say(interrupts.LINE)
         raise typer.Exit(errors.EXIT_INTERRUPTED) from None
     except BrokenPipeError:
         # The reader of our standard output (head, less) has gone: that is no error of ours.
@@ -67,12 +69,13 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(errors.EXIT_OK) from None
     except OSError as error:
         fail(errors.from_os_error(error, _place(error)))
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
-def _interrupt(_number: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+def _sweep() -> None:
+    """Remove what killed processes of earlier commands left."""
+    from storebench.leftovers import sweep
+
+    sweep()
 
 
 def writes_into(folder: Path) -> None:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from storebench import interrupts
 from storebench._version import __version__
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.check import check
@@ -60,7 +61,14 @@ app.command("inspect")(inspect)
 
 def main() -> None:
     """Run the command line."""
-    app()
+    interrupts.install()
+    try:
+        app()
+    except SystemExit as end:
+        # Between two of our lines click may be the one that catches an interrupt, and it ends with 1.
+        if interrupts.seen() and end.code:
+            raise SystemExit(interrupts.EXIT_INTERRUPTED) from None
+        raise
 
 
 if __name__ == "__main__":

@@ -82,6 +82,14 @@ def run(
             help="For cold: also drop the whole machine's caches, inodes among them, last of all (root).",
         ),
     ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Kill a replicate that takes longer, and record it as failed. [default: 6 hours]",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
     ] = None,
@@ -112,7 +120,8 @@ def run(
             "batch_size": batch_size,
         }
         given = {key: value for key, value in matrix.items() if value is not None}
-        records = _run(given, replicates, out, stores, drop_caches=drop_caches)
+        settings = {"replicates": replicates} | ({} if timeout is None else {"timeout_s": timeout})
+        records = _run(given, settings, out, stores, drop_caches=drop_caches)
         if as_json:
             from storebench.records import record_to_dict
 
@@ -121,12 +130,18 @@ def run(
 
 
 def _run(
-    matrix: dict[str, Any], replicates: int, out: Path | None, stores: Path | None, *, drop_caches: bool
+    matrix: dict[str, Any],
+    settings: dict[str, Any],
+    out: Path | None,
+    stores: Path | None,
+    *,
+    drop_caches: bool,
 ) -> list["Record"]:
     from storebench.scenario import make_scenario
 
     # Before libraries are imported: what is refused is refused at once.
-    scenario = make_scenario({"name": "run", "replicates": replicates, "matrix": [matrix]})
+    scenario = make_scenario({"name": "run", **settings, "matrix": [matrix]})
+    from storebench.leftovers import sweep
     from storebench.run_folder import Run
     from storebench.run_lock import claimed
     from storebench.runner import execute
@@ -134,6 +149,7 @@ def _run(
 
     for line in scenario.impossible():
         say(line)
+    sweep(stores or stores_dir())
     permitted(scenario, scenario.cells(), stores or stores_dir())
     folder = out or new_run_folder("run")
     writes_into(folder)

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from storebench.errors import CorruptStoreError, UnknownNameError, UsageError
+from storebench.errors import CorruptStoreError, StorebenchError, UnknownNameError, UsageError
 from storebench.formats.lmdb_pages import (
     Ints,
     Nodes,
@@ -23,6 +22,7 @@ from storebench.formats.lmdb_pages import (
     refuse_special,
     sub_databases,
 )
+from storebench.scratch import scratch_folder
 
 DATA_FILE = "data.mdb"
 _VERSION = 1
@@ -332,15 +332,11 @@ def _keep(index: PageIndex, places: list[Path]) -> None:
     digest = _digest(header, index.offsets, index.lengths)
     whole = b"".join((header.tobytes(), digest, index.offsets.tobytes(), index.lengths.tobytes()))
     for place in places:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StorebenchError):
             place.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=place.parent, prefix=f"{place.name}.")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    os.fchmod(handle, 0o644)
-                    file.write(whole)
-                Path(name).replace(place)
-            except OSError:
-                Path(name).unlink(missing_ok=True)
-                raise
+            with scratch_folder("kept", place.parent) as scratch:
+                unfinished = scratch / place.name
+                unfinished.write_bytes(whole)
+                unfinished.chmod(0o644)
+                unfinished.replace(place)
             return

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import OutputError, UsageError
+from storebench.scratch import SEGMENT_PREFIX, SEGMENTS, is_at, lock_alone, remove_unused, sweep_segments
 
-FOLDER = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
-PREFIX = "storebench-pixels"
 _HEADER_BYTES = 4096
 _COMPLETE = b"storebench pixels, complete"
 _AGAIN_S = 0.005
@@ -55,8 +54,8 @@ class SharedPixels:
     """
 
     def __init__(self, identity: str, shape: tuple[int, ...], fill: Fill) -> None:
-        remove_unused()
-        self.path = FOLDER / f"{PREFIX}-{os.getuid()}-{identity}"
+        sweep_segments()
+        self.path = SEGMENTS / f"{SEGMENT_PREFIX}-{os.getuid()}-{identity}"
         self.filled_here = False
         size = int(np.prod(shape, dtype=np.int64))
         handle = self._locked(shape, size, fill)
@@ -69,7 +68,7 @@ class SharedPixels:
             os.close(handle)
             raise
         self._array: Pixels | None = np.frombuffer(self._map, np.uint8, size, _HEADER_BYTES).reshape(shape)
-        self._release = Finalize(self, _release, args=(self.path, handle), exitpriority=0)
+        self._release = Finalize(self, remove_unused, args=(self.path, handle), exitpriority=0)
 
     @property
     def array(self) -> Pixels:
@@ -92,11 +91,11 @@ class SharedPixels:
             handle = _open(self.path)
             try:
                 # Nobody ever waits for the exclusive lock: those who share it do so for as long as they read.
-                if _lock_alone(handle) and _is_at(handle, self.path) and not _is_complete(handle):
+                if lock_alone(handle) and is_at(handle, self.path) and not _is_complete(handle):
                     self._fill(handle, shape, size, fill)
                 # Waits only for somebody who fills it. Changing one lock into the other is not atomic: look again.
                 fcntl.flock(handle, fcntl.LOCK_SH)
-                if _is_at(handle, self.path) and _is_complete(handle):
+                if is_at(handle, self.path) and _is_complete(handle):
                     return handle
             except BaseException:
                 os.close(handle)
@@ -106,12 +105,12 @@ class SharedPixels:
             time.sleep(random.uniform(0, _AGAIN_S))
 
     def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: Fill) -> None:
-        found = os.statvfs(FOLDER)
+        found = os.statvfs(SEGMENTS)
         if size > found.f_bavail * found.f_frsize:
             self.path.unlink()
             raise UsageError(
                 f"the pixels need {size / 2**20:.0f} MiB of shared memory",
-                where=FOLDER,
+                where=SEGMENTS,
                 hint="Use a smaller --size or --limit, or another backend.",
             )
         try:
@@ -130,14 +129,6 @@ class SharedPixels:
         self.filled_here = True
 
 
-def remove_unused() -> None:
-    """Remove segments of this user whose processes are all dead."""
-    for path in FOLDER.glob(f"{PREFIX}-{os.getuid()}-*"):
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            _release(path, handle)
-
-
 def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -145,33 +136,5 @@ def _open(path: Path) -> int:
         raise OutputError(f"no shared memory ({error.strerror})", where=path) from error
 
 
-def _lock_alone(handle: int) -> bool:
-    """Take the exclusive lock if nobody has any, and return whether that was so."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _is_complete(handle: int) -> bool:
     return os.pread(handle, len(_COMPLETE), 0) == _COMPLETE
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Return whether an open file is still the one at `path`: its last user may have removed it."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(handle)
-    return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
-
-
-def _release(path: Path, handle: int) -> None:
-    """Remove the segment if nobody else holds a lock on it, and let go of it."""
-    try:
-        if _lock_alone(handle) and _is_at(handle, path):
-            path.unlink(missing_ok=True)
-    finally:
-        os.close(handle)

@@ -5,8 +5,6 @@ worker process of `multiprocessing` included), and, after a kill, when the next
 snapshot is made: its folder is locked by its owner for as long as that lives.
 """
 
-import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -15,8 +13,7 @@ from pathlib import Path
 
 from storebench.errors import DiskFullError, OutputError, StorebenchError, from_os_error
 from storebench.formats.support import damaged
-
-PREFIX = "storebench-snapshot-"
+from storebench.scratch import locked_folder, remove
 
 
 class Snapshot:
@@ -40,14 +37,13 @@ class Snapshot:
     """
 
     def __init__(self, kind: str, store: Path, *, linked: Callable[[Path], bool]) -> None:
-        clean_stale()
         try:
-            self.folder, lock = _locked_folder(f"{PREFIX}{kind}-")
+            self.folder, lock = locked_folder(f"snapshot-{kind}")
         except OSError as error:
             raise _refusal(error, Path(tempfile.gettempdir())) from error
         self.links = "hard links"
         # A Finalize runs at exit too, and only in the process that made it.
-        self.remove = Finalize(self, _remove, args=(self.folder, lock), exitpriority=0)
+        self.remove = Finalize(self, remove, args=(self.folder, lock), exitpriority=0)
         try:
             self._fill(store.resolve(), linked)
         except BaseException:
@@ -89,37 +85,3 @@ def _refusal(error: OSError, folder: Path) -> StorebenchError:
     if isinstance(why, DiskFullError):
         return no_room(why)
     return OutputError(f"no snapshot of the store can be made ({error})", where=folder)
-
-
-def clean_stale() -> None:
-    """Remove snapshots whose owners were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:
-            continue  # gone, or somebody else's
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)  # its owner lives
-        else:
-            _remove(folder, lock)
-
-
-def _locked_folder(prefix: str) -> tuple[Path, int]:
-    """Make a folder and lock it; again, if another process took it for a stale one before it was locked."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix))
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder, lock
-        os.close(lock)
-
-
-def _remove(folder: Path, lock: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)

@@ -3,24 +3,27 @@
 import fcntl
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.util import Finalize
 from pathlib import Path
+
+from storebench.scratch import remove_unused, shared_folder
 
 
 class Turns:
     """At most `at_a_time` of the processes that read `path` are inside `one` at any moment.
 
-    A process that dies gives its turn back, because the kernel drops its locks.
+    A process that dies gives its turn back, because the kernel drops its locks. The lock files go with the last
+    process that has them; where that one was killed, when storebench starts again.
     """
 
     def __init__(self, path: Path, at_a_time: int) -> None:
         tag = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
-        folder = Path(tempfile.gettempdir())
-        names = [folder / f"storebench-turns-{os.getuid()}-{tag}-{number}" for number in range(at_a_time)]
+        self._folder, self._lock = shared_folder(f"storebench-turns-{os.geteuid()}-{tag}")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._slots = [os.open(name, flags, 0o600) for name in names]
+        self._slots = [os.open(self._folder / str(number), flags, 0o600) for number in range(at_a_time)]
+        self._release = Finalize(self, remove_unused, args=(self._folder, self._lock), exitpriority=0)
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -32,10 +35,11 @@ class Turns:
             fcntl.flock(slot, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the lock files. They stay, empty: removing one would let a second process lock another."""
+        """Close the lock files, and remove them if no other process has them. Calling it twice is harmless."""
         for slot in self._slots:
             os.close(slot)
         self._slots = []
+        self._release()
 
     def _take(self) -> int:
         for slot in self._slots:

@@ -32,6 +32,7 @@ LOADERS = {
 """Loader name -> "module:Class"."""
 
 DYING_S = 1.0
+TERMINATING_S = 1.0
 GRACE_S = 10.0
 """How long a worker may take to end before it is killed."""
 
@@ -65,6 +66,10 @@ class Loader(ABC):
     @abstractmethod
     def close(self) -> list[Opened]:
         """Close every reader and stop the producers."""
+
+    def casualty(self) -> CellFailedError | None:
+        """Return the error that says which producer has died, having stopped the others; None if all live."""
+        return None
 
     def paused(self, nanoseconds: int) -> None:  # noqa: B027 - most loaders do not look at how long a step takes
         """Learn that the loop stood still for so long since the last batch, for no reason of the training."""
@@ -234,8 +239,15 @@ class ProcessLoader(Loader):
         # is on its way up: its traceback keeps the iterator, and so the workers, alive.
         iterator = cast("Any", self._loader._iterator)  # noqa: SLF001
         self._loader._iterator = None  # noqa: SLF001
-        if iterator is not None:
-            iterator._shutdown_workers()  # noqa: SLF001
+        if iterator is None:
+            return
+        iterator._shutdown_workers()  # noqa: SLF001
+        for worker in cast("list[BaseProcess]", getattr(iterator, "_workers", [])):
+            # torch asks those that have not ended by SIGTERM, which one that is stopped does not hear.
+            worker.join(TERMINATING_S)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
 
     def _ask_everyone(self, request: _Open | _Close) -> list[Opened]:
         return cast("list[Opened]", list(self._serve([request] * max(1, self.workers))))
@@ -253,10 +265,18 @@ class ProcessLoader(Loader):
             dead = self._dead_worker(wait_s=0.0 if isinstance(error, RuntimeError) else DYING_S)
             if dead is None:
                 raise
-            # The others would be waited for in vain.
-            self._open = False
-            self._stop_workers()
-            raise epitaph(dead) from error
+            raise self._mourn(dead) from error
+
+    def casualty(self) -> CellFailedError | None:
+        """Return the error that says which worker has died, having stopped the others; None if all live."""
+        dead = self._dead_worker(wait_s=0.0)
+        return None if dead is None else self._mourn(dead)
+
+    def _mourn(self, dead: BaseProcess) -> CellFailedError:
+        # The others would be waited for in vain.
+        self._open = False
+        self._stop_workers()
+        return epitaph(dead)
 
     def _dead_worker(self, wait_s: float) -> BaseProcess | None:
         iterator = cast("Any", self._loader._iterator)  # noqa: SLF001
@@ -279,5 +299,5 @@ def epitaph(process: BaseProcess) -> CellFailedError:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return CellFailedError(
         f"the loader's worker process {process.pid} {how}",
-        hint="If the machine ran out of memory, use fewer workers or smaller batches.",
+        hint="If memory ran out, use fewer workers or smaller batches.",
     )

@@ -6,8 +6,9 @@ processes that enter a group with nothing of a store resident can never have
 more of it resident than the limit. Memory that a process took before it
 entered stays charged to the group that it came from, in both versions.
 
-Groups are named ``storebench-PID-RANDOM`` after the process that made them;
-those of processes that have gone are removed when the next one is made.
+Groups are named ``storebench-PID-START-RANDOM`` after the process that made them
+(its start because ids are used again); those of processes that have gone are
+removed when the next one is made, and when storebench starts.
 """
 
 import contextlib
@@ -24,11 +25,12 @@ from typing import Self
 
 from storebench.errors import UsageError
 from storebench.probes.machine import read_text
+from storebench.processes import started_ticks
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 OWN_GROUPS = Path("/proc/self/cgroup")
 
-_NAME = re.compile(r"storebench-(?P<pid>\d+)-[0-9a-f]+")
+_NAME = re.compile(r"storebench-(?P<pid>\d+)-((?P<start>\d+)-)?[0-9a-f]{8}")
 _TRIAL_BYTES = 64 << 20
 _REMOVE_WAITS_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
@@ -109,8 +111,9 @@ class MemoryGroup:
             This process may not make such a group; the text says why.
         """
         controller = controller or find_controller()
-        remove_stale(controller)
-        folder = controller.parent / f"storebench-{os.getpid()}-{secrets.token_hex(4)}"
+        remove_stale(controller.parent)
+        pid = os.getpid()
+        folder = controller.parent / f"storebench-{pid}-{started_ticks(pid)}-{secrets.token_hex(4)}"
         try:
             folder.mkdir()
             made = cls(folder, controller.home)
@@ -228,16 +231,45 @@ def find_controller() -> Controller:
     raise _not_permitted(why)
 
 
-def remove_stale(controller: Controller) -> list[str]:
-    """Remove groups of storebench whose makers have gone, and return their names."""
+def remove_stale(parent: Path) -> list[str]:
+    """Remove groups of storebench in `parent` whose makers have gone, and return their names."""
     removed = []
-    for folder in sorted(controller.parent.glob("storebench-*")):
+    for folder in sorted(parent.glob("storebench-*")):
         match = _NAME.fullmatch(folder.name)
-        if match and not Path("/proc", match["pid"]).exists():
+        if match and not _lives(int(match["pid"]), match["start"]):
             with contextlib.suppress(OSError):  # its processes live, or it is somebody else's
                 folder.rmdir()
                 removed.append(folder.name)
     return removed
+
+
+def sweep_groups() -> None:
+    """Remove the groups of killed processes wherever this process could make one."""
+    with contextlib.suppress(UsageError):
+        for folder in _own_groups()[1]:
+            remove_stale(folder)
+
+
+def oom_kills(folder: Path | None = None) -> int | None:
+    """Return how many processes of a group the kernel has killed because memory ran out; None where it does not say.
+
+    Parameters
+    ----------
+    folder
+        The group; None is the one that this process is in.
+    """
+    if folder is None:
+        try:
+            folder = _own_groups()[1][0]
+        except UsageError:
+            return None
+    counts = (_numbers(folder / name).get("oom_kill") for name in _OOM.values())
+    return next((count for count in counts if count is not None), None)
+
+
+def _lives(pid: int, start: str | None) -> bool:
+    ticks = started_ticks(pid)
+    return ticks is not None and start in (None, str(ticks))
 
 
 def _own_groups() -> tuple[int, list[Path]]:

@@ -3,7 +3,6 @@
 import enum
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
 from storebench.results import BelowCache, CacheFacts, CacheVerdict, Counters
+from storebench.scratch import scratch_folder
 
 SCRATCH_BYTES = 8 << 20
 DEFAULT_READ_AHEAD_KB = 128
@@ -102,7 +102,7 @@ def checkup(folder: Path) -> list[Check]:
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".storebench-doctor-") as file:
+        with scratch_folder("checkup", folder) as scratch, (scratch / "scratch").open("wb") as file:
             file.write(os.urandom(SCRATCH_BYTES))
             file.flush()
             os.fsync(file.fileno())

@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from storebench.errors import CellFailedError, from_os_error
 from storebench.probes.machine import block_device, read_text
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import evict
+from storebench.scratch import scratch_folder
 
 TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
 """The programs that are used, from util-linux and e2fsprogs."""
@@ -135,8 +135,8 @@ def why_not(folder: Path) -> str:
     fstype = mount_of(folder).fstype
     if fstype in IN_MEMORY:
         return f"needs a disk, and {folder} is on {fstype}"
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".storebench-trial-") as scratch:
-        image, point = Path(scratch, "trial.img"), Path(scratch, "mount")
+    with scratch_folder("attempt", folder) as scratch:
+        image, point = scratch / "trial.img", scratch / "mount"
         point.mkdir()
         try:
             make_image(image, _TRIAL_BYTES, files=16)

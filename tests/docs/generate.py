@@ -36,13 +36,14 @@ EXIT_CODES = {
     errors.EXIT_NOT_COMPARABLE: "not comparable: no baseline, another environment or schema",
     errors.EXIT_INCONCLUSIVE: "inconclusive: the spread is too wide for the policy",
     errors.EXIT_INTEGRITY: "integrity: wrong samples, a failed cell, or nothing was measured",
-    errors.EXIT_INTERRUPTED: "interrupted",
+    errors.EXIT_INTERRUPTED: "interrupted: Ctrl-C, SIGTERM or a closed terminal (SIGHUP)",
 }
 
 ENVIRONMENT = {
     "STOREBENCH_DATA": "folder with the datasets' files; what is not there is looked for in `./data`",
     "STOREBENCH_STORES": "folder of all stores; `./stores` otherwise",
     "STOREBENCH_RUNS": "folder that new runs are put into; `./runs` otherwise",
+    "STOREBENCH_SCRATCH": "set by storebench for processes that it starts: by it, those of a killed command are found",
 }
 
 VALUE_WORDS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}

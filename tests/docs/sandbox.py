@@ -15,7 +15,7 @@ from command_line import positional, without
 from typer.testing import CliRunner
 from unit.datasets.dataset_files import cifar_binary, labels, pixels, write_class_folders, write_mnist
 
-from storebench import cell, runner
+from storebench import cell, cell_process
 from storebench.cli.main import app
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from storebench.formats.registry import parse_backend
@@ -74,7 +74,7 @@ class Sandbox:
 
     def run(self, *words: str) -> None:
         """Run ``storebench WORDS`` in this process."""
-        with contextlib.chdir(self.root), mock.patch.object(runner, "_fresh_process", _forked_process):
+        with contextlib.chdir(self.root), mock.patch.object(cell_process, "_fresh_process", _forked_process):
             result = CliRunner(env=self.env).invoke(app, list(words))
         allowed = (EXIT_OK, EXIT_INCONCLUSIVE) if words[0] == "check" else (EXIT_OK,)
         assert result.exit_code in allowed, (
@@ -111,7 +111,7 @@ class Sandbox:
         (self.root / folder / "records.jsonl").unlink()
 
 
-def _forked_process(job: Path, log: Path, _: Surroundings) -> int | None:
+def _forked_process(job: Path, log: Path, _: Surroundings, _timeout_s: float) -> int | None:
     """Run a cell in a copy of this process: a fresh one spends its time on importing torch."""
     process = multiprocessing.get_context("fork").Process(target=_cell, args=(job, log))
     process.start()

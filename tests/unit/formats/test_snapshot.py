@@ -16,8 +16,9 @@ import pytest
 
 from storebench.errors import CorruptStoreError
 from storebench.formats.registry import get_format
-from storebench.formats.snapshot import Snapshot, clean_stale
+from storebench.formats.snapshot import Snapshot
 from storebench.manifest import Manifest
+from storebench.scratch import sweep
 from storebench.testing.stores import SmallStore, build_small_store, read_pixels
 
 
@@ -87,14 +88,14 @@ def test_leveldb_reads_through_symbolic_links(store: SmallStore, monkeypatch: py
 
 def test_a_snapshot_in_use_is_not_stale(source: Path, temporary: Path) -> None:
     snapshot = Snapshot("test", source, linked=is_big)
-    clean_stale()
+    sweep()
     assert snapshot.folder.is_dir()
     snapshot.remove()
 
 
 def test_another_process_leaves_a_snapshot_in_use_alone(source: Path, temporary: Path) -> None:
     snapshot = Snapshot("test", source, linked=is_big)
-    code = "from storebench.formats.snapshot import clean_stale; clean_stale()"
+    code = "from storebench.scratch import sweep; sweep()"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert snapshot.folder.is_dir()
     snapshot.remove()
@@ -106,12 +107,12 @@ def test_a_folder_that_another_process_takes_before_it_is_locked_is_made_again(
     """As workers that open at the same moment do to each other."""
     taken: list[str] = []
 
-    def make_and_lose_the_first(prefix: str) -> str:
-        folder = os.path.join(temporary, f"{prefix}{len(taken)}")  # noqa: PTH118 - as mkdtemp returns it
-        os.mkdir(folder)  # noqa: PTH102
+    def make_and_lose_the_first(prefix: str, dir: Path) -> str:  # noqa: A002 - as mkdtemp calls it
+        folder = os.path.join(dir, f"{prefix}{len(taken)}")  # noqa: PTH118 - as mkdtemp returns it
+        os.mkdir(folder, 0o700)  # noqa: PTH102
         taken.append(folder)
         if len(taken) == 1:
-            clean_stale()
+            sweep()
         return folder
 
     monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose_the_first)
@@ -129,10 +130,10 @@ def test_a_snapshot_taken_for_stale_before_it_is_locked_is_made_again(
     made, locked = tempfile.mkdtemp, fcntl.flock
     folders: list[str] = []
 
-    def make(prefix: str) -> str:
-        folders.append(made(prefix=prefix))
+    def make(prefix: str, dir: Path) -> str:  # noqa: A002 - as mkdtemp calls it
+        folders.append(made(prefix=prefix, dir=dir))
         if moment == "made" and len(folders) == 1:
-            Path(folders[0]).rmdir()  # as another process's clean_stale would
+            Path(folders[0]).rmdir()  # as another process's sweep would
         return folders[-1]
 
     def lock(handle: int, how: int) -> None:
@@ -151,7 +152,7 @@ def test_a_snapshot_taken_for_stale_before_it_is_locked_is_made_again(
 
 def test_a_folder_of_somebody_else_is_left_alone(source: Path, temporary: Path) -> None:
     (temporary / "storebench-other").mkdir()
-    clean_stale()
+    sweep()
     assert (temporary / "storebench-other").is_dir()
 
 
@@ -188,7 +189,7 @@ def test_a_worker_that_ends_removes_it(store: SmallStore, method: str, temporary
 
 def test_a_forked_child_leaves_the_parents_alone(store: SmallStore, temporary: Path) -> None:
     with store.open() as reader:
-        process = multiprocessing.get_context("fork").Process(target=clean_stale)
+        process = multiprocessing.get_context("fork").Process(target=sweep)
         process.start()
         process.join()
         np.testing.assert_array_equal(read_pixels(reader, [66]), store.pixels[[66]])

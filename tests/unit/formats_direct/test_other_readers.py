@@ -17,10 +17,11 @@ import pytest
 from storebench.errors import CorruptStoreError, OutputError, UsageError
 from storebench.formats.memory_shared import store_tag
 from storebench.formats.registry import get_format, open_reader
-from storebench.formats.shared_pixels import FOLDER, PREFIX, SharedPixels, remove_unused
+from storebench.formats.shared_pixels import SharedPixels
+from storebench.scratch import SEGMENT_PREFIX, SEGMENTS, sweep_segments
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store
 
-USER = f"{PREFIX}-{os.getuid()}"
+USER = f"{SEGMENT_PREFIX}-{os.getuid()}"
 
 
 def small(tmp_path: Path, name: str, codec: str, **options: int) -> SmallStore:
@@ -83,7 +84,7 @@ def test_an_impossible_option_is_refused_in_words(tmp_path: Path) -> None:
 
 def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> None:
     store = small(tmp_path, "memory", "png")
-    segment = FOLDER / f"{USER}-{store_tag(store.path, store.manifest)}"
+    segment = SEGMENTS / f"{USER}-{store_tag(store.path, store.manifest)}"
     assert not segment.exists()
     first = open_reader(store.path, "shared")
     assert segment.stat().st_mode & 0o077 == 0
@@ -125,7 +126,7 @@ def test_processes_that_open_at_one_moment_fill_it_once_and_wait_for_nobody_else
     identity, log = f"test{os.getpid()}", tmp_path / "log"
     everyone = context.Barrier(OPENERS, timeout=10)
     openers = [context.Process(target=_open_together, args=(identity, log, everyone)) for _ in range(OPENERS)]
-    with (FOLDER / f"{USER}-{identity}").open("wb") as held:
+    with (SEGMENTS / f"{USER}-{identity}").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # until all of them have found it empty and in use
         for opener in openers:
             opener.start()
@@ -136,7 +137,7 @@ def test_processes_that_open_at_one_moment_fill_it_once_and_wait_for_nobody_else
         opener.kill()
     assert [opener.exitcode for opener in openers] == [0] * OPENERS
     assert log.read_text() == TIMES * "filled\n"
-    assert not (FOLDER / f"{USER}-{identity}").exists()
+    assert not (SEGMENTS / f"{USER}-{identity}").exists()
 
 
 @pytest.mark.parametrize("when", ["filling", "filled"])
@@ -152,11 +153,11 @@ def fill(pixels):
 shared = SharedPixels({identity!r}, (10, 4, 4, 1), fill)
 print("ready", flush=True); time.sleep(60)
 """
-    segment = FOLDER / f"{USER}-{identity}"
+    segment = SEGMENTS / f"{USER}-{identity}"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        remove_unused()
+        sweep_segments()
         assert segment.exists()
         process.send_signal(signal.SIGKILL)
     if when == "filled":
@@ -170,7 +171,7 @@ print("ready", flush=True); time.sleep(60)
 
 def test_a_segment_that_was_made_anew_at_the_same_place_is_left_alone() -> None:
     identity = f"anew{os.getpid()}"
-    segment = FOLDER / f"{USER}-{identity}"
+    segment = SEGMENTS / f"{USER}-{identity}"
     old = SharedPixels(identity, (1, 1, 1, 1), lambda pixels: pixels.fill(1))
     segment.unlink()
     new = SharedPixels(identity, (1, 1, 1, 1), lambda pixels: pixels.fill(2))
@@ -187,10 +188,10 @@ def test_a_failed_fill_leaves_no_segment() -> None:
 
     with pytest.raises(CorruptStoreError):
         SharedPixels(f"failed{os.getpid()}", (10, 4, 4, 1), fail)
-    assert not (FOLDER / f"{USER}-failed{os.getpid()}").exists()
+    assert not (SEGMENTS / f"{USER}-failed{os.getpid()}").exists()
 
 
 def test_too_little_shared_memory_is_said_before_anything_is_written() -> None:
     with pytest.raises((UsageError, OutputError), match="shared memory"):
         SharedPixels(f"huge{os.getpid()}", (1 << 40, 64, 64, 3), lambda pixels: None)
-    assert not (FOLDER / f"{USER}-huge{os.getpid()}").exists()
+    assert not (SEGMENTS / f"{USER}-huge{os.getpid()}").exists()

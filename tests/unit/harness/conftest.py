@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,10 @@ def torch_state() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.set_rng_state(state)
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Make a folder for temporary files whose path leaves room for the names of sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="sb-") as folder:
+        yield Path(folder)

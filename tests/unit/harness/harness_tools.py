@@ -1,15 +1,17 @@
 """What the tests of the harness share: the real command line, and cells run in this process."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow.parquet as pq
 
 from storebench.cell import CellRun
@@ -102,3 +104,18 @@ def environment(plugin: Path) -> dict[str, str]:
     """Return the environment of a test's command line: the plugin can be imported, torch has one thread."""
     path = os.pathsep.join(filter(None, [str(plugin), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def alive(family: Collection[psutil.Process]) -> list[psutil.Process]:
+    """Return the processes that still run, or could if they were let."""
+    found = []
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def score(pid: int) -> int:
+    """Return how much sooner than by its size the kernel kills a process when memory runs out."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ The fixture `planted` installs it as a package of its own with an entry point,
 so storebench finds it as it would find anybody's.
 """
 
+import errno
 import mmap
 import os
 import signal
@@ -18,6 +19,7 @@ from storebench.codecs import Payload
 from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, ReaderInfo, Writer
 from storebench.manifest import Manifest, StoreSpec
 
+DEATH_S = 0.5
 SLEEP_S = 0.05
 BURN_S = 0.02
 
@@ -120,6 +122,33 @@ class PatientReader(FlatReader):
         (self.store.parent / f"begun-{os.getpid()}").touch()
         time.sleep(60)
         return super().fetch_into(indices, out)
+
+
+class MortalReader(FlatReader):
+    """Serve rightly, and kill the process while the loop is busy with what was served."""
+
+    doomed = False
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        if not self.doomed:
+            self.doomed = True
+            threading.Timer(DEATH_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return super().fetch_into(indices, out)
+
+
+class HungryReader(FlatReader):
+    """Take more memory than there is."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        self._eaten = [np.ones(64 << 20, np.uint8) for _ in range(64)]
+        return super().fetch_into(indices, out)
+
+
+class FullReader(FlatReader):
+    """Find the disk full, as whoever writes to one does."""
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.store))
 
 
 class BurningReader(FlatReader):
@@ -286,6 +315,9 @@ class PlantedFormat(Format):
             "moody": MoodyReader,
             "patient": PatientReader,
             "burning": BurningReader,
+            "mortal": MortalReader,
+            "hungry": HungryReader,
+            "full": FullReader,
             "uncopied": UncopiedReader,
             "constant": ConstantReader,
             "yesterday": YesterdayReader,

@@ -119,11 +119,11 @@ def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Ben
 
 @contextlib.contextmanager
 def busy_run(
-    bench: Bench, folder: Path, workers: int
+    bench: Bench, folder: Path, workers: int, *more: str
 ) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     """Start a run whose cell is in the middle of a batch for a minute; give it and all processes below it."""
     stores, run = folder / "stores", folder / "run"
-    options = (*SMALL, "--workers", str(workers), "--stores", stores, "--out", run)
+    options = (*SMALL, "--workers", str(workers), "--stores", stores, "--out", run, *more)
     with started(bench, "run", "planted:patient", *options) as process:
         wait_for(lambda: any(stores.glob("*/begun-*")))
         family = psutil.Process(process.pid).children(recursive=True)

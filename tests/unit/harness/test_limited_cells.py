@@ -157,7 +157,9 @@ def test_a_process_that_the_limit_kills_is_a_failed_cell_that_says_so(
     )
     assert done.returncode == 5
     assert record["status"] == "failed"
-    assert record["failure"].startswith("the limit of 32 MiB was too small for the process itself")
+    assert record["failure"].startswith(
+        "out of memory: the limit of 32 MiB was too small for the process itself"
+    )
     assert "SIGKILL" in record["failure"]
     assert groups() == []
 

@@ -102,10 +102,10 @@ def test_the_group_of_a_killed_process_is_removed_when_the_next_is_made(controll
     )
     assert done.returncode == -signal.SIGKILL
     left = Path(done.stdout.strip())
-    assert left.is_dir()
+    assert left.name.startswith("storebench-")
     with memory_group(64 * MIB) as group:
         assert not left.exists()
-        assert remove_stale(controller) == []
+        assert remove_stale(controller.parent) == []
         assert group.folder.is_dir(), "the group of a living process stays"
 
 

@@ -1,0 +1,155 @@
+"""The process of one cell: started in a fresh interpreter, ended with everything that it started, explained if it failed.
+
+It never outlives the runner: it is told to end when the runner ends, and the temporary folder that it works in is
+locked by the runner, so what a killed runner leaves is found and ended when storebench starts again
+(`storebench.scratch`). Memory that runs out costs the cell, not the runner.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from storebench.cell_job import EXIT_NO_ANSWER, CellJob, write_job
+from storebench.interrupts import Held
+from storebench.probes.cgroup import oom_kills
+from storebench.probes.code import cell_environment
+from storebench.probes.machine import read_text
+from storebench.processes import end_processes, expend, marked
+from storebench.scratch import sweep_segments
+from storebench.surroundings import Surroundings
+
+GRACE_S = 3.0
+"""How long a process may take to end by itself before it is killed."""
+
+_SOCKET_PATH_BYTES = 107
+_SOCKET_NAME = "/pymp-12345678/listener-12345678"
+
+
+def answer_of(
+    job: CellJob, scratch: Path, log: Path, around: Surroundings, timeout_s: float
+) -> dict[str, Any]:
+    """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line.
+
+    Parameters
+    ----------
+    scratch
+        A folder of the process's own, for its temporary files as well.
+    log
+        What it prints is appended to this file.
+    timeout_s
+        Seconds after which it is killed with all that it started.
+    """
+    write_job(job, scratch / "job.json")
+    memory = OomWatch(job.memory_group)
+    code = _fresh_process(scratch / "job.json", log, around, timeout_s)
+    answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
+    if "records" in answer:
+        return answer
+    sweep_segments()
+    # What a cell says while it is being killed is about its own end.
+    told = None if code is None else answer.get("failure")
+    failure = told or _no_answer(code, scratch, log, timeout_s)
+    return {"failure": _with_memory(around.explained(failure, job.cell), failure, memory)}
+
+
+class OomWatch:
+    """Notice that the kernel kills a process because memory runs out.
+
+    Looks at the control group of this process, and at the one given; where neither counts, at the whole machine.
+    """
+
+    def __init__(self, group: Path | None = None) -> None:
+        self._groups = (None, group) if group is not None else (None,)
+        self._before = self._count()
+
+    def killed(self) -> bool:
+        """Return whether that happened since this watch was made."""
+        return self._count() > self._before
+
+    def _count(self) -> int:
+        counts = [count for count in map(oom_kills, self._groups) if count is not None]
+        return sum(counts) if counts else _machine_oom_kills()
+
+
+def _machine_oom_kills() -> int:
+    for line in (read_text("/proc/vmstat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    return 0
+
+
+def _with_memory(explained: str, failure: str, memory: OomWatch) -> str:
+    """Return the reason of a failure, with memory named where the kernel killed a process for it."""
+    if explained != failure or "SIGKILL" not in failure or not memory.killed():
+        return explained
+    return (
+        "out of memory: the kernel killed a process of the cell; use fewer workers, smaller batches or a smaller "
+        f"--size, or give it more memory ({failure})"
+    )
+
+
+def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -> int | None:
+    """Run one job in a fresh interpreter and return its exit code, None if it ran out of time; it never outlives us.
+
+    What it started and left behind ends as well, before the control group that it is in is removed.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            around.command([sys.executable, "-P", "-m", "storebench.cell", str(job)]),
+            env=_environment(job.parent),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        expend(process.pid)
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() != 0:
+            with Held():
+                end(process)
+                end_processes([job.parent])
+
+
+def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
+    """Ask a process to end, also one that is stopped, and kill it if it does not. One that has ended is no error."""
+    process.terminate()
+    process.send_signal(signal.SIGCONT)
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    variables = marked(scratch, cell_environment())
+    # torch's sockets lie in the folder for temporary files, and the kernel takes no longer path for one.
+    if len(os.fsencode(scratch)) + len(_SOCKET_NAME) <= _SOCKET_PATH_BYTES:
+        variables["TMPDIR"] = str(scratch)
+    return variables
+
+
+def out_of_time(timeout_s: float) -> str:
+    """Return why a process that was killed after `timeout_s` gave no answer, and what to do."""
+    return f"no answer after {timeout_s:g} s; give it more time with --timeout, or timeout_s in the scenario"
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, by its exit code, in words."""
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _no_answer(code: int | None, scratch: Path, log: Path, timeout_s: float) -> str:
+    if code is None:
+        return f"the cell was killed: {out_of_time(timeout_s)}"
+    if code == EXIT_NO_ANSWER:
+        return f"{scratch.parent}: the disk is full; free some space, or name another folder with TMPDIR"
+    return f"the cell's process ended with {ending(code)}; see {log.parent.name}/{log.name}"

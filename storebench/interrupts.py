@@ -1,0 +1,117 @@
+"""Interrupts (Ctrl-C, SIGTERM, a closed terminal) from the program's first line to its last: one line, exit code 130.
+
+`install` runs before anything else is imported, so this module imports only what Python itself has loaded by then.
+A signal that the program was started to ignore (``nohup``) stays ignored.
+"""
+
+import _signal  # type: ignore[import-not-found]  # `signal` adds enumerations to it, which take two milliseconds
+import atexit
+import os
+import time
+
+EXIT_INTERRUPTED = 130
+LINE = "storebench: interrupted; nothing half-written was kept"
+
+_NUMBERS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
+_SAME_S = 1.0
+"""Signals so close to the first are the same interrupt: a closing terminal sends several."""
+
+
+class _State:
+    """What this process has seen of interrupts.
+
+    Attributes
+    ----------
+    seen
+        Whether one was raised in a `Raised` block.
+    told
+        Whether the line was written.
+    """
+
+    seen = False
+    told = False
+    installed = False
+
+
+def install() -> None:
+    """End the process at once when it is interrupted, with one line and exit code 130: there is nothing to tidy up yet.
+
+    `Raised` replaces that while there is. Calling it twice is harmless.
+    """
+    for number in _NUMBERS:
+        if _is_ours(number):
+            _signal.signal(number, _leave)
+    if not _State.installed:
+        _State.installed = True
+        # Registered first, so called last: while the interpreter is taken apart, a signal would end it by itself.
+        atexit.register(_signal.pthread_sigmask, _signal.SIG_BLOCK, _NUMBERS)
+
+
+def seen() -> bool:
+    """Return whether an interrupt was raised in a `Raised` block of this process."""
+    return _State.seen
+
+
+def told() -> bool:
+    """Return whether the line was written before, and take it as written from now on."""
+    before, _State.told = _State.told, True
+    return before
+
+
+class Raised:
+    """Raise `KeyboardInterrupt` at an interrupt for the time of a with statement, so that its work can tidy up.
+
+    Whatever error an interrupt became on its way through a library leaves the block as `KeyboardInterrupt`, too.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, object] = {}
+        self._first_s: float | None = None
+
+    def __enter__(self) -> None:
+        _State.told = False
+        for number in _NUMBERS:
+            if _is_ours(number):
+                self._before[number] = _signal.getsignal(number)
+                _signal.signal(number, self._raise)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        for number, before in self._before.items():
+            _signal.signal(number, before)
+        if self._first_s is not None and isinstance(error, Exception):
+            raise KeyboardInterrupt from error
+
+    def _raise(self, _number: int, _frame: object) -> None:
+        now = time.monotonic()
+        if self._first_s is not None and now - self._first_s < _SAME_S:
+            return
+        self._first_s = now
+        _State.seen = True
+        raise KeyboardInterrupt
+
+
+class Held:
+    """Hold interrupts back for the time of a with statement that must not be cut in two, and is short."""
+
+    def __init__(self) -> None:
+        self._before: object = None
+
+    def __enter__(self) -> None:
+        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _NUMBERS)
+
+    def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._before)
+
+
+def _is_ours(number: int) -> bool:
+    """Return whether a signal is neither ignored nor handled by something that Python cannot put back."""
+    return _signal.getsignal(number) not in (_signal.SIG_IGN, None)
+
+
+def _leave(_number: int, _frame: object) -> None:
+    if not told():
+        try:  # noqa: SIM105 - contextlib may not be loaded yet
+            os.write(2, f"{LINE}\n".encode())
+        except OSError:
+            pass  # the terminal has gone
+    os._exit(EXIT_INTERRUPTED)

@@ -1,0 +1,184 @@
+"""Temporary folders and shared segments that do not outlive their owners: what a killed one left goes at the next start.
+
+Whoever uses one holds a file lock (``flock``) on it, which the kernel drops when the process ends, however it ends.
+Whoever gets the lock alone therefore knows that nobody uses it, and removes it, with the processes that were started
+for it. On a file system without such locks nothing is taken for abandoned.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storebench.errors import from_os_error
+from storebench.processes import end_processes
+
+PREFIX = "storebench-"
+SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
+SEGMENT_PREFIX = f"{PREFIX}pixels"
+
+_KINDS = "replicate|conversion|confirmation|comparison|checkup|attempt|kept|snapshot-[a-z]+|turns-[0-9]+"
+_OURS = re.compile(rf"\.?{PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
+_WITH_PROCESSES = ("replicate", "conversion", "comparison")
+_PRIVATE = 0o700
+
+
+@contextmanager
+def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
+    """Make an empty, locked folder for the time of a with statement, and remove those that nobody uses any more.
+
+    Parameters
+    ----------
+    kind
+        One of the words that `sweep` knows.
+    parent
+        Where to make it, hidden; None is the folder for temporary files.
+
+    Raises
+    ------
+    StorebenchError
+        It cannot be made.
+    """
+    try:
+        folder, lock = locked_folder(kind, parent)
+    except OSError as error:
+        raise from_os_error(error, error.filename or parent or "the folder for temporary files") from error
+    try:
+        yield folder
+    finally:
+        remove(folder, lock)
+
+
+def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
+    """Make a folder and return it with its lock; again, if another process took it for an abandoned one meanwhile."""
+    place = Path(tempfile.gettempdir()) if parent is None else parent
+    prefix = f"{'' if parent is None else '.'}{PREFIX}{kind}-"
+    sweep(place)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        with contextlib.suppress(OSError):  # no locks here: then nobody takes it for abandoned
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_at(lock, folder):
+            return folder, lock
+        os.close(lock)
+
+
+def shared_folder(name: str) -> tuple[Path, int]:
+    """Return a folder for temporary files that all processes of this user share, made if need be, and its lock.
+
+    `remove_unused` gives it up.
+    """
+    folder = Path(tempfile.gettempdir()) / name
+    while True:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=_PRIVATE)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        if is_at(lock, folder):
+            return folder, lock
+        os.close(lock)
+
+
+def remove(folder: Path, lock: int) -> None:
+    """Remove a folder that this process has locked, and let go of it. Processes that were started for it end."""
+    try:
+        if _has_processes(folder):
+            end_processes([folder])
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def remove_unused(path: Path, lock: int) -> None:
+    """Let go of a shared folder or segment, and remove it if nobody else holds a lock on it."""
+    try:
+        if lock_alone(lock) and is_at(lock, path):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+
+
+def sweep(place: Path | None = None) -> list[Path]:
+    """Remove this user's folders in `place` whose owners have gone, and return them.
+
+    Parameters
+    ----------
+    place
+        None is the folder for temporary files.
+    """
+    abandoned: list[tuple[Path, int]] = []
+    with contextlib.suppress(OSError), os.scandir(place or tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if _OURS.fullmatch(entry.name):
+                lock = _lock_of_abandoned(Path(entry.path))
+                if lock is not None:
+                    abandoned.append((Path(entry.path), lock))
+    with_processes = [folder for folder, _ in abandoned if _has_processes(folder)]
+    ended = end_processes(with_processes) if with_processes else []
+    for folder, lock in abandoned:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+    removed = [folder for folder, _ in abandoned]
+    # Those that were ended may have held folders of their own.
+    return removed + sweep(place) if ended else removed
+
+
+def sweep_segments() -> None:
+    """Remove shared segments of this user whose processes are all dead."""
+    for path in SEGMENTS.glob(f"{SEGMENT_PREFIX}-{os.getuid()}-*"):
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            remove_unused(path, handle)
+
+
+def lock_alone(handle: int) -> bool:
+    """Take the exclusive lock if nobody has any, and return whether that was so."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # somebody has one, or there are no locks here
+        return False
+    return True
+
+
+def is_at(handle: int, path: Path) -> bool:
+    """Return whether an open file or folder is still the one at `path`: its last user may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock_of_abandoned(folder: Path) -> int | None:
+    """Return the lock of a folder that is this user's and that nobody uses; None for any other."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None  # gone, or somebody else's
+    about = os.fstat(lock)
+    mine = about.st_uid == os.geteuid() and stat.S_IMODE(about.st_mode) == _PRIVATE
+    if mine and lock_alone(lock) and is_at(lock, folder):
+        return lock
+    os.close(lock)
+    return None
+
+
+def _has_processes(folder: Path) -> bool:
+    match = _OURS.fullmatch(folder.name)
+    return match is not None and match["kind"] in _WITH_PROCESSES

@@ -1,0 +1,236 @@
+"""Cells that hang, are stopped, run out of memory or of disk: one line in the record, and no process stays."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from harness_tools import Bench, alive, score
+from test_interruptions import SMALL, busy_run
+
+from storebench.errors import UsageError
+from storebench.probes.cgroup import memory_group
+from storebench.records import read_records
+
+MIB = 1 << 20
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def only(records: list[dict[str, Any]]) -> dict[str, Any]:
+    [record] = records
+    return record
+
+
+class TestACellThatRunsOutOfTime:
+    def test_is_killed_with_its_workers_and_recorded(self, bench: Bench, tmp_path: Path) -> None:
+        timeout_s, seen = 3, set[psutil.Process]()
+        while len(seen) < 3:  # on a busy machine the workers are not there yet
+            timeout_s *= 2
+            out = tmp_path / f"run-{timeout_s}"
+            seen = self.run_stopping_workers(bench, tmp_path / "stores", out, timeout_s)
+            assert alive(seen) == []
+            [record] = read_records(out)
+            assert record.failure == (
+                f"the cell was killed: no answer after {timeout_s} s; give it more time with --timeout, "
+                "or timeout_s in the scenario"
+            )
+
+    def run_stopping_workers(
+        self, bench: Bench, stores: Path, out: Path, timeout_s: int
+    ) -> set[psutil.Process]:
+        """Run a cell that takes minutes, and stop its workers, which then do not hear when they are asked to end."""
+        seen: set[psutil.Process] = set()
+        options = (*SMALL, "--workers", "2", "--timeout", str(timeout_s), "--out", out, "--stores", stores)
+        with subprocess.Popen(
+            bench.command("run", "planted:patient", *options),
+            cwd=bench.root,
+            env=dict(bench.env),
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            while process.poll() is None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    for child in set(family_of(process.pid)) - seen:
+                        seen.add(child)
+                        if child.ppid() != process.pid:
+                            child.suspend()
+                time.sleep(0.05)
+            _, error = process.communicate(timeout=60)
+        assert process.returncode == 5, error
+        return seen
+
+    def test_may_be_told_so_by_its_scenario(self, bench: Bench, tmp_path: Path) -> None:
+        path = tmp_path / "slow.toml"
+        path.write_text(
+            'name = "slow"\ntimeout_s = 4\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nsynthetic = true\n'
+            'limit = 16\nmodel = "tiny"\nbackends = ["planted:patient"]\n'
+        )
+        done = bench.cli("bench", path, "--out", tmp_path / "run", "--stores", tmp_path / "stores")
+        assert done.returncode == 5
+        assert "no answer after 4 s" in done.stderr
+
+    @pytest.mark.parametrize("words", [("--timeout", "0"), ("--timeout", "soon")])
+    def test_needs_a_time(self, words: tuple[str, str], bench: Bench) -> None:
+        done = bench.cli("run", "lmdb", "-d", "mnist", *words)
+        assert done.returncode == 2
+        assert "--timeout" in done.stderr
+
+    def test_is_not_for_a_comparison_of_revisions(self, bench: Bench) -> None:
+        smoke = Path(__file__).parents[3] / "scenarios" / "smoke.toml"
+        done = bench.cli("bench", smoke, "--against", "HEAD", "--timeout", "9")
+        assert done.returncode == 2
+        assert "Set timeout_s in the scenario" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stopped", "loader"), [("cell", "processes"), ("workers", "processes"), ("workers", "ring")]
+)
+def test_an_interrupt_ends_what_is_stopped(stopped: str, loader: str, bench: Bench, tmp_path: Path) -> None:
+    with busy_run(bench, tmp_path, 2, "--loader", loader) as (process, family):
+        for child in family:
+            if (child.ppid() == process.pid) == (stopped == "cell"):
+                child.suspend()
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert time.monotonic() - started < 8
+        assert "Traceback" not in error
+        assert alive(family) == []
+
+
+class TestAWorkerThatDies:
+    @pytest.mark.parametrize("reader", ["killed", "mortal"])
+    @pytest.mark.parametrize("loader", ["processes", "ring"])
+    def test_is_told_in_the_record_and_leaves_no_file(
+        self, loader: str, reader: str, bench: Bench, temporary: Path, tmp_path: Path
+    ) -> None:
+        """Whether the loop waits for it at that moment or is busy with a step."""
+        options = (*SMALL, "--compute", "emulated:1500", "--workers", "2", "--loader", loader)
+        done = subprocess.run(
+            bench.command(
+                "run",
+                f"planted:{reader}",
+                *options,
+                "--out",
+                tmp_path / "run",
+                "--stores",
+                tmp_path / "stores",
+            ),
+            env={**bench.env, "TMPDIR": str(temporary)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 5, done.stderr
+        [record] = read_records(tmp_path / "run")
+        assert record.failure is not None
+        assert "the loader's worker process" in record.failure
+        assert "was killed by SIGKILL" in record.failure
+        assert list(temporary.iterdir()) == []
+
+
+def test_a_full_disk_in_the_cell_is_told_in_one_line(bench: Bench, tmp_path: Path) -> None:
+    done, records = bench.run("planted:full", *SMALL, out=tmp_path / "run")
+    assert done.returncode == 5
+    failure = only(records)["failure"]
+    assert "the disk is full" in failure
+    assert "planted+raw" in failure
+    assert "exit code" not in failure
+
+
+def test_cells_and_workers_die_before_the_runner(bench: Bench, tmp_path: Path) -> None:
+    with busy_run(bench, tmp_path, 2) as (process, family):
+        mine = score(process.pid)
+        assert len(family) >= 3
+        assert {score(child.pid) for child in family} == {min(1000, mine + 500)}
+
+
+IN_A_GROUP = """
+import os, sys
+open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
+os.execv(sys.executable, [sys.executable, "-m", "storebench", *sys.argv[2:]])
+"""
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """Return a control group with 500 MiB of memory."""
+    try:
+        with memory_group(500 * MIB) as group:
+            yield group.folder
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("workers", [0, 2])
+def test_too_little_memory_costs_the_cell_and_not_the_run(
+    workers: int, small_memory: Path, bench: Bench, tmp_path: Path
+) -> None:
+    backends = ("planted:hungry", "planted:flat")
+    words = ("run", *backends, *SMALL, "--workers", str(workers), "--threads", "1")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            IN_A_GROUP,
+            str(small_memory),
+            *words,
+            "--out",
+            str(tmp_path / "run"),
+            "--stores",
+            str(tmp_path / "stores"),
+        ],
+        env=dict(bench.env),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr
+    by = {record.cell.reader: record for record in read_records(tmp_path / "run")}
+    assert by["flat"].status.value == "ok"
+    failure = by["hungry"].failure or ""
+    assert failure.startswith("out of memory: the kernel killed a process of the cell; use fewer workers")
+    assert "SIGKILL" in failure
+
+
+NO_TORCH = """
+import sys
+from storebench.cli.main import app
+try:
+    app(sys.argv[1:])
+except SystemExit as end:
+    print("torch" in sys.modules, end.code, file=sys.stderr)
+"""
+
+
+def test_no_verb_but_doctor_imports_torch_into_its_own_process(bench: Bench, tmp_path: Path) -> None:
+    run, stores = str(tmp_path / "run"), str(tmp_path / "stores")
+    words = ["lmdb", *SMALL, "--stores", stores]
+    verbs = (
+        ["convert", "png", "hdf5", "-d", "mnist", "--synthetic", "--limit", "16", "--out", stores],
+        ["run", *words, "--out", run, "--cache", "warm"],
+        ["validate", run],
+        ["report", run, "--out", str(tmp_path / "report")],
+        ["check", run, run],
+    )
+    for verb in verbs:
+        done = subprocess.run(
+            [sys.executable, "-c", NO_TORCH, *verb],
+            env={**os.environ, **bench.env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr.splitlines()[-1].startswith("False"), done.stderr

@@ -1,0 +1,281 @@
+"""What a killed command leaves goes when the program starts again, and nothing else does."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from harness_tools import Bench, alive, score
+from test_interruptions import SMALL, busy_run, wait_for
+
+from storebench.errors import UsageError
+from storebench.formats.turns import Turns
+from storebench.probes.cgroup import find_controller
+from storebench.processes import MARK, end_processes, started_ticks
+from storebench.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
+
+SEGMENT = "-".join((f"{PREFIX}pixels", str(os.getuid())))
+
+
+@pytest.fixture
+def here(bench: Bench, temporary: Path) -> Bench:
+    """Return the command line with a folder for temporary files of its own."""
+    return Bench(root=bench.root, stores=bench.stores, env={**bench.env, "TMPDIR": str(temporary)})
+
+
+def segments() -> set[str]:
+    return {path.name for path in SEGMENTS.glob(f"{SEGMENT}-*")}
+
+
+@contextlib.contextmanager
+def killed(family: list[psutil.Process]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for one in alive(family):
+            one.kill()
+
+
+@pytest.mark.parametrize(("workers", "loader"), [(0, "processes"), (2, "processes"), (2, "ring")])
+def test_the_next_start_ends_and_removes_what_a_killed_run_left(
+    workers: int, loader: str, here: Bench, temporary: Path, tmp_path: Path
+) -> None:
+    with busy_run(here, tmp_path, workers, "--loader", loader) as (process, family), killed(family):
+        for one in family:
+            one.suspend()  # so that none of them ends by itself
+        process.kill()
+        process.wait()
+        time.sleep(0.2)
+        assert len(alive(family)) >= 1 + workers
+        assert [path.name for path in temporary.glob("storebench-replicate-*")] != []
+        assert here.cli("formats").returncode == 0
+        assert alive(family) == []
+        assert list(temporary.iterdir()) == []
+
+
+def test_a_start_beside_a_run_leaves_it_alone(here: Bench, temporary: Path, tmp_path: Path) -> None:
+    with busy_run(here, tmp_path, 1) as (process, family), killed(family):
+        process.send_signal(signal.SIGSTOP)  # it lives, though it does nothing
+        before = sorted(temporary.iterdir())
+        assert here.cli("formats").returncode == 0
+        assert sorted(temporary.iterdir()) == before
+        assert len(alive(family)) == len(family)
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert list(temporary.iterdir()) == []
+
+
+SHARE_AND_DIE = """
+import os, signal, sys
+from storebench.formats.registry import open_reader
+reader = open_reader(sys.argv[1], "shared")
+sys.stdout.write("open\\n")
+sys.stdout.flush()
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_shared_memory_of_killed_readers_goes_at_the_next_start(here: Bench, tmp_path: Path) -> None:
+    small = ("-d", "mnist", "--synthetic", "--limit", "16", "--out", tmp_path / "stores")
+    assert here.cli("convert", "memory", *small).returncode == 0
+    [store] = (tmp_path / "stores").glob("*/memory+raw")
+    before = segments()
+    with subprocess.Popen(
+        [sys.executable, "-c", SHARE_AND_DIE, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        [name] = segments() - before
+        here.cli("formats")
+        assert name in segments(), "its reader lives"
+        reader.communicate()
+    here.cli("formats")
+    assert name not in segments()
+
+
+TAKE_TURNS_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from storebench.formats.turns import Turns
+turns = Turns(Path(sys.argv[1]), 2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_lock_files_of_turns_go_with_their_last_user(
+    here: Bench, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    first, second = Turns(tmp_path, 2), Turns(tmp_path, 2)
+    first.close()
+    assert len(list(temporary.iterdir())) == 1, "there is another user"
+    with second.one():
+        here.cli("formats")
+        assert len(list(temporary.iterdir())) == 1
+    second.close()
+    second.close()
+    assert list(temporary.iterdir()) == []
+    subprocess.run([sys.executable, "-c", TAKE_TURNS_AND_DIE, tmp_path], env=dict(here.env), check=False)
+    assert len(list(temporary.iterdir())) == 1
+    here.cli("formats")
+    assert list(temporary.iterdir()) == []
+
+
+MAKE_A_GROUP_AND_DIE = """
+import os, signal
+from storebench.probes.cgroup import MemoryGroup
+print(MemoryGroup.create(64 << 20).folder, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.root
+def test_control_groups_of_killed_runs_go_at_the_next_start(here: Bench) -> None:
+    try:
+        find_controller()
+    except UsageError as error:
+        pytest.skip(str(error))
+    code = [sys.executable, "-c", MAKE_A_GROUP_AND_DIE]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    group = Path(done.stdout.strip())
+    assert group.name.startswith(PREFIX)
+    here.cli("formats")
+    assert not group.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["storebench-other", "storebench-replicate", "storebench-replicate-Notes!", "replicate-abcdefgh"]
+)
+def test_folders_of_other_names_stay(name: str, temporary: Path) -> None:
+    (temporary / name).mkdir(mode=0o700)
+    assert sweep(temporary) == []
+    assert (temporary / name).is_dir()
+
+
+def test_a_folder_that_is_open_to_others_stays(temporary: Path) -> None:
+    """Somebody made it by hand: ours are private."""
+    (temporary / "storebench-replicate-results").mkdir(mode=0o755)
+    assert sweep(temporary) == []
+    assert (temporary / "storebench-replicate-results").is_dir()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user's")
+def test_a_folder_of_another_user_stays(temporary: Path) -> None:
+    folder = temporary / "storebench-replicate-abcdefgh"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    assert sweep(temporary) == []
+    os.chown(folder, 0, 0)
+    assert sweep(temporary) == [folder]
+
+
+def test_several_starts_at_once_sweep_the_same_folders(here: Bench, temporary: Path) -> None:
+    for number in range(200):
+        folder = temporary / f"storebench-replicate-{number:08d}"
+        folder.mkdir(mode=0o700)
+        (folder / "out.json").write_text("{}")
+    starts = [
+        subprocess.Popen(
+            here.command("formats"), env=dict(here.env), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
+    for process in starts:
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 0, error
+        assert error == b""
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_in_use_is_found_in_use_by_its_lock(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with scratch_folder("replicate") as folder:
+        assert sweep(temporary) == []
+        assert folder.is_dir()
+        handle = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(handle)
+    assert list(temporary.iterdir()) == []
+
+
+SLEEP = [sys.executable, "-c", "import time; print('there', flush=True); time.sleep(600)"]
+
+
+def test_processes_are_ended_by_the_folder_that_they_were_started_for(tmp_path: Path) -> None:
+    mine, others = tmp_path / "storebench-replicate-11111111", tmp_path / "storebench-replicate-22222222"
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(SLEEP, env={**os.environ, MARK: folder.name}, stdout=subprocess.PIPE)
+            )
+            for folder in (mine, others)
+        ]
+        for process in processes:
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            process.stdout.readline()
+        processes[0].send_signal(signal.SIGSTOP)
+        assert end_processes([mine]) == [processes[0].pid]
+        assert processes[0].wait(5) == -signal.SIGKILL
+        assert processes[1].poll() is None
+
+
+def test_a_process_is_named_by_id_and_start() -> None:
+    ticks = started_ticks(os.getpid())
+    assert ticks is not None
+    assert (
+        abs(ticks / os.sysconf("SC_CLK_TCK") - (time.clock_gettime(time.CLOCK_BOOTTIME) - process_age())) < 2
+    )
+    assert started_ticks(2**22 + 1) is None
+
+
+def process_age() -> float:
+    return time.time() - psutil.Process().create_time()
+
+
+def encoders_of(pid: int) -> list[psutil.Process]:
+    children = psutil.Process(pid).children()
+    return [child for child in children if "spawn_main" in str(child.cmdline())]
+
+
+def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path: Path) -> None:
+    words = ("convert", "png", "-d", "mnist", "--synthetic", "--size", "60000", "--processes", "2")
+    with subprocess.Popen(
+        here.command(*words, "--out", tmp_path / "stores"), env=dict(here.env), stderr=subprocess.DEVNULL
+    ) as process:
+        encoders = wait_for(lambda: encoders_of(process.pid))
+        wait_for(lambda: list(tmp_path.glob("stores/*/.*.tmp-*/*")))
+        with killed([*encoders, psutil.Process(process.pid)]):
+            wait_for(lambda: all(score(one.pid) > score(process.pid) for one in encoders))
+            for one in encoders:
+                one.suspend()
+            process.kill()
+            process.wait()
+            psutil.wait_procs(encoders, timeout=5)
+            assert alive(encoders) == []
+
+
+def test_a_run_removes_what_a_killed_conversion_round_left_among_the_stores(
+    here: Bench, tmp_path: Path
+) -> None:
+    left = tmp_path / "stores" / "mnist-train-limit16-synthetic" / ".storebench-conversion-abcd1234"
+    left.mkdir(parents=True, mode=0o700)
+    done = here.cli("run", "null", *SMALL, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert not left.exists()
