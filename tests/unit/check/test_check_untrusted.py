@@ -113,7 +113,7 @@ def test_a_baseline_without_room_is_as_it_was(
     assert not Path("results").exists()
     assert check(target, small, "--update")[0] == 0
     before = (target / "baseline.json").read_bytes()
-    with largest_file(most):
+    with largest_file(most or len(before)):  # room for the copy in the history, and not for the new one
         code, _, err = check(target, large, "--update", "--reason", "more cells")
     assert code == 5
     assert str(target) in err
