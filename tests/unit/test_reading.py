@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storebench.errors import CorruptDataError
@@ -56,6 +56,9 @@ def test_refusing_files_leaves_none_of_them_open(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
+@example(rb"a\xe9")
+@example(rb"a\x5cxe9")
+@example(b"a\\\xe9")
 @given(
     st.binary(max_size=40)
     | st.lists(st.sampled_from([b"\\", b"x", b"5c", b"e9", b"\xe9", b"\xc3\xa9", b"/"])).map(b"".join)

@@ -252,6 +252,7 @@ MAT_HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
         (struct.pack("<II", 14, 1 << 31), "does not fit"),
         (b"", "not the devkit's list"),
     ],
+    ids=["a cell array", "a packed structure", "a packed hole", "a length", "nothing"],
 )
 def test_a_matlab_file_that_asks_for_gigabytes_is_refused(root: Path, content: bytes, says: str) -> None:
     pytest.importorskip("scipy.io")
