@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from storebench import interrupts
 from storebench.cli.common import exit_codes, progress, put, put_json, say, writes_into
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UnknownNameError
 from storebench.plain_text import plain
@@ -96,6 +97,10 @@ def fetch(
         for one in DATASETS if name == "all" else (name,):
             try:
                 _fetch_one(fetcher, one, to)
+            except KeyboardInterrupt:
+                if not interrupts.told():
+                    say("storebench: interrupted; what was fetched so far is continued the next time")
+                raise
             except StorebenchError as error:
                 failures.append(error)
                 say(f"{one}: {error}" + (" The synthetic stand-in will be used." if optional else ""))

@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -16,7 +18,9 @@ from pathlib import Path
 
 import pytest
 from dataset_files import write_class_folders, write_mnist
+from typer.testing import CliRunner
 
+from storebench.cli.main import app
 from storebench.datasets import download
 from storebench.datasets.download import Fetcher, RemoteFile
 from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError, OutputError
@@ -32,6 +36,8 @@ class Behaviour:
     ranges: bool = True
     cut_after: list[int] = field(default_factory=list)
     """Bytes after which the connection is cut, request by request; later requests are whole."""
+    interrupts: bool = False
+    """Whether this process is interrupted in the middle of the body."""
     status: int | None = None
     seen: list[str | None] = field(default_factory=list)
     """The Range header of every request."""
@@ -52,6 +58,12 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if how.interrupts:
+            self.wfile.write(body[:1000])
+            self.wfile.flush()
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+            return
         self.wfile.write(body[: how.cut_after.pop(0)] if how.cut_after else body)
 
     def log_message(self, *_: object) -> None:
@@ -285,3 +297,14 @@ def test_a_full_disk_leaves_no_part_of_a_file(
         with largest_file(300_000), pytest.raises(DiskFullError, match=r"it\.gz: .*nothing half-written"):
             Fetcher().fetch_file(remote(server, Behaviour()), tmp_path)
         assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_fetch_says_that_it_is_continued(
+    server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(download.ALTERNATIVES, "mnist", ((remote(server, Behaviour(interrupts=True)),),))
+    done = CliRunner().invoke(app, ["data", "fetch", "mnist", "--to", str(tmp_path)])
+    assert done.exit_code == 130
+    [line] = [line for line in done.stderr.splitlines() if "interrupted" in line]
+    assert line == "storebench: interrupted; what was fetched so far is continued the next time"
+    assert [path.name for path in (tmp_path / "mnist").iterdir()] == ["it.gz.part"]
