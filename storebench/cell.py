@@ -28,7 +28,7 @@ from storebench._version import __version__
 from storebench.cache_state import CacheState
 from storebench.cell_job import EXIT_NO_ANSWER, CellJob, read_job
 from storebench.digests import array_digest
-from storebench.errors import CellFailedError, StorebenchError, from_os_error
+from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.formats.base import Indices
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import Backend
@@ -70,6 +70,7 @@ from storebench.training.loop import run_epoch
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import CpuStep, Step, make_step, warm_up
 from storebench.training.trace import StepTable, step_table, write_steps
+from storebench.unexpected import summary
 from storebench.watch import ResidencyWatch
 
 DEVICE_S = 0.8
@@ -402,7 +403,7 @@ def _end_with_the_runner() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job in the named file; a failure we know is an answer, too."""
+    """Run the job in the named file; a failure is an answer, too."""
     _end_with_the_runner()
     runner = os.getppid()
     job = read_job(Path(arguments[0]))
@@ -414,12 +415,14 @@ def main(arguments: Sequence[str]) -> int:
         return _failed(job, error)
     except OSError as error:
         if error.errno is None:
-            raise  # somebody's own, or told by torch: its traceback says more than a line
+            return _unexpected(job, error)
         with contextlib.suppress(OSError):  # the log may be what there is no room for
             traceback.print_exc()
         return _failed(job, from_os_error(error, error.filename or job.run))
     except MemoryError:
         return _failed(job, CellFailedError("out of memory", hint=_LESS_MEMORY))
+    except Exception as error:  # noqa: BLE001 - the last resort: the record says it, the log holds the traceback
+        return _unexpected(job, error)
     finally:
         if job.memory_group is not None and os.getppid() != runner:
             MemoryGroup(job.memory_group, home=job.memory_group.parent).disband()
@@ -429,6 +432,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _failed(job: CellJob, error: StorebenchError) -> int:
     return _answer(job, {"failure": str(error), "exit_code": error.exit_code}, error.exit_code)
+
+
+def _unexpected(job: CellJob, error: Exception) -> int:
+    """Write the traceback of an error that nobody expected to the log, and its one line to the answer."""
+    with contextlib.suppress(OSError):
+        traceback.print_exception(error)
+    failure = f"unexpected error: {summary(error)}"
+    return _answer(job, {"failure": failure, "exit_code": EXIT_INTEGRITY, "see_log": True}, EXIT_INTEGRITY)
 
 
 def _answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:

@@ -52,6 +52,8 @@ def answer_of(
     sweep_segments()
     # What a cell says while it is being killed is about its own end.
     told = None if code is None else answer.get("failure")
+    if told and answer.get("see_log"):
+        told = f"{told}; see {LOGS_DIR}/{log.name}"
     failure = told or _no_answer(code, scratch, log, timeout_s)
     return {"failure": _with_memory(around.explained(failure, job.cell), failure, memory)}
 

@@ -1,6 +1,7 @@
 """Records of conversions: how long it took to make one store out of another, one line each in a run's folder."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from storebench.results import Cell, Status
 
 CONVERSIONS_NAME = "conversions.jsonl"
 CONVERSIONS_SCHEMA_VERSION = 1
+_MOST = 1 << 62
 
 SAMPLES_OF = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
 """Fields, of the same names in a cell, that decide which samples were converted."""
@@ -74,24 +76,32 @@ class ConversionRecord:
 
 
 def read_conversions(run: Path) -> list[ConversionRecord]:
-    """Return the conversions of a run's folder; empty where none was measured. Half-written lines are left out."""
+    """Return the conversions of a run's folder; empty where none was measured. What is no whole record is left out."""
     try:
         return [record for row in rows_of(run / CONVERSIONS_NAME) if (record := _of_row(row)) is not None]
     except OSError:
         return []
 
 
+@functools.cache
+def _adapter() -> Any:
+    # pydantic costs a quarter of a second to import; --help must not pay it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(ConversionRecord)
+
+
 def _of_row(row: Row) -> ConversionRecord | None:
-    names = {field.name for field in dataclasses.fields(ConversionRecord)}
+    import pydantic
+
     if row.get("schema_version") != CONVERSIONS_SCHEMA_VERSION:
         return None
     try:
-        status = Status(row["status"])
-        return ConversionRecord(
-            **{name: value for name, value in row.items() if name in names} | {"status": status}
-        )
-    except (ValueError, TypeError, KeyError):
+        record: ConversionRecord = _adapter().validate_python(row)
+    except pydantic.ValidationError:
         return None
+    numbers = (value for value in vars(record).values() if isinstance(value, int | float))
+    return record if all(0 <= number < _MOST for number in numbers) else None
 
 
 def append_conversion(run: Path, record: ConversionRecord) -> None:

@@ -22,7 +22,10 @@
 
 An error's text is one line of plain text (`storebench.plain_text`): what is wrong,
 where, and what to do about it. The command line prints that line and exits with
-``exit_code``; it never shows a traceback for one of these.
+``exit_code``; it never shows a traceback for one of these. An error of any other
+kind is a defect of storebench: the line then names the file that its traceback was
+written to, and the exit code is 5, because nothing may rest on what was done.
+``STOREBENCH_DEBUG=1`` shows every traceback.
 """
 
 import difflib

@@ -152,6 +152,7 @@ def _lmdb(path: Path, database: str | None) -> tuple[tuple[Part, ...], dict[str,
 def _hdf5(path: Path) -> tuple[tuple[Part, ...], dict[str, str]]:
     import h5py
 
+    from storebench.formats.hdf5 import H5_ERRORS
     from storebench.formats.hdf5_direct import chunks_of_sample, diagnose_dataset
 
     parts: list[Part] = []
@@ -175,7 +176,7 @@ def _hdf5(path: Path) -> tuple[tuple[Part, ...], dict[str, str]]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             file.visititems(look)
-    except (OSError, RuntimeError) as error:
+    except H5_ERRORS as error:
         raise CorruptDataError(f"HDF5 does not open it ({error})", where=path) from error
     return tuple(parts), {}
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from storebench.errors import from_os_error
+from storebench.errors import CorruptDataError, from_os_error
+from storebench.json_text import parse_line
 from storebench.whole_files import write_whole
 
 Row = dict[str, Any]
@@ -137,7 +138,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 def _parsed(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_line(line, "a line")
+    except CorruptDataError:
         return None
     return row if isinstance(row, dict) else None

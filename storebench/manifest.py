@@ -6,13 +6,16 @@ Schema versions
 """
 
 import dataclasses
+import functools
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.datasets.base import DatasetInfo, Origin, Provenance
+from storebench.datasets.base import DatasetInfo, Provenance
 from storebench.errors import CorruptDataError, CorruptStoreError, SchemaVersionError
+from storebench.json_text import brief, complaint, parse_json
 from storebench.reading import read_small_file
 from storebench.results import StoreFacts
 
@@ -22,6 +25,13 @@ DIGESTS_NAME = "sample_digests.npy"
 
 MOST_BYTES = 256 * 2**20
 """What a manifest may have: it names every class, which makes 1 MB for the 22,000 of ImageNet-21k."""
+
+MOST_IMAGE_BYTES = 1 << 31
+"""No decoded image takes more."""
+
+_MOST_BYTES = 1 << 62
+_BYTES = ("payload_bytes", "file_bytes", "bytes_on_disk")
+_HINT = "Convert again."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,35 +94,32 @@ class Manifest(StoreSpec):
         """
         path = folder / MANIFEST_NAME
         try:
-            raw = json.loads(read_small_file(path, most_bytes=MOST_BYTES))
+            raw = parse_json(read_small_file(path, most_bytes=MOST_BYTES), path)
         except FileNotFoundError:
             raise CorruptStoreError(
                 "not a store: no manifest.json", where=folder, hint="Make one with 'storebench convert'."
             ) from None
-        except CorruptDataError as error:
-            raise CorruptStoreError(error.what, where=path, hint="Convert again.") from error
-        except (ValueError, OSError) as error:
-            raise CorruptStoreError(
-                f"unreadable manifest ({error})", where=path, hint="Convert again."
-            ) from error
+        except (CorruptDataError, OSError) as error:
+            reason = error.what if isinstance(error, CorruptDataError) else error
+            raise CorruptStoreError(f"unreadable manifest ({reason})", where=path, hint=_HINT) from error
         return cls._from_json(raw, path)
 
     @classmethod
     def _from_json(cls, raw: Any, path: Path) -> "Manifest":
         if not isinstance(raw, dict) or "schema_version" not in raw:
-            raise CorruptStoreError("not a storebench manifest", where=path, hint="Convert again.")
+            raise CorruptStoreError("not a storebench manifest", where=path, hint=_HINT)
         if raw["schema_version"] != SCHEMA_VERSION:
             raise SchemaVersionError(
-                f"the store has schema version {raw['schema_version']}, this storebench reads {SCHEMA_VERSION}",
+                f"the store has schema version {brief(raw['schema_version'])}, this storebench reads {SCHEMA_VERSION}",
                 where=path,
                 hint="Convert the dataset again.",
             )
         try:
-            return cls(**{**raw, "dataset": _dataset_info(raw["dataset"])})
-        except (KeyError, TypeError, ValueError) as error:
+            return _checked(raw)
+        except ValueError as error:
             raise CorruptStoreError(
-                f"a manifest with wrong fields ({error})", where=path, hint="Convert again."
-            ) from error
+                f"a manifest with wrong fields ({error})", where=path, hint=_HINT
+            ) from None
 
 
 def store_facts(manifest: Manifest) -> StoreFacts:
@@ -134,15 +141,47 @@ def store_facts(manifest: Manifest) -> StoreFacts:
     )
 
 
-def _dataset_info(raw: dict[str, Any]) -> DatasetInfo:
-    provenance = dict(raw["provenance"])
-    provenance["origin"] = Origin(provenance["origin"])
-    height, width, channels = raw["image_shape"]
-    return DatasetInfo(
-        **{
-            **raw,
-            "image_shape": (int(height), int(width), int(channels)),
-            "class_names": tuple(raw["class_names"]),
-            "provenance": Provenance(**provenance),
-        }
-    )
+@functools.cache
+def _adapter() -> Any:
+    # pydantic costs a quarter of a second to import; --help must not pay it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Manifest)
+
+
+def _checked(raw: dict[str, Any]) -> Manifest:
+    """Return the manifest; raise `ValueError`, which names the field, where one is missing, unknown or impossible."""
+    import pydantic
+
+    _refuse_unknown(raw, Manifest)
+    try:
+        manifest: Manifest = _adapter().validate_python(raw)
+    except pydantic.ValidationError as error:
+        raise ValueError(complaint(error)) from None
+    _refuse_unknown(raw["dataset"], DatasetInfo)
+    _refuse_unknown(raw["dataset"]["provenance"], Provenance)
+    _refuse_impossible(manifest)
+    return manifest
+
+
+def _refuse_unknown(raw: dict[str, Any], kind: type[Any]) -> None:
+    unknown = sorted(raw.keys() - {field.name for field in dataclasses.fields(kind)})
+    if unknown:
+        raise ValueError(f"unknown: {brief(unknown[0])}")
+
+
+def _refuse_impossible(manifest: Manifest) -> None:
+    dataset, provenance = manifest.dataset, manifest.dataset.provenance
+    image_bytes = math.prod(dataset.image_shape)
+    if min(dataset.image_shape) < 1 or image_bytes > MOST_IMAGE_BYTES:
+        raise ValueError(f"dataset.image_shape: {brief(dataset.image_shape)} is no image")
+    for name, count in (("dataset.count", dataset.count), ("count", manifest.count)):
+        if not 0 <= count <= _MOST_BYTES // image_bytes:
+            raise ValueError(f"{name}: {brief(count)} is no number of images")
+    for name in _BYTES:
+        if not 0 <= getattr(manifest, name) <= _MOST_BYTES:
+            raise ValueError(f"{name}: {brief(getattr(manifest, name))} is no number of bytes")
+    if not 0 <= manifest.build_s < math.inf:
+        raise ValueError(f"build_s: {manifest.build_s} is no duration")
+    if not 0 <= provenance.derived_frac <= 1:
+        raise ValueError(f"dataset.provenance.derived_frac: {provenance.derived_frac} is no share")

@@ -18,13 +18,15 @@ and step tables are never overwritten: a record that is replaced moves to
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
 from storebench.json_lines import append_lines
+from storebench.json_text import brief, complaint, parse_json, parse_line
 from storebench.reading import read_small_file
+from storebench.record_ranges import impossible
 from storebench.results import SCHEMA_VERSION, Cell, Record
 
 RECORDS_NAME = "records.jsonl"
@@ -33,6 +35,7 @@ RUN_NAME = "run.json"
 STEPS_DIR = "steps"
 LOGS_DIR = "logs"
 
+MOST_RECORDS_BYTES = 2**31
 MOST_RUN_BYTES = 256 * 2**20
 """What a ``run.json`` may have: 100,000 cells make some 100 MB."""
 
@@ -50,6 +53,28 @@ def record_to_dict(record: Record) -> dict[str, Any]:
     return dataclasses.asdict(record)
 
 
+class RecordError(CorruptDataError):
+    """What stands where a record should is none.
+
+    Attributes
+    ----------
+    record
+        The record as it stands there, where it has all fields and one of them cannot be as it is; else None.
+    figure, wrong
+        That field, and what is wrong with it.
+    """
+
+    record: Record | None = None
+    figure = wrong = ""
+
+    @classmethod
+    def of(cls, record: Record, figure: str, wrong: str, *, where: str) -> "RecordError":
+        """Return the error for a record with a field that cannot be as it is."""
+        error = cls(f"not a record: {figure}: {wrong}", where=where)
+        error.record, error.figure, error.wrong = record, figure, wrong
+        return error
+
+
 def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
     """Build a record from JSON values and check every field.
 
@@ -57,24 +82,25 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
     ------
     SchemaVersionError
         Another version of the schema.
-    CorruptDataError
-        A field is missing, misspelt or of the wrong type; the message names it.
+    RecordError
+        A field is missing, misspelt, of the wrong type, or a number that cannot be; the message names it.
     """
     import pydantic
 
     version = raw.get("schema_version")
     if version != SCHEMA_VERSION:
         raise SchemaVersionError(
-            f"a record of schema version {version}, this storebench reads {SCHEMA_VERSION}",
+            f"a record of schema version {brief(version)}, this storebench reads {SCHEMA_VERSION}",
             where=where,
             hint="Run the scenario again, or use the storebench that wrote it.",
         )
     try:
         record: Record = _adapter().validate_python(raw, strict=False)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise CorruptDataError(f"not a record: {name}: {first['msg']}", where=where) from None
+        raise RecordError(f"not a record: {complaint(error)}", where=where) from None
+    wrong = impossible(record)
+    if wrong:
+        raise RecordError.of(record, *wrong, where=where)
     return record
 
 
@@ -115,6 +141,8 @@ def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
     ------
     DataNotFoundError
         There are no records there.
+    SchemaVersionError, CorruptDataError
+        What stands there was not written by this version of storebench, or is no record.
     """
     source = Path(path)
     source = source / RECORDS_NAME if source.is_dir() else source
@@ -122,15 +150,12 @@ def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
         raise DataNotFoundError(
             "no records here", where=path, hint="Name a folder that 'storebench bench' wrote."
         )
-    text = source.read_text(encoding="utf-8", errors="replace")
-    is_array = text.lstrip().startswith("[")
-    parsed = _parse_array(text, source) if is_array else map(_parse_line, text.split("\n"))
-    records = [
-        record_from_dict(one, where=f"{source}:{number}")
-        for number, one in enumerate(parsed, start=1)
-        if isinstance(one, dict)
-    ]
-    if not parts and not is_array:
+    records = []
+    for where, raw in raw_records(source):
+        if isinstance(raw, CorruptDataError):
+            raise raw
+        records.append(record_from_dict(raw, where=where))
+    if not parts and source.suffix == ".jsonl":
         records = without_half_replicate(records)
     if not records:
         raise DataNotFoundError(
@@ -160,25 +185,49 @@ def _replicate_of(record: Record) -> tuple[str, int, Cell]:
     return record.run_id, record.replicate, record.cell
 
 
+def raw_records(file: Path) -> Iterator[tuple[str, dict[str, Any] | CorruptDataError]]:
+    """Yield where in a file each table of JSON stands, and the table, or why it cannot be read.
+
+    What is no whole JSON, or no table, is left out.
+
+    Raises
+    ------
+    CorruptDataError
+        The file begins as a JSON array does and is none: it cannot be read in part.
+    """
+    text = read_small_file(file, most_bytes=MOST_RECORDS_BYTES).decode("utf-8", errors="replace")
+    if text.lstrip().startswith("["):
+        for number, raw in enumerate(_whole(text, file), start=1):
+            if isinstance(raw, dict):
+                yield f"{file}:{number}", raw
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        where = f"{file}:{number}"
+        try:
+            raw = parse_line(line, where)
+        except CorruptDataError as error:
+            yield where, error
+            continue
+        if isinstance(raw, dict):
+            yield where, raw
+
+
+def _whole(text: str, file: Path) -> list[Any]:
+    try:
+        records: list[Any] = parse_json(text, file)
+    except CorruptDataError as error:
+        raise CorruptDataError(
+            f"it begins like a list of records, but is no whole JSON: {error.what}",
+            where=file,
+            hint="Write it again, with 'storebench run --json'.",
+        ) from None
+    return records
+
+
 def run_looks(run: Path) -> int:
     """Return how many times the rounds of a run may have been looked at: 1, and 1 for each time rounds were added."""
     try:
-        about = json.loads(read_small_file(run / RUN_NAME, most_bytes=MOST_RUN_BYTES))
+        about = parse_json(read_small_file(run / RUN_NAME, most_bytes=MOST_RUN_BYTES), run / RUN_NAME)
         return 1 + len(about.get("extended_utc", ()))
-    except (OSError, ValueError, AttributeError, TypeError, CorruptDataError):
+    except (OSError, CorruptDataError, AttributeError, TypeError):
         return 1  # records that were moved out of their run's folder, or given as an array
-
-
-def _parse_line(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
-
-
-def _parse_array(text: str, source: Path) -> list[Any]:
-    try:
-        parsed: list[Any] = json.loads(text)
-    except ValueError as error:
-        raise CorruptDataError(f"not a JSON array ({error})", where=source) from None
-    return parsed

@@ -23,10 +23,8 @@ from pathlib import Path
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
 from storebench.json_lines import Row, replace_lines, rows_of, sync
-from storebench.reading import read_small_file
 from storebench.records import (
     LOGS_DIR,
-    MOST_RUN_BYTES,
     RECORDS_NAME,
     RUN_NAME,
     STEPS_DIR,
@@ -37,6 +35,7 @@ from storebench.records import (
     record_to_dict,
 )
 from storebench.results import Cell, Record, Status
+from storebench.run_about import read_about
 from storebench.run_lock import claimed
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
@@ -131,7 +130,7 @@ class Run:
         """
         path = folder / RUN_NAME
         try:
-            about = json.loads(read_small_file(path, most_bytes=MOST_RUN_BYTES))
+            about = read_about(path)
             run_id, wanted = about["run_id"], {one["cell_id"] for one in about["cells"]}
             scenario = Scenario.model_validate(about["scenario"], strict=False)
         except FileNotFoundError:
@@ -179,7 +178,7 @@ class Run:
             )
         scenario = self.scenario.model_copy(update={"replicates": replicates})
         with claimed(self.folder):
-            about = json.loads(read_small_file(self.folder / RUN_NAME, most_bytes=MOST_RUN_BYTES))
+            about = read_about(self.folder / RUN_NAME)
             about |= {"scenario": scenario.model_dump(mode="json")}
             if replicates > self.scenario.replicates and self.recorded():
                 now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

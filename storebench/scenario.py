@@ -26,7 +26,6 @@ are checked before a cell is built.
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Sized
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
@@ -37,9 +36,11 @@ from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, MOST_SEED, Dat
 from storebench.datasets.catalog import DATASETS
 from storebench.errors import CorruptDataError, ScenarioError, StorebenchError, UnknownNameError
 from storebench.formats.registry import PAPER_BACKENDS, Backend, parse_backend
+from storebench.json_text import brief
 from storebench.names import printable
 from storebench.reading import read_small_file
 from storebench.results import Cell
+from storebench.toml_text import parse_toml
 from storebench.units import format_bytes, parse_bytes
 
 CACHE_STATES = ("cold", "warm", "limited", "any")
@@ -387,10 +388,7 @@ def load_scenario(path: Path) -> Scenario:
         raise ScenarioError(
             f"cannot be read ({reason})", where=path, hint="See 'storebench scenarios'."
         ) from None
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"not TOML: {error}", where=path) from None
+    raw = parse_toml(text, path)
     try:
         return Scenario.model_validate(raw)
     except pydantic.ValidationError as error:
@@ -426,7 +424,7 @@ def _explained(error: pydantic.ValidationError, text: str, path: Path) -> Scenar
 def _message(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     given = error.get("input")
-    return message if error["type"] == "value_error" else f"{message}, not {given!r}"
+    return message if error["type"] == "value_error" else f"{message}, not {brief(given)}"
 
 
 def _line_of(text: str, key: str, table: int | None) -> int | None:

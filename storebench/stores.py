@@ -3,21 +3,20 @@
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from storebench.datasets.base import DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
-from storebench.errors import CorruptDataError, CorruptStoreError, SchemaVersionError, UsageError
+from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
 from storebench.formats import Backend, Format, get_format
+from storebench.formats.support import load_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Say, mute
-from storebench.reading import open_regular
 from storebench.staging import restore
 
 CONVERT_AGAIN = "Convert again."
-
-_NPY_HEADER_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,16 +143,13 @@ def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
         The table is missing, truncated, or not the one that the manifest was written with.
     """
     table_path = path / DIGESTS_NAME
+    if not table_path.exists():
+        raise CorruptStoreError("the digest table is missing", where=table_path, hint=CONVERT_AGAIN)
     try:
-        with open_regular(table_path, most_bytes=manifest.count * DIGEST_BYTES + _NPY_HEADER_BYTES) as file:
-            table: DigestTable = np.load(file, allow_pickle=False)
-    except FileNotFoundError:
-        raise CorruptStoreError("the digest table is missing", where=table_path, hint=CONVERT_AGAIN) from None
-    except CorruptDataError as error:
-        raise CorruptStoreError(error.what, where=table_path, hint=CONVERT_AGAIN) from error
-    except (ValueError, EOFError, OSError, MemoryError) as error:
+        table = cast("DigestTable", load_array(table_path))
+    except CorruptStoreError as error:
         raise CorruptStoreError(
-            f"an unreadable digest table ({error})", where=table_path, hint=CONVERT_AGAIN
+            f"an unreadable digest table: {error.what}", where=table_path, hint=CONVERT_AGAIN
         ) from error
     if table.dtype != np.uint8 or table.shape != (manifest.count, DIGEST_BYTES):
         raise CorruptStoreError(

@@ -9,14 +9,21 @@ the Chromium project.
 from pathlib import Path
 from typing import Any
 
-from storebench.errors import DataNotFoundError, UsageError
+from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.results import Record
+from storebench.step_files import read_steps
 from storebench.step_paths import step_path
 
 LOOP_TID = 0
 """Thread number of the training loop; producer w has number w + 2, so the loop's own producer has 1."""
 
 MAKING = ("fetch", "decode", "prep")
+
+_COLUMNS = (
+    *("step", "samples", "start_ns", "data_wait_ns", "h2d_ns", "compute_ns"),
+    *("worker", "fetch_start_ns", "fetch_ns", "decode_ns", "prep_ns", "queue_depth"),
+)
+_LATER = ("paused_ns",)
 
 Event = dict[str, Any]
 
@@ -42,17 +49,17 @@ def trace_events(record: Record, run: Path) -> list[Event]:
     DataNotFoundError
         The table of steps is not in the run's folder.
     CorruptDataError
-        The record names a file elsewhere.
+        The record names a file elsewhere, or the file is no table of steps.
     """
-    import pyarrow.parquet as pq
-
     path = step_path(run, str(record.steps_file))
     if not path.is_file():
         raise DataNotFoundError(
             "the table of steps is missing", where=path, hint="Copy the whole run folder."
         )
-    with path.open("rb") as file:
-        steps = pq.read_table(file).to_pylist()
+    columns = {name: column.tolist() for name, column in read_steps(path, _COLUMNS, later=_LATER).items()}
+    steps = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if not steps:
+        raise CorruptDataError("a table of no steps", where=path)
     origin = min(min(step["start_ns"], step["fetch_start_ns"]) for step in steps)
     events = _names(record, sorted({step["worker"] for step in steps}))
     for step in steps:

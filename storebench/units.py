@@ -101,6 +101,7 @@ METRICS: dict[str, Metric] = {
 """Metric by name."""
 
 
+_MOST_BYTES = 2**62
 _BYTES = {
     "B": 1,
     "byte": 1,
@@ -121,7 +122,10 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
     if found is None or found[2] not in _BYTES:
         raise ValueError(f"{text!r} is no size: write a number with a unit, such as '400 MiB' or '2 GB'")
-    return int(float(found[1]) * _BYTES[found[2]])
+    size = float(found[1]) * _BYTES[found[2]]
+    if size > _MOST_BYTES:
+        raise ValueError(f"{text[:40]!r} is more than there are bytes")
+    return int(size)
 
 
 def format_bytes(size: int) -> str:

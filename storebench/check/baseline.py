@@ -18,7 +18,8 @@ from storebench._version import __version__
 from storebench.check.judge import judge
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
-from storebench.check.sides import BASELINE_NAME, CellData, Replicate, Side, Where, read_json
+from storebench.check.side_rules import cell_of
+from storebench.check.sides import BASELINE_NAME, CellData, Side, read_json
 from storebench.errors import (
     CorruptDataError,
     IntegrityError,
@@ -28,6 +29,7 @@ from storebench.errors import (
     UsageError,
     from_os_error,
 )
+from storebench.json_text import brief
 from storebench.units import number_of
 from storebench.whole_files import made_folder, write_whole
 
@@ -57,22 +59,20 @@ def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
     version = raw["storebench_baseline"]
     if version not in _READ_VERSIONS:
         raise SchemaVersionError(
-            f"a baseline of schema version {version}, this storebench reads 1 and {BASELINE_VERSION}",
+            f"a baseline of schema version {brief(version)}, this storebench reads 1 and {BASELINE_VERSION}",
             where=source,
             hint="Make a new one with --update.",
         )
     try:
-        cells = {one["cell_id"]: _cell(one) for one in raw["cells"]}
+        cells = {one["cell_id"]: _cell(one, source) for one in raw["cells"]}
     except (AttributeError, KeyError, TypeError) as error:
         raise CorruptDataError(f"not a baseline ({type(error).__name__}: {error})", where=source) from None
     return Side(source=source, kind="baseline", cells=cells)
 
 
-def _cell(raw: dict[str, Any]) -> CellData:
+def _cell(raw: dict[str, Any], source: str) -> CellData:
     # Version 1 did not say which figure of a session it holds: of sessions of pytest the lower quartile.
-    raw = {"figure": "lower quartile" if "::" in raw["rerun"] else "mean", **raw}
-    replicates = tuple(Replicate(**one) for one in raw["replicates"])
-    return CellData(**{**raw, "replicates": replicates, "environment": Where(**raw["environment"])})
+    return cell_of({"figure": "lower quartile" if "::" in raw["rerun"] else "mean", **raw}, source)
 
 
 def update(
@@ -156,14 +156,16 @@ def _anchors(folder: Path) -> Mapping[str, CellData]:
         for path in [*(folder / HISTORY).glob("*.json"), folder / BASELINE_NAME]
         if path.is_file()
     ]
-    for path, raw in sorted(kept, key=lambda item: str(item[1].get("created_utc"))):
+    tables = [(path, raw) for path, raw in kept if isinstance(raw, dict) and "storebench_baseline" in raw]
+    for path, raw in sorted(tables, key=lambda item: str(item[1].get("created_utc"))):
         try:
             side = side_of_baseline(str(path), raw)
         except StorebenchError:
             continue  # one that this version cannot read is nobody's anchor
-        accepted = raw.get("accepted", [])
+        accepted = raw.get("accepted")
+        lines = [line for line in accepted if isinstance(line, str)] if isinstance(accepted, list) else []
         for name, cell in side.cells.items():
-            anew = any(line.startswith(f"{cell.label}: ") for line in accepted)
+            anew = any(line.startswith(f"{cell.label}: ") for line in lines)
             if name not in anchors or anew or anchors[name].figure != cell.figure:
                 anchors[name] = cell
     return anchors
@@ -212,7 +214,9 @@ def _write(folder: Path, text: str) -> Path:
 
 def _keep(path: Path, history: Path) -> Path:
     """Copy a baseline into the history under a name of its own."""
-    created = str(read_json(path).get("created_utc", "unknown")).replace(":", "").replace("+0000", "Z")
+    raw = read_json(path)
+    said = raw.get("created_utc", "unknown") if isinstance(raw, dict) else "unknown"
+    created = str(said).replace(":", "").replace("+0000", "Z")
     stem = "".join(c if c.isalnum() or c in "-." else "_" for c in created)[:_STEM]
     kept = history / f"{stem}.json"
     number = 1

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,9 +10,8 @@ from pathlib import Path
 from storebench.check.judge import judge
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
-from storebench.check.sides import PAIRING_NAME, Side, read_side
+from storebench.check.sides import Side, read_pairing, read_side
 from storebench.errors import IntegrityError, UsageError
-from storebench.reading import read_small_file
 from storebench.records import RECORDS_NAME
 from storebench.scratch import scratch_folder
 from storebench.units import number_of
@@ -113,7 +111,7 @@ def _against_again(
     from storebench.check.against import Options, run_against
     from storebench.run_folder import Run
 
-    about = json.loads(read_small_file(folder / PAIRING_NAME))
+    about = read_pairing(folder)
     sides = run_against(
         about["commit"],
         Run.read(folder).scenario,

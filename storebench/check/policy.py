@@ -16,19 +16,23 @@
 
 import fnmatch
 import re
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import pydantic
 
 from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
+from storebench.json_text import brief
 from storebench.reading import read_small_file
 from storebench.stats import MIN_ROUNDS
+from storebench.toml_text import parse_toml
 
 MOST_FILE_BYTES = 4 * 2**20
+_MOST_SHARE = 1e12
+_LEAST_ALPHA = 1e-9
+_MOST_REPLICATES = 1_000_000
 
-Share = Annotated[float, pydantic.Field(ge=0)]
+Share = Annotated[float, pydantic.Field(ge=0, le=_MOST_SHARE, allow_inf_nan=False)]
 
 
 class _Strict(pydantic.BaseModel):
@@ -118,8 +122,8 @@ class Policy(_Strict):
     """
 
     practical_frac: Share = 0.08
-    alpha: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.05
-    min_replicates: Annotated[int, pydantic.Field(ge=2)] = MIN_ROUNDS
+    alpha: Annotated[float, pydantic.Field(ge=_LEAST_ALPHA, lt=1, allow_inf_nan=False)] = 0.05
+    min_replicates: Annotated[int, pydantic.Field(ge=2, le=_MOST_REPLICATES)] = MIN_ROUNDS
     max_inconclusive_frac: Share = 0.5
     basis: Literal["auto", "ratio", "seconds"] = "auto"
     tail_frac: Share = 0.50
@@ -174,10 +178,9 @@ def load_policy(path: Path) -> Policy:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ScenarioError(f"the policy cannot be read ({reason})", where=path) from None
+    raw = parse_toml(text, path)
     try:
-        return Policy.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"not TOML: {error}", where=path) from None
+        return Policy.model_validate(raw)
     except pydantic.ValidationError as error:
         raise _explained(cast("dict[str, Any]", error.errors()[0]), text, path) from None
 
@@ -193,7 +196,7 @@ def _explained(first: dict[str, Any], text: str, path: Path) -> ScenarioError:
         unknown = UnknownNameError.of("key", key, known)
         return ScenarioError(unknown.what, where=where, hint=unknown.hint)
     message = str(first["msg"]).removeprefix("Value error, ")
-    given = "" if first["type"] == "value_error" else f", not {first['input']!r}"
+    given = "" if first["type"] == "value_error" else f", not {brief(first['input'])}"
     return ScenarioError(f"{key}: {message}{given}", where=where)
 
 

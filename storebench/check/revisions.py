@@ -124,9 +124,10 @@ def read_project(folder: Path) -> dict[str, Any]:
     """Return the [project] table of a folder's pyproject.toml; empty where there is none."""
     try:
         about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return dict(about.get("project", {}))
+    project = about.get("project", {})
+    return project if isinstance(project, dict) else {}
 
 
 def commit_of(root: Path, ref: str) -> str:

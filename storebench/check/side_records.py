@@ -5,20 +5,18 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from storebench.check.calibration import Kind
 from storebench.check.sides import (
     FEWEST_FOR_TAIL,
-    PAIRING_NAME,
     CellData,
     Replicate,
     Side,
     Where,
+    read_pairing,
     slowest_tenth,
 )
 from storebench.errors import DataNotFoundError
-from storebench.reading import read_small_file
 from storebench.records import read_records
 from storebench.results import CacheVerdict, Cell, Record, Status
 
@@ -37,7 +35,7 @@ def side_of_records(path: Path) -> Side:
     grouped: dict[str, list[Record]] = {}
     for record in records:
         grouped.setdefault(record.cell.cell_id, []).append(record)
-    about = _about(path)
+    about = read_pairing(path)
     return Side(
         source=str(path),
         kind="records",
@@ -47,14 +45,6 @@ def side_of_records(path: Path) -> Side:
         },
         pairing=str(about.get("pairing", "")),
     )
-
-
-def _about(path: Path) -> dict[str, Any]:
-    """Return what `bench --against` wrote about a side; empty for any other run."""
-    try:
-        return dict(json.loads(read_small_file(path / PAIRING_NAME)))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
 
 
 def _code_failure(records: Sequence[Record], wanted: str) -> str:
@@ -210,7 +200,7 @@ def _relative(record: Record) -> float | None:
         return None
     units = 1.0
     if _calibration(record.cell) == Kind.DEVICE:
-        if record.store is None or not record.store.count:
+        if record.store is None or not record.store.count or not record.store.payload_bytes:
             return None
         units = record.store.payload_bytes / record.store.count
     return 1 / record.samples_per_s / (units * ceiling_s)

@@ -6,7 +6,6 @@ and each session is one replicate); and a baseline that ``storebench check
 --update`` wrote.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, IntegrityError, NotComparableError, StorebenchError
+from storebench.json_text import parse_json
 from storebench.reading import read_small_file
 from storebench.records import RECORDS_NAME
 
 BASELINE_NAME = "baseline.json"
 PAIRING_NAME = "against.json"
+_PAIRING_WORDS = ("pairing", "commit", "repository")
 
 MOST_FILE_BYTES = 256 * 2**20
 """What a baseline or a session of pytest-benchmark may have; those of 1,000 cells have some 5 MB."""
@@ -160,8 +161,10 @@ def read_side(path: Path, *, baseline: bool) -> Side:
     SchemaVersionError, CorruptDataError
         What is there cannot be read.
     """
+    from storebench.check.side_rules import checked_side
+
     try:
-        side = _read(path)
+        side = checked_side(_read(path))
     except FileNotFoundError:
         raise _nothing(path, "there is nothing here", baseline=baseline) from None
     if not side.cells:
@@ -232,10 +235,28 @@ def read_json(path: Path) -> Any:
     CorruptDataError
         It is not JSON (an interrupted run leaves half a file), no regular file, or too large.
     """
-    text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8", "replace")
-    if not text.strip():
+    raw = read_small_file(path, most_bytes=MOST_FILE_BYTES)
+    if not raw.strip():
         return {"benchmarks": []}  # pytest-benchmark opens its file before it knows that nothing ran
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise CorruptDataError(f"not JSON ({error})", where=path, hint="Run it again.") from None
+    return parse_json(raw, path, hint="Run it again.")
+
+
+def read_pairing(folder: Path) -> dict[str, Any]:
+    """Return what ``bench --against`` wrote about a side into its folder; empty for any other run.
+
+    Raises
+    ------
+    CorruptDataError
+        Something else stands there.
+    """
+    path = folder / PAIRING_NAME
+    if not path.is_file():
+        return {}
+    about = parse_json(read_small_file(path), path)
+    code = about.get("code", {}) if isinstance(about, dict) else None
+    words = [about.get(name, "") for name in _PAIRING_WORDS] if isinstance(about, dict) else [None]
+    words += [code.get("digest", "")] if isinstance(code, dict) else [None]
+    if not all(isinstance(word, str) for word in words):
+        raise CorruptDataError("not what 'bench --against' writes", where=path, hint="Run it again.")
+    found: dict[str, Any] = about
+    return found

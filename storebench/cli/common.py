@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from storebench import errors, interrupts
 from storebench.cli.streams import put, put_json, put_text, say
 from storebench.plain_text import plain
+from storebench.unexpected import debugging, told
 
 __all__ = [
     "exit_codes",
@@ -45,13 +47,26 @@ def runs_dir() -> Path:
 
 def fail(error: errors.StorebenchError) -> NoReturn:
     """Print the error's one line and leave with its exit code."""
+    _show_traceback()
     say(f"storebench: {error}")
     raise typer.Exit(error.exit_code)
 
 
+def _fail_unexpectedly(error: Exception) -> NoReturn:
+    """Print one line that names the file with the traceback; nothing may rest on what was done."""
+    _show_traceback()
+    say(f"storebench: {told(error)}")
+    raise typer.Exit(errors.EXIT_INTEGRITY) from None
+
+
+def _show_traceback() -> None:
+    if debugging() and sys.exc_info()[0] is not None:
+        traceback.print_exc()
+
+
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn our errors, failed writes and an interrupt into one line and the right exit code."""
+    """Turn whatever goes wrong, and an interrupt, into one line and the right exit code."""
     try:
         with interrupts.Raised():
             _sweep()
@@ -69,6 +84,10 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(errors.EXIT_OK) from None
     except OSError as error:
         fail(errors.from_os_error(error, _place(error)))
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
+        _fail_unexpectedly(error)
 
 
 def _sweep() -> None:

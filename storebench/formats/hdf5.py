@@ -40,6 +40,18 @@ BUFFER_BYTES = 4 << 20
 METADATA_BYTES = 1 << 20
 """More than HDF5 needs for everything but the arrays."""
 
+H5_ERRORS = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
+"""What h5py raises for a file that is damaged, or that holds something else than it should."""
+
 SIEVE_BYTES = 1
 """HDF5 would read 64 KiB around each small image: amplification without a faster epoch."""
 
@@ -143,6 +155,9 @@ class Hdf5GetReader(Reader):
         self._file: h5py.h5f.FileID | None = _open_file(self._path)
         try:
             self._open_datasets()
+        except H5_ERRORS as error:
+            self.close()
+            raise damaged(f"HDF5 does not read its data sets ({error})", self._path) from error
         except BaseException:
             self.close()
             raise
@@ -185,16 +200,16 @@ class Hdf5GetReader(Reader):
 
     def _open_datasets(self) -> None:
         count = self.manifest.count
-        self.labels = checked_labels(self._whole("label"), count, self._path)
+        self.labels = checked_labels(self._whole("label", count), count, self._path)
         shape: tuple[int, ...] = (count, *self.image_shape)
         if self.payload_codec != "raw":
-            self._offsets: list[int] = self._whole("offset").tolist()
-            if len(self._offsets) != count + 1:
-                raise damaged(f"{len(self._offsets)} offsets where {count + 1} were expected", self._path)
+            self._offsets: list[int] = self._whole("offset", count + 1).tolist()
             shape = (self._offsets[-1],)
         self._data = self._dataset("data" if self.payload_codec == "raw" else "payload")
-        if self._data.shape != shape:
-            raise damaged(f"an array {self._data.shape} where {shape} was expected", self._path)
+        if self._data.shape != shape or self._data.dtype != np.uint8:
+            raise damaged(
+                f"an array {self._data.dtype}{self._data.shape} where uint8{shape} was expected", self._path
+            )
         self._space = self._data.get_space()
         self._kind = h5py.h5t.NATIVE_UINT8
         self._one = (1, *self.image_shape)
@@ -206,15 +221,18 @@ class Hdf5GetReader(Reader):
         access.set_chunk_cache(0, 0, 1.0)
         try:
             return h5py.h5d.open(self._file, name.encode(), access)
-        except (KeyError, OSError) as error:
+        except H5_ERRORS as error:
             raise damaged(f"the data set {name!r} is missing", self._path) from error
 
-    def _whole(self, name: str) -> npt.NDArray[np.int64]:
+    def _whole(self, name: str, count: int) -> npt.NDArray[np.int64]:
         dataset = self._dataset(name)
-        values = np.empty(dataset.shape, dtype=np.int64)
+        # Before it is allocated: a data set of any shape takes a few bytes of the file.
+        if dataset.shape != (count,):
+            raise damaged(f"the data set {name!r} is {dataset.shape}, not ({count},)", self._path)
+        values = np.empty(count, dtype=np.int64)
         try:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-        except (OSError, TypeError) as error:
+        except H5_ERRORS as error:
             raise damaged(f"the data set {name!r} does not read ({error})", self._path) from error
         return values
 

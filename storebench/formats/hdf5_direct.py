@@ -19,7 +19,7 @@ from storebench.errors import CorruptStoreError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.direct_io import Offsets
 from storebench.formats.extent_reader import ExtentReader, locator
-from storebench.formats.hdf5 import DATA_FILE, Hdf5GetReader
+from storebench.formats.hdf5 import DATA_FILE, H5_ERRORS, Hdf5GetReader
 from storebench.formats.read_policy import OPTIONS_HELP, ReadPolicy
 from storebench.formats.support import checked_labels, damaged
 from storebench.manifest import Manifest
@@ -92,19 +92,27 @@ class Hdf5DirectReader(ExtentReader):
             raise damaged("the file is missing", self._path)
         try:
             with h5py.File(self._path, "r", locking=False) as file:
-                self.labels = checked_labels(file["label"][...], self.manifest.count, self._path)
+                count = self.manifest.count
+                self.labels = checked_labels(self._whole(file, "label", count), count, self._path)
                 offsets, lengths = self._places(file)
         except _NoPlaceError as error:
             self._why_library = str(error)
             self._library = _CachedReader(self.store, self.manifest, self.policy)
             return
-        except (KeyError, OSError, RuntimeError, TypeError) as error:
+        except H5_ERRORS as error:
             raise damaged(f"HDF5 does not open it ({error})", self._path) from error
         self._check_lengths(lengths, self._path)
         mean = int(lengths.mean()) if len(lengths) else 0
         if (offsets < 0).any() or (len(offsets) and (offsets + lengths).max() > self._path.stat().st_size):
             raise damaged("a sample lies outside the file", self._path)
         self._serve(self._path, locator(offsets, lengths), mean_bytes=mean)
+
+    def _whole(self, file: h5py.File, name: str, count: int) -> npt.NDArray[np.int64]:
+        # Before it is allocated: a data set of any shape takes a few bytes of the file.
+        if file[name].shape != (count,):
+            raise damaged(f"the data set {name!r} is {file[name].shape}, not ({count},)", self._path)
+        values: npt.NDArray[np.int64] = file[name][...]
+        return values
 
     def _places(self, file: h5py.File) -> tuple[Offsets, Offsets]:
         count = self.manifest.count
@@ -114,7 +122,7 @@ class Hdf5DirectReader(ExtentReader):
                 raise damaged(f"an array {data.dtype}{data.shape} of other images", self._path)
             size = self.manifest.dataset.image_bytes
             return row_offsets(data), np.full(count, size, np.int64)
-        bounds = file["offset"][...].astype(np.int64)
+        bounds = self._whole(file, "offset", count + 1).astype(np.int64)
         blob = file["payload"]
         if bounds.shape != (count + 1,) or bounds[0] != 0 or (np.diff(bounds) < 0).any():
             raise damaged("the offsets do not ascend from 0", self._path)
@@ -164,7 +172,7 @@ class _CachedReader(Hdf5GetReader):
         access.set_chunk_cache(100_003, self._cache_bytes, 1.0)
         try:
             return h5py.h5d.open(self._file, name.encode(), access)
-        except (KeyError, OSError) as error:
+        except H5_ERRORS as error:
             raise damaged(f"the data set {name!r} is missing", self._path) from error
 
 

@@ -116,10 +116,12 @@ class LmdbDirectReader(ExtentReader):
         self.labels = self._read_labels(int(index.offsets[count]), int(index.lengths[count]))
 
     def _read_labels(self, offset: int, length: int) -> npt.NDArray[np.int64]:
+        if length != 8 * self.manifest.count:
+            raise damaged(
+                f"{length} bytes of labels where {8 * self.manifest.count} were expected", self._path
+            )
         raw = np.empty(length, np.uint8)
         self.reads.file.read_fully(offset, raw)
-        if length % 8:
-            raise damaged(f"{length} bytes of labels", self._path)
         return checked_labels(raw.view("<i8").astype(np.int64), self.manifest.count, self._path)
 
     def _share(self) -> None:

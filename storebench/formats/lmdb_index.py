@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from storebench.errors import CorruptStoreError, StorebenchError, UnknownNameError, UsageError
+from storebench.errors import CorruptDataError, CorruptStoreError, StorebenchError, UnknownNameError, UsageError
 from storebench.formats.lmdb_pages import (
     Ints,
     Nodes,
@@ -22,12 +22,16 @@ from storebench.formats.lmdb_pages import (
     refuse_special,
     sub_databases,
 )
+from storebench.reading import read_small_file
 from storebench.scratch import scratch_folder
 
 DATA_FILE = "data.mdb"
 _VERSION = 1
 _HEADER_BYTES = 8 * 8 + 16
 _TRIES = 3
+
+LEAST_ENTRY_BYTES = 10
+"""A pointer of 2 bytes and a node's header of 8 are the least that an entry takes of its page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +182,13 @@ def _named(file: PageFile, main: Tree) -> Iterator[tuple[bytes, Tree]]:
 
 def _walk(file: PageFile, database: str | None) -> tuple[Ints, npt.NDArray[np.uint32], int]:
     tree = find_tree(file, database)
-    if tree.entries > file.size:
-        raise CorruptStoreError(f"{tree.entries} entries in {file.size} bytes", where=file.path)
-    offsets = np.empty(tree.entries, np.int64)
-    lengths = np.empty(tree.entries, np.uint32)
+    if tree.entries > min(tree.leaf_pages, file.pages) * (file.meta.page_bytes // LEAST_ENTRY_BYTES):
+        raise CorruptStoreError(
+            f"{tree.entries} entries on {tree.leaf_pages} pages of {file.pages}", where=file.path
+        )
+    # Not allocated at once: the record may promise what a file with holes has room for, and does not hold.
+    offsets: list[Ints] = []
+    lengths: list[npt.NDArray[np.uint32]] = []
     own: list[Ints] = []
     keys = _KeyCheck(file.path)
     done = 0
@@ -194,15 +201,20 @@ def _walk(file: PageFile, database: str | None) -> tuple[Ints, npt.NDArray[np.ui
             )
         if done + len(nodes) > tree.entries:
             raise CorruptStoreError("more entries than the tree's record says", where=file.path)
-        places = slice(done, done + len(nodes))
-        offsets[places], lengths[places], pages = file.values(nodes)
+        found, sizes, pages = file.values(nodes)
+        offsets.append(found)
+        lengths.append(sizes.astype(np.uint32))
         own += [pages, _pages_of(nodes)]
         keys.add(nodes)
         done += len(nodes)
     if done != tree.entries:
         raise CorruptStoreError(f"{done} entries where the record says {tree.entries}", where=file.path)
     _refuse_shared_pages(own, file.path)
-    return offsets, lengths, keys.numbered
+    return (
+        np.concatenate([np.empty(0, np.int64), *offsets]),
+        np.concatenate([np.empty(0, np.uint32), *lengths]),
+        keys.numbered,
+    )
 
 
 def _pages_of(nodes: Nodes) -> Ints:
@@ -302,8 +314,9 @@ def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) 
 def _load(place: Path, path: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
     """Return the index that is kept in `place` if it is whole and of the file as it is now."""
     try:
-        raw = place.read_bytes()
-    except OSError:
+        most = _HEADER_BYTES + 12 * (identity.size // LEAST_ENTRY_BYTES)
+        raw = read_small_file(place, most_bytes=most)
+    except (OSError, CorruptDataError):
         return None
     if len(raw) < _HEADER_BYTES:
         return None

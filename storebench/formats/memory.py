@@ -25,10 +25,12 @@ from storebench.formats.base import (
     Writer,
 )
 from storebench.formats.support import (
+    NPY_ERRORS,
     batch_bytes,
     checked,
     damaged,
     load_array,
+    load_integers,
     load_labels,
     save_array,
     sync_folder,
@@ -92,7 +94,7 @@ def _checked_header(path: Path, manifest: Manifest) -> int:
         mapped = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise damaged("the file is missing", path) from None
-    except (OSError, ValueError, EOFError) as error:
+    except NPY_ERRORS as error:
         raise damaged(f"the file does not read ({error})", path) from error
     shape = (manifest.count, *manifest.dataset.image_shape)
     if mapped.shape != shape or mapped.dtype != np.uint8:
@@ -112,14 +114,27 @@ def _refuse_if_too_large(manifest: Manifest) -> None:
         )
 
 
-def _decode_pack(store: Path, manifest: Manifest) -> Pixels:
-    codec = get_codec(manifest.codec)
-    offsets = load_array(store / OFFSETS_FILE)
+def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
+    """Return where each payload of a store's pack begins, and where the last one ends: int64 [count + 1].
+
+    Raises
+    ------
+    CorruptStoreError
+        A file is missing, or the offsets are not those of the pack.
+    """
     path = store / PAYLOADS_FILE
     if not path.is_file():
         raise damaged("the file is missing", path)
-    if offsets.shape != (manifest.count + 1,) or offsets[-1] != path.stat().st_size:
+    offsets = load_integers(store / OFFSETS_FILE)
+    whole = offsets.shape == (count + 1,) and offsets[0] == 0 and offsets[-1] == path.stat().st_size
+    if not whole or (np.diff(offsets) < 0).any():
         raise damaged("the pack and its offsets do not belong together", path)
+    return offsets
+
+
+def _decode_pack(store: Path, manifest: Manifest) -> Pixels:
+    codec = get_codec(manifest.codec)
+    offsets, path = pack_offsets(store, manifest.count), store / PAYLOADS_FILE
     pixels = np.empty((manifest.count, *manifest.dataset.image_shape), dtype=np.uint8)
     with path.open("rb") as file:
         for number, size in enumerate(np.diff(offsets).tolist()):
@@ -227,14 +242,11 @@ class PackReader(Reader):
         self._file.close()
 
     def _find_offsets(self) -> npt.NDArray[np.int64]:
-        count, size = self.manifest.count, self._path.stat().st_size
+        count = self.manifest.count
         if self.manifest.codec == "raw":
             step = self.manifest.dataset.image_bytes
             return np.arange(count + 1) * step + _checked_header(self._path, self.manifest)
-        offsets = load_array(self._path.parent / OFFSETS_FILE).astype(np.int64, casting="safe", copy=False)
-        if offsets.shape != (count + 1,) or offsets[-1] != size:
-            raise damaged("the pack and its offsets do not belong together", self._path)
-        return offsets
+        return pack_offsets(self._path.parent, count)
 
     def _read(self, number: int) -> bytes:
         start, end = self._offsets[number : number + 2].tolist()

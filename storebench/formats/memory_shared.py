@@ -10,9 +10,9 @@ import numpy as np
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.memory import DATA_FILE, LABELS_FILE, OFFSETS_FILE, PAYLOADS_FILE
+from storebench.formats.memory import DATA_FILE, LABELS_FILE, PAYLOADS_FILE, pack_offsets
 from storebench.formats.shared_pixels import Pixels, SharedPixels
-from storebench.formats.support import damaged, load_array, load_labels, out_of_range
+from storebench.formats.support import NPY_ERRORS, damaged, load_labels, out_of_range
 from storebench.manifest import Manifest
 
 _ROWS_BYTES = 8 << 20
@@ -85,17 +85,13 @@ class MemorySharedReader(Reader):
                         raise damaged("the array is cut short", path)
         except FileNotFoundError:
             raise damaged("the file is missing", path) from None
-        except ValueError as error:
+        except NPY_ERRORS as error:
             raise damaged(f"the file does not read ({error})", path) from error
 
     def _decode(self, pixels: Pixels) -> None:
         codec = get_codec(self.manifest.codec)
         path = self.store / PAYLOADS_FILE
-        offsets = load_array(self.store / OFFSETS_FILE)
-        if not path.is_file():
-            raise damaged("the file is missing", path)
-        if offsets.shape != (len(pixels) + 1,) or offsets[-1] != path.stat().st_size:
-            raise damaged("the pack and its offsets do not belong together", path)
+        offsets = pack_offsets(self.store, len(pixels))
         with path.open("rb") as file:
             for number, size in enumerate(np.diff(offsets).tolist()):
                 try:

@@ -3,7 +3,9 @@
 import ctypes
 import errno
 import io
+import math
 import os
+import tokenize
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +13,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storebench.errors import CorruptStoreError, OutputError, StorebenchError, from_os_error
+from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, StorebenchError, from_os_error
 from storebench.formats.base import Batch, Indices
+from storebench.reading import open_regular
 
 CONVERT_AGAIN = "Convert the dataset again."
 MANY_FILES = 500
+
+NPY_ERRORS = (
+    *(OSError, ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError),
+    *(OverflowError, MemoryError, RecursionError, KeyError),
+)
+"""What numpy raises for a file that is no .npy file, or a damaged one."""
 
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
 
@@ -63,10 +72,15 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
         It is missing, truncated or no .npy file.
     """
     try:
-        array: npt.NDArray[np.generic] = np.load(path, allow_pickle=False)
+        with open_regular(path) as file:
+            _check_npy(file)
+            file.seek(0)
+            array: npt.NDArray[np.generic] = np.load(file, allow_pickle=False)
+    except CorruptDataError as error:
+        raise damaged(error.what, path) from None
     except FileNotFoundError:
         raise damaged("the file is missing", path) from None
-    except (OSError, ValueError, EOFError) as error:
+    except NPY_ERRORS as error:
         raise damaged(f"the file does not read ({error})", path) from error
     return array
 
@@ -84,9 +98,27 @@ def save_array(path: Path, array: npt.NDArray[np.generic]) -> None:
     path.write_bytes(content.getbuffer())
 
 
+def _check_npy(file: io.BufferedReader) -> None:
+    """Refuse a header that promises more or less than the file holds: its array would be allocated first."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(file)
+    promised, size = file.tell() + math.prod(shape) * kind.itemsize, os.fstat(file.fileno()).st_size
+    if promised != size:
+        raise ValueError(f"its header promises {promised} bytes, it has {size}")
+
+
+def load_integers(path: Path) -> npt.NDArray[np.int64]:
+    """Read a .npy file of the store as int64; raise `CorruptStoreError` if it holds anything else."""
+    array = load_array(path)
+    if not np.can_cast(array.dtype, np.int64, "safe"):
+        raise damaged(f"{array.dtype} where int64 was expected", path)
+    return array.astype(np.int64, copy=False)
+
+
 def load_labels(path: Path, count: int) -> npt.NDArray[np.int64]:
     """Read labels that `numpy.save` wrote; raise `CorruptStoreError` if they are not int64 [count]."""
-    return checked_labels(load_array(path).astype(np.int64, casting="safe", copy=False), count, path)
+    return checked_labels(load_integers(path), count, path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from storebench.errors import CorruptDataError
+from storebench.json_text import parse_json
+from storebench.reading import read_small_file
 from storebench.whole_files import made_folder, write_whole
 
 
@@ -17,8 +20,8 @@ def user_cache_folder() -> Path:
 
 def recall(path: Path) -> dict[str, Any]:
     """Return what `path` holds; empty where there is no such file, or none that can be read."""
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, CorruptDataError):
+        found = parse_json(read_small_file(path), path)
         if isinstance(found, dict):
             return found
     return {}

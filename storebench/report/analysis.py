@@ -13,6 +13,7 @@ from storebench.report.cells import CellSummary, summarise
 from storebench.report.decisions import looks
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
 from storebench.report.intervals import Ratio, ratios, unpaired_ratios
+from storebench.step_files import read_table
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -109,13 +110,15 @@ def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
     ------
     DataNotFoundError
         No record has a step file that is there.
+    CorruptDataError
+        A step file is none.
     """
     rows = results if isinstance(results, pd.DataFrame) else load_results(results)
     parts = []
     for row in rows[["steps_path", *STEP_LABELS]].to_dict("records"):
         path = row["steps_path"]
         if isinstance(path, str) and Path(path).is_file():
-            steps = pd.read_parquet(path)
+            steps: pd.DataFrame = read_table(Path(path))
             for position, label in enumerate(STEP_LABELS):
                 steps.insert(position, label, row[label])
             parts.append(steps)

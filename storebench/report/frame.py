@@ -54,6 +54,8 @@ _WORDS = ("status", "cache_verdict", "cache_below", "portion_kind")
 
 _DROPPED = {"reasons", "reader_notes", "environment", "steps_file"}
 
+_MOST_DIGITS = 18
+
 CELL_COLUMNS = tuple(field.name for field in dataclasses.fields(Cell))
 BACKEND_COLUMNS = ("backend", "format", "codec", "reader", "reader_options")
 PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
@@ -146,14 +148,23 @@ def _place(environment: Environment | None) -> dict[str, Any]:
     """Return the columns that say where a record was measured."""
     if environment is None:
         return {"environment_key": ""}
-    disk = environment.match.get("block_device") or {}
-    readahead = disk.get("read_ahead_kb")
+    disk = environment.match.get("block_device")
+    disk = disk if isinstance(disk, dict) else {}
     return {
         "environment_key": environment.key,
-        "filesystem": environment.match.get("filesystem"),
-        "storage_device": disk.get("model"),
-        "machine_readahead_kib": None if readahead is None else int(readahead),
+        "filesystem": _word(environment.match.get("filesystem")),
+        "storage_device": _word(disk.get("model")),
+        "machine_readahead_kib": _kib(disk.get("read_ahead_kb")),
     }
+
+
+def _word(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _kib(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else None
 
 
 def _cpu(record: Record) -> dict[str, Any]:

@@ -53,7 +53,9 @@ def _copying_s(record: Record, busy_s: float) -> float:
     Several threads copy at once only on as many cores, and only in CPU time that was counted.
     """
     match = record.environment.match if record.environment else {}
-    threads = min(record.cell.threads or 2**16, match.get("cores") or record.cell.threads or 1)
+    cores = match.get("cores")
+    known = cores if isinstance(cores, int) else None
+    threads = min(record.cell.threads or 2**16, known or record.cell.threads or 1)
     cpu_s = record.counters.cpu_s
     side_by_side = busy_s * max(1, threads)
     return side_by_side if cpu_s is None else min(side_by_side, max(cpu_s, busy_s))
@@ -62,7 +64,7 @@ def _copying_s(record: Record, busy_s: float) -> float:
 def _device_ceiling(record: Record) -> Iterator[Finding]:
     """Find cold bytes that arrived faster than the device delivers at best."""
     cache, best, cold = record.cache, record.ceilings.device_best_bytes_per_s, record.portion
-    if best is None or cold is None or cache is None or cold.kind is not PortionKind.COLD:
+    if best is None or cold is None or cache is None or cold.kind is not PortionKind.COLD or not cold.seconds:
         return
     spare = cold.excess_frac + (cache.resident_frac_before or 0.0)
     delivered = cold.payload_bytes * max(0.0, 1 - spare) / cold.seconds

@@ -52,7 +52,12 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
 
 def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
     cut = slice(part.first_step, part.first_step + part.steps)
-    for name, right in portion_sums({key: column[cut] for key, column in steps.items()}).items():
+    try:
+        sums = portion_sums({key: column[cut] for key, column in steps.items()})
+    except ZeroDivisionError:
+        yield finding(Kind.STEPS, record, "portion.seconds", "its steps took no time, or served no sample")
+        return
+    for name, right in sums.items():
         said = getattr(part, name)
         if said is None or right is None:
             same = said is right

@@ -1,7 +1,7 @@
 """Findings that need the run's folder: records that the scenario does not have, gaps, and times that cannot be."""
 
 import datetime as dt
-import json
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,15 @@ from typing import Any
 
 from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
-from storebench.reading import read_small_file
-from storebench.records import MOST_RUN_BYTES, RUN_NAME
+from storebench.records import RUN_NAME
 from storebench.report.findings import Finding, Kind, finding, record_name
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
+from storebench.run_about import read_about
 
 _EXCESS_MOST_FRAC = 0.5
 """No portion is believed to be cold beyond this, even of a store so small that its few pages of overhead are a tenth."""
 
+_MOST_NAMED = 20
 _CLOCK_S = 0.002
 """Records give their start in whole milliseconds of a clock that may be slewed."""
 
@@ -36,9 +37,11 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
     path = folder / RUN_NAME
     if not path.exists():
         return []
-    about = _about(path)
-    if about is None:
-        message = "it is no whole JSON with a list of cells, so nothing says what should have run"
+    try:
+        about = read_about(path)
+    except (OSError, CorruptDataError) as error:
+        reason = error.what if isinstance(error, CorruptDataError) else str(error)
+        message = f"it is no whole JSON with a list of cells, so nothing says what should have run: {reason}"
         return [
             Finding(kind=Kind.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
         ]
@@ -46,18 +49,9 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
     return [one for check in checks for one in check(about, records)]
 
 
-def _about(path: Path) -> dict[str, Any] | None:
-    try:
-        about = json.loads(read_small_file(path, most_bytes=MOST_RUN_BYTES))
-    except (OSError, ValueError, CorruptDataError):
-        return None
-    usable = isinstance(about, dict) and isinstance(about.get("cells"), list)
-    return about if usable else None
-
-
 def _strangers(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
     """Find records of another run, and of cells that the scenario does not have."""
-    known = {cell.get("cell_id") for cell in about["cells"] if isinstance(cell, dict)}
+    known = {cell["cell_id"] for cell in about["cells"]}
     for record in records:
         if record.run_id != about.get("run_id"):
             message = f"the record is of run {record.run_id}, the folder of run {about.get('run_id')}"
@@ -75,10 +69,11 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
     last_round = max((record.replicate for record in records), default=0)
     of_cell = {record.cell.cell_id: record for record in records}
     for cell in about["cells"]:
-        cell_id = cell.get("cell_id")
-        missing = [number for number in range(last_round) if not done[cell_id, number]]
+        cell_id = cell["cell_id"]
+        lacking = (number for number in range(last_round) if not done[cell_id, number])
+        missing = list(itertools.islice(lacking, _MOST_NAMED))
         if missing:
-            rounds = ", ".join(map(str, missing))
+            rounds = ", ".join(map(str, missing)) + " and more" * (len(missing) == _MOST_NAMED)
             message = f"round {rounds} is not recorded, although round {last_round} is"
             known = of_cell.get(cell_id)
             name = record_name(known) if known else f"{cell.get('dataset')} {cell.get('backend')} [{cell_id}]"
@@ -150,14 +145,16 @@ def _overlaps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
     for record in records:
         try:
             started = dt.datetime.fromisoformat(record.started_utc)
-        except ValueError:
+            started = started if started.tzinfo else started.replace(tzinfo=dt.UTC)
+            ends = started + dt.timedelta(seconds=record.epoch_s)
+            early_s = (ended - started).total_seconds() if ended else 0.0
+        except (ValueError, OverflowError):
             yield finding(Kind.ARITHMETIC, record, "started_utc", f"{record.started_utc!r} is no time")
             continue
-        if ended is not None and (ended - started).total_seconds() > _CLOCK_S:
-            seconds = (ended - started).total_seconds()
-            message = f"it began {seconds:.3f} s before the epoch recorded earlier had ended"
+        if early_s > _CLOCK_S:
+            message = f"it began {early_s:.3f} s before the epoch recorded earlier had ended"
             yield finding(Kind.RUN, record, "started_utc", message)
-        ended = started + dt.timedelta(seconds=record.epoch_s)
+        ended = ends
 
 
 def _environments(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:

@@ -1,13 +1,12 @@
 """Say what is wrong with results before anybody believes them: schema, arithmetic, coverage, caches, ceilings."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, StorebenchError
-from storebench.records import RECORDS_NAME, record_from_dict, without_half_replicate
+from storebench.records import RECORDS_NAME, RecordError, raw_records, record_from_dict, without_half_replicate
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.findings import Finding, Kind, check_record, finding, record_name
 from storebench.report.intervals import Ratio, Round, ratio
@@ -17,6 +16,7 @@ from storebench.report.portion_findings import COLUMNS, LATER_COLUMNS, check_por
 from storebench.report.run_findings import check_run
 from storebench.results import Record, Status
 from storebench.stats import MIN_ROUNDS
+from storebench.step_files import read_steps
 from storebench.step_paths import step_path
 
 _COMPUTE_HEADROOM = 1.15
@@ -42,49 +42,22 @@ def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
     findings: list[Finding] = []
     for file in find_runs(paths):
         here: list[Record] = []
-        for number, raw in _raw_records(file):
-            where = f"{file}:{number}"
+        for where, raw in raw_records(file):
             try:
+                if isinstance(raw, CorruptDataError):
+                    raise raw
                 here.append(record_from_dict(raw, where=where))
             except StorebenchError as error:
-                message = error.what
-                findings.append(
-                    Finding(
-                        kind=Kind.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=message
-                    )
-                )
+                findings.append(_no_record(where, error))
         whole = without_half_replicate(here) if file.suffix == ".jsonl" else here
         records += [(record, file) for record in whole]
     return records, findings
 
 
-def _raw_records(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        if lines.read(1) == "[":
-            lines.seek(0)
-            yield from enumerate(_whole(file, lines.read()), start=1)
-            return
-        lines.seek(0)
-        for number, line in enumerate(lines, start=1):
-            try:
-                raw = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(raw, dict):
-                yield number, raw
-
-
-def _whole(file: Path, text: str) -> list[Any]:
-    """Return the records of a JSON array, which cannot be read in part."""
-    try:
-        records: list[Any] = json.loads(text)
-    except ValueError as error:
-        raise CorruptDataError(
-            f"it begins like a list of records, but is no whole JSON: {error}",
-            where=file,
-            hint="Write it again, with 'storebench run --json'.",
-        ) from error
-    return records
+def _no_record(where: str, error: StorebenchError) -> Finding:
+    if isinstance(error, RecordError) and error.record is not None:
+        return finding(Kind.ARITHMETIC, error.record, error.figure, error.wrong)
+    return Finding(kind=Kind.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=error.what)
 
 
 def validate(paths: Paths) -> list[Finding]:
@@ -121,9 +94,6 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
 def _check_steps(record: Record, run: Path) -> list[Finding]:
     if record.steps_file is None:
         return []
-    import pyarrow as pa
-    from pyarrow import parquet
-
     try:
         path = step_path(run, record.steps_file)
     except CorruptDataError as error:
@@ -131,13 +101,10 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     if not path.is_file():
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
-        file = parquet.ParquetFile(path)
-        later = [name for name in LATER_COLUMNS if name in file.schema_arrow.names]
-        names = [*_STEP_COLUMNS, *(COLUMNS if record.portion else ()), *later]
-        table = file.read(columns=names, use_threads=False)
-        steps = {name: table[name].to_numpy() for name in names}
-    except (pa.ArrowException, KeyError) as error:
-        return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} cannot be read: {error}")]
+        steps = read_steps(path, [*_STEP_COLUMNS, *(COLUMNS if record.portion else ())], later=LATER_COLUMNS)
+    except CorruptDataError as error:
+        message = f"{record.steps_file} cannot be read: {error.what}"
+        return [finding(Kind.STEPS, record, "steps_file", message)]
     timed = ~steps["warmup"].astype(bool)
     sums = {f"{name}_s": float(steps[f"{name}_ns"][timed].sum()) / 1e9 for name in _STEP_SUMS}
     counts = {

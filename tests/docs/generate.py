@@ -26,7 +26,8 @@ Made from the code by `make docs`; a test holds this page against it. What each 
 
 What a program would read goes to standard output (`--json`), what a person reads while waiting goes to standard error:
 a bar where a person watches, plain lines otherwise. Every refusal is one line that says what is wrong, where, and what
-to do next. Nothing ever asks for a password.
+to do next. An unexpected error is one line, too: it names a file in the temporary folder with the details. Nothing ever
+asks for a password.
 """
 
 EXIT_CODES = {
@@ -35,7 +36,7 @@ EXIT_CODES = {
     errors.EXIT_USAGE: "wrong usage or configuration",
     errors.EXIT_NOT_COMPARABLE: "not comparable: no baseline, another environment or schema",
     errors.EXIT_INCONCLUSIVE: "inconclusive: the spread is too wide for the policy",
-    errors.EXIT_INTEGRITY: "integrity: wrong samples, a failed cell, or nothing was measured",
+    errors.EXIT_INTEGRITY: "integrity: wrong samples, a failed cell, nothing was measured, or an unexpected error",
     errors.EXIT_INTERRUPTED: "interrupted: Ctrl-C, SIGTERM or a closed terminal (SIGHUP)",
 }
 
@@ -43,6 +44,7 @@ ENVIRONMENT = {
     "STOREBENCH_DATA": "folder with the datasets' files; what is not there is looked for in `./data`",
     "STOREBENCH_STORES": "folder of all stores; `./stores` otherwise",
     "STOREBENCH_RUNS": "folder that new runs are put into; `./runs` otherwise",
+    "STOREBENCH_DEBUG": "`1` shows the traceback of every error on standard error",
     "STOREBENCH_SCRATCH": "set by storebench for processes that it starts: by it, those of a killed command are found",
 }
 

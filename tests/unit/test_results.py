@@ -142,7 +142,7 @@ def test_a_whole_line_that_is_no_record_is_an_error_that_names_line_and_field(tm
 def test_an_array_that_was_cut_is_an_error_of_one_line(tmp_path: Path) -> None:
     path = tmp_path / "records.json"
     path.write_text(json.dumps([record_to_dict(make())])[:-9])
-    with pytest.raises(CorruptDataError, match="not a JSON array"):
+    with pytest.raises(CorruptDataError, match="no whole JSON"):
         read_records(path)
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 
+from storebench.errors import CorruptDataError
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.labels import backend_label, number, panel_state, percent, size
 from storebench.report.plots.style import (
@@ -23,6 +24,7 @@ from storebench.report.plots.style import (
 )
 from storebench.report.states import Row, bounded
 from storebench.results import ResidencyPoint
+from storebench.step_files import read_steps
 
 COLD_QUESTION = "How long is a cold epoch cold?"
 STEADY_QUESTION = "Has the limited page cache reached a steady state?"
@@ -31,6 +33,8 @@ _BINS = 40
 _FAINT = 0.35
 _SHARES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _LINES = ("-", "--", "-.", ":")
+
+_SPENT = ("data_wait_ns", "h2d_ns", "compute_ns")
 
 Floats = npt.NDArray[np.float64]
 
@@ -58,22 +62,25 @@ class Curve:
 
 
 def curve(row: Row, *, growing: bool) -> Curve | None:
-    """Return the curve of a record, or None where its step file or the size of its store is missing.
+    """Return the curve of a record, or None where its step file cannot be read or the size of its store is missing.
 
     Growing pieces begin with single steps, others are of one length. The portion begins and ends with a piece.
     """
     path, count = row["steps_path"], row["store_count"]
     if path is None or not count or not Path(path).is_file():
         return None
-    steps = pd.read_parquet(path, columns=["samples", "data_wait_ns", "h2d_ns", "compute_ns"])
-    if not len(steps):
+    try:
+        steps = read_steps(Path(path), ("samples", *_SPENT))
+    except CorruptDataError:
         return None
-    samples = steps["samples"].to_numpy(np.float64)
-    seconds = steps[["data_wait_ns", "h2d_ns", "compute_ns"]].to_numpy(np.float64).sum(axis=1) / 1e9
+    if not len(steps["samples"]):
+        return None
+    samples = steps["samples"].astype(np.float64)
+    seconds = sum((steps[name].astype(np.float64) for name in _SPENT), np.zeros(len(samples))) / 1e9
     first, end = _portion(row)
     spaced = np.geomspace if growing else np.linspace
-    cuts = spaced(1, len(steps) + 1, _BINS + 1).astype(np.int64) - 1
-    cuts = np.unique([*cuts, *(cut for cut in (first, end) if 0 < cut < len(steps)), len(steps)])
+    cuts = spaced(1, len(samples) + 1, _BINS + 1).astype(np.int64) - 1
+    cuts = np.unique([*cuts, *(cut for cut in (first, end) if 0 < cut < len(samples)), len(samples)])
     starts = cuts[:-1]
     spent = np.maximum(np.add.reduceat(seconds, starts), 1e-9)
     return Curve(

@@ -1,0 +1,101 @@
+"""JSON that anybody may have written: parsed, or refused in one line, however deep, broken or strange it is."""
+
+import json
+import re
+from os import PathLike
+from typing import Any
+
+from storebench.errors import CorruptDataError
+
+MOST_LEVELS = 100
+"""Lists and tables within each other; what storebench writes has fewer than ten."""
+
+_MOST_CHARACTERS = 60
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+Where = str | PathLike[str]
+
+
+def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> Any:
+    """Return the value that JSON text stands for.
+
+    Parameters
+    ----------
+    raw
+        The text, or its UTF-8 bytes.
+    where
+        The file, for the message.
+    hint
+        What the person can do next, for the message.
+
+    Raises
+    ------
+    CorruptDataError
+        It is no whole JSON, no Unicode text, or nested too deep.
+    """
+    try:
+        return _loads(raw)
+    except ValueError as error:
+        raise CorruptDataError(f"not JSON ({error})", where=where, hint=hint) from None
+    except (RecursionError, MemoryError) as error:
+        raise CorruptDataError(f"JSON that is {_too_much(error)}", where=where, hint=hint) from None
+
+
+def parse_line(raw: bytes | str, where: Where) -> Any:
+    """Return the value of one line of JSON; None where it is no whole JSON, as a killed process leaves its last line.
+
+    Raises
+    ------
+    CorruptDataError
+        It is nested too deep.
+    """
+    try:
+        return _loads(raw)
+    except ValueError:
+        return None
+    except (RecursionError, MemoryError) as error:
+        raise CorruptDataError(f"JSON that is {_too_much(error)}", where=where) from None
+
+
+def brief(value: object) -> str:
+    """Return a value as one short piece of a message, whatever it is."""
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def complaint(error: Any) -> str:
+    """Return the first thing that a `pydantic.ValidationError` says: "NAME: what is wrong with it"."""
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message
+
+
+def _loads(raw: bytes | str) -> Any:
+    text = raw if isinstance(raw, str) else raw.decode("utf-8")
+    value = json.loads(text)
+    if _is_deep(value):
+        raise RecursionError
+    if _SURROGATE.search(text):
+        # Half a character can be parsed, but neither printed nor written.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        level = [
+            child
+            for parent in level
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _too_much(error: BaseException) -> str:
+    return "too large for the memory" if isinstance(error, MemoryError) else "nested too deep"

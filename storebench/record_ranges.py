@@ -1,0 +1,66 @@
+"""What no field of a record can be: infinite, negative where it counts or lasts, or larger than can be counted with."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from storebench.results import Record
+
+_MOST = 1 << 63
+_MOST_SECONDS = 1e9
+_MOST_ROUNDS = 1 << 20
+
+_SIGNED = ("overhead_s", "counters", "loss")
+"""Fields of a record that may be negative, with all their parts."""
+
+_UNBOUNDED = ("loss",)
+"""A training that diverges has a loss that is infinite or no number."""
+
+_AT_LEAST_ONE = ("store.image_shape", "cell.batch_size", "cell.epochs")
+_FEW = ("replicate", "epoch", "cell.epochs")
+
+
+def impossible(record: Record) -> tuple[str, str] | None:
+    """Return the first field that cannot be as it is and what is wrong with it; None where all can.
+
+    Returns
+    -------
+    tuple of str
+        The field's path in the record ("cache.resident_frac_after"), and a sentence.
+    """
+    for path, value in _numbers(record, ""):
+        wrong = _wrong(path, value)
+        if wrong:
+            return path, wrong
+    return None
+
+
+def _wrong(path: str, value: float) -> str:
+    part, name = path.partition(".")[0], path.rpartition(".")[2]
+    if part not in _UNBOUNDED and not -_MOST < value < _MOST:
+        return (
+            f"{value} is no number to count with" if isinstance(value, float) else "the number is too large"
+        )
+    lasts = name == "seconds" or (name.endswith("_s") and not name.endswith("_per_s"))
+    if lasts and abs(value) > _MOST_SECONDS:
+        return f"{value} is no duration"
+    if path in _AT_LEAST_ONE and value < 1:
+        return f"{value} is less than 1"
+    if path in _FEW and value > _MOST_ROUNDS:
+        return f"{value} is too large"
+    if value < 0 and part not in _SIGNED:
+        return f"{value} is negative"
+    return ""
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Yield every number of a record with its path; those of one list share the list's."""
+    if isinstance(value, int | float):
+        if not isinstance(value, bool):
+            yield path, value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _numbers(one, path)
+    elif dataclasses.is_dataclass(value):
+        for name, one in vars(value).items():
+            yield from _numbers(one, f"{path}.{name}" if path else name)

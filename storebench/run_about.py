@@ -1,0 +1,51 @@
+"""What ``run.json`` says of a run: read and checked, for whoever goes on with the run or judges its records."""
+
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from storebench.errors import CorruptDataError
+from storebench.json_text import complaint, parse_json
+from storebench.reading import read_small_file
+from storebench.records import MOST_RUN_BYTES
+
+_HINT = "Start anew."
+_Text = pydantic.StrictStr
+
+
+class _Cell(pydantic.BaseModel):
+    cell_id: _Text
+
+
+class _Asked(pydantic.BaseModel):
+    check_pixels: pydantic.StrictBool = True
+
+
+class _About(pydantic.BaseModel):
+    """The names that storebench relies on; a file may hold more."""
+
+    run_id: _Text
+    cells: list[_Cell]
+    scenario: _Asked = _Asked()
+    extended_utc: list[_Text] = []
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """Return what a ``run.json`` holds, with all its names.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    CorruptDataError
+        It is not one: no JSON, or without a run's id and its list of cells.
+    """
+    try:
+        about: dict[str, Any] = parse_json(read_small_file(path, most_bytes=MOST_RUN_BYTES), path)
+        _About.model_validate(about)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"not a run ({error.what})", where=path, hint=_HINT) from None
+    except pydantic.ValidationError as error:
+        raise CorruptDataError(f"not a run ({complaint(error)})", where=path, hint=_HINT) from None
+    return about

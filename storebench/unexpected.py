@@ -1,0 +1,49 @@
+"""What is said of an error that nobody expected: one line, and a file that holds what is needed to mend it."""
+
+import contextlib
+import os
+import sys
+import tempfile
+import traceback
+
+from storebench._version import __version__
+
+DEBUG_ENV = "STOREBENCH_DEBUG"
+DETAILS_PREFIX = "storebench-error-"
+
+_MOST_CHARACTERS = 300
+
+
+def debugging() -> bool:
+    """Whether tracebacks are to be shown: STOREBENCH_DEBUG is set, and not to 0."""
+    return os.environ.get(DEBUG_ENV, "0") not in ("", "0")
+
+
+def summary(error: BaseException) -> str:
+    """Return an error's kind and text in one line of bounded length."""
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    return words if len(words) <= _MOST_CHARACTERS else f"{words[:_MOST_CHARACTERS]}..."
+
+
+def told(error: BaseException) -> str:
+    """Return the line for an error that nobody expected, and write its traceback to the file that the line names.
+
+    The file is in the temporary folder, readable by its owner only, and nothing removes it.
+    """
+    path = ""
+    with contextlib.suppress(OSError):
+        path = _kept(error)
+    there = f"the details are in {path}" if path else f"{DEBUG_ENV}=1 shows the details"
+    return f"unexpected error: {summary(error)}; {there}"
+
+
+def _kept(error: BaseException) -> str:
+    lines = [
+        f"storebench {__version__}, Python {sys.version.split()[0]}, {sys.platform}\n",
+        f"arguments: {sys.argv[1:]}\n\n",
+        *traceback.format_exception(error),
+    ]
+    handle, path = tempfile.mkstemp(prefix=DETAILS_PREFIX, suffix=".txt")
+    with os.fdopen(handle, "wb") as file:
+        file.write("".join(lines).encode("utf-8", "backslashreplace"))
+    return path
