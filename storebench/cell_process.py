@@ -53,7 +53,7 @@ def answer_of(
     # What a cell says while it is being killed is about its own end.
     told = None if code is None else answer.get("failure")
     if told and answer.get("see_log"):
-        told = f"{told}; see {LOGS_DIR}/{log.name}"
+        told = f"{told}; see {log.parent.name}/{log.name}"
     failure = told or _no_answer(code, scratch, log, timeout_s)
     return {"failure": _with_memory(around.explained(failure, job.cell), failure, memory)}
 

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from storebench.json_lines import Row, replace_lines, rows_of
 from storebench.records import SUPERSEDED_NAME

@@ -17,7 +17,6 @@ and step tables are never overwritten: a record that is replaced moves to
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

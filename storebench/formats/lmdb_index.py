@@ -11,7 +11,13 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from storebench.errors import CorruptDataError, CorruptStoreError, StorebenchError, UnknownNameError, UsageError
+from storebench.errors import (
+    CorruptDataError,
+    CorruptStoreError,
+    StorebenchError,
+    UnknownNameError,
+    UsageError,
+)
 from storebench.formats.lmdb_pages import (
     Ints,
     Nodes,

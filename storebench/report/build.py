@@ -71,7 +71,7 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
         A file cannot be written; the error names it.
     """
     records, findings = read_all(results)
-    if not records:
+    if not records and (allow_invalid or not findings):
         raise DataNotFoundError(
             "there is no whole record",
             where=_named(results),

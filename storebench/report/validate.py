@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, StorebenchError
-from storebench.records import RECORDS_NAME, RecordError, raw_records, record_from_dict, without_half_replicate
+from storebench.records import (
+    RECORDS_NAME,
+    RecordError,
+    raw_records,
+    record_from_dict,
+    without_half_replicate,
+)
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.findings import Finding, Kind, check_record, finding, record_name
 from storebench.report.intervals import Ratio, Round, ratio
@@ -42,6 +48,7 @@ def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
     findings: list[Finding] = []
     for file in find_runs(paths):
         here: list[Record] = []
+        before = len(findings)
         for where, raw in raw_records(file):
             try:
                 if isinstance(raw, CorruptDataError):
@@ -49,7 +56,9 @@ def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
                 here.append(record_from_dict(raw, where=where))
             except StorebenchError as error:
                 findings.append(_no_record(where, error))
-        whole = without_half_replicate(here) if file.suffix == ".jsonl" else here
+        # What a line that is no record leaves of its replicate was not half-written.
+        is_sound = file.suffix == ".jsonl" and len(findings) == before
+        whole = without_half_replicate(here) if is_sound else here
         records += [(record, file) for record in whole]
     return records, findings
 
