@@ -199,7 +199,7 @@ def test_dropped_and_shrunk_cells_are_missing_from_an_installed_copy_elsewhere(
 def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[Sides, list[str]]:
     """Compare HEAD with this working tree; return the run folders and what was said, to a second process, too."""
     folder, told = tmp_path_factory.mktemp("same"), list[str]()
-    path, out = write_scenario(folder / "tiny.toml", "backends = ['memory:python']"), folder / "out"
+    path, out = write_scenario(folder / "tiny.toml", PLACES[2]), folder / "out"
 
     def tell(line: str) -> None:
         told.append(line)
