@@ -19,6 +19,7 @@ from storebench.datasets.base import Dataset, Image
 from storebench.digests import sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
 from storebench.processes import end_with_parent, expend
+from storebench.scratch import named_semaphores
 
 CHUNK_BYTES = 4 << 20
 """Decoded bytes of one piece of work; with the two limits below it bounds the memory in flight."""
@@ -193,12 +194,13 @@ class _Trial:
 
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:
     # Spawned, not forked: the caller may have threads, open stores and locks that a fork would copy.
-    pool = ProcessPoolExecutor(
-        processes,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(encoder,),
-    )
+    with named_semaphores():
+        pool = ProcessPoolExecutor(
+            processes,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(encoder,),
+        )
     pending: deque[Future[Chunk]] = deque()
     try:
         while parts or pending:

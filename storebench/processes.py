@@ -56,6 +56,22 @@ def started_ticks(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[19])
 
 
+def own_name() -> str:
+    """Return a word that no other process on this machine has, ever: see `is_dead`."""
+    return f"{_namespace()}-{os.getpid()}-{started_ticks(os.getpid())}"
+
+
+def is_dead(name: str) -> bool:
+    """Return whether the process that a word of `own_name` names has gone; a container's is known to the container."""
+    namespace, pid, ticks = name.split("-")
+    return namespace == str(_namespace()) and str(started_ticks(int(pid))) != ticks
+
+
+def _namespace() -> int:
+    """Return the number of the namespace in which ids of processes are counted."""
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
 def marked(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables for a process that is started for a temporary folder: by them it is found."""
     return {**variables, MARK: folder.name}

@@ -1,4 +1,4 @@
-"""Temporary folders and shared segments that do not outlive their owners: what a killed one left goes at the next start.
+"""Temporary folders and shared memory that do not outlive their owners: what a killed one left goes at the next start.
 
 Whoever uses one holds a file lock (``flock``) on it, which the kernel drops when the process ends, however it ends.
 Whoever gets the lock alone therefore knows that nobody uses it, and removes it, with the processes that were started
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storebench.errors import from_os_error
-from storebench.processes import end_processes
+from storebench.processes import end_processes, is_dead, own_name
 
 PREFIX = "storebench-"
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
@@ -25,6 +25,7 @@ SEGMENT_PREFIX = f"{PREFIX}pixels"
 
 _KINDS = "replicate|conversion|confirmation|comparison|checkup|attempt|kept|snapshot-[a-z]+|turns-[0-9]+"
 _OURS = re.compile(rf"\.?{PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
+_SEMAPHORE = re.compile(rf"sem\.{PREFIX}(?P<owner>\d+-\d+-\d+)-[a-z0-9_]+")
 _WITH_PROCESSES = ("replicate", "conversion", "comparison")
 _PRIVATE = 0o700
 
@@ -140,8 +141,30 @@ def sweep(place: Path | None = None) -> list[Path]:
     return removed + sweep(place) if ended else removed
 
 
+@contextmanager
+def named_semaphores() -> Iterator[None]:
+    """Name semaphores that `multiprocessing` makes in a with statement after this process: by that they are swept.
+
+    Those of spawned processes keep their names in the file system while they are used.
+    """
+    import multiprocessing
+
+    config: dict[str, object] = multiprocessing.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001
+    before = config["semprefix"]
+    config["semprefix"] = f"/{PREFIX}{own_name()}"
+    try:
+        yield
+    finally:
+        config["semprefix"] = before
+
+
 def sweep_segments() -> None:
-    """Remove shared segments of this user whose processes are all dead."""
+    """Remove shared segments and semaphores of this user whose processes are all dead."""
+    for path in SEGMENTS.glob(f"sem.{PREFIX}*"):
+        match = _SEMAPHORE.fullmatch(path.name)
+        with contextlib.suppress(OSError):
+            if match and is_dead(match["owner"]) and path.stat().st_uid == os.geteuid():
+                path.unlink()
     for path in SEGMENTS.glob(f"{SEGMENT_PREFIX}-{os.getuid()}-*"):
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -249,6 +249,10 @@ def process_age() -> float:
     return time.time() - psutil.Process().create_time()
 
 
+def semaphores_of(pid: int) -> list[Path]:
+    return list(SEGMENTS.glob(f"sem.storebench-*-{pid}-*"))
+
+
 def encoders_of(pid: int) -> list[psutil.Process]:
     children = psutil.Process(pid).children()
     return [child for child in children if "spawn_main" in str(child.cmdline())]
@@ -263,12 +267,18 @@ def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path:
         wait_for(lambda: list(tmp_path.glob("stores/*/.*.tmp-*/*")))
         with killed([*encoders, psutil.Process(process.pid)]):
             wait_for(lambda: all(score(one.pid) > score(process.pid) for one in encoders))
-            for one in encoders:
+            family = psutil.Process(process.pid).children()  # the one that tidies up after the others, too
+            for one in family:
                 one.suspend()
+            assert semaphores_of(process.pid)
             process.kill()
             process.wait()
             psutil.wait_procs(encoders, timeout=5)
             assert alive(encoders) == []
+            for one in alive(family):
+                one.kill()
+            here.cli("formats")
+            assert not semaphores_of(process.pid)
 
 
 def test_a_run_removes_what_a_killed_conversion_round_left_among_the_stores(
