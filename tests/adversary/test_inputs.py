@@ -223,9 +223,9 @@ def test_a_run_on_names_that_are_no_utf8_is_reported_and_valid(
 ) -> None:
     options = ["--model", "tiny", "--batch-size", "4", "--threads", "1", "--stores", f"stores{LATIN}"]
     for step in (
-        ["run", "lmdb", "memory", "-d", f"folder:{latin}", *options, "--out", "run"],
-        ["validate", "run"],
-        ["report", "run", "--out", "report"],
+        ["run", "lmdb", "memory", "-d", f"folder:{latin}", *options, "--out", f"run{LATIN}"],
+        ["validate", f"run{LATIN}"],
+        ["report", f"run{LATIN}", "--out", "report"],
     ):
         done = cli(*step)
         assert done.returncode == 0, (step, done.stderr)
@@ -437,7 +437,9 @@ def test_a_stores_own_file_that_is_no_file_is_refused(
     (store / file).unlink()
     make, words = NOT_FILES[name]
     make(store / file)
-    assert f"store/{file}: {words}" in refusal(limited("verify", "store"), 5)
+    line = refusal(limited("verify", "store"), 5)
+    assert f"store/{file}: " in line
+    assert words in line or (make is _huge and "the file does not read" in line)
 
 
 @pytest.mark.parametrize("name", NOT_FILES)
@@ -449,7 +451,8 @@ def test_a_runs_own_file_that_is_no_file_is_refused(
     make, words = NOT_FILES[name]
     make(tmp_path / "run" / "run.json")
     line = refusal(cli("bench", "s.toml", "--resume", "--out", "run", timeout=TIME_S), 5)
-    assert f"run/run.json: {words}" in line
+    assert "run/run.json: " in line
+    assert words in line
 
 
 @pytest.mark.parametrize("name", NOT_FILES)
