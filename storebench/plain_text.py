@@ -39,8 +39,8 @@ def inert(lines: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Return text for a line or a cell of Markdown: no tag, no cell's end, no link and no image begins in it."""
-    escaped = plain(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    """Return text for a line or a cell of Markdown: no tag, cell's end, link, image or formula begins in it."""
+    escaped = plain(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("$", r"\$")
     return _LINKS.sub(r"]\\", escaped)
 
 

@@ -75,6 +75,7 @@ def test_markdown_leaves_figures_and_names_as_they_read() -> None:
         "1.02 [0.97, 1.07] of cifar10_quick, 5% (n = 3)"
     )
     assert markdown(r"a\|b") == r"a\\\|b"
+    assert markdown("a$b$") == r"a\$b\$"
     assert markdown("![x](http://e)") == r"![x]\(http://e)"
 
 
