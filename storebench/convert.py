@@ -36,7 +36,7 @@ from storebench.errors import (
     from_os_error,
 )
 from storebench.formats import Backend, get_format
-from storebench.formats.support import save_array
+from storebench.formats.common import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.staging import blaming, publish, staged, sync_file, temporary_folder, tidy

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.formats.lmdb_index import data_file, open_index
-from storebench.formats.lmdb_pages import is_lmdb
+from storebench.formats.lmdb.index import data_file, open_index
+from storebench.formats.lmdb.pages import is_lmdb
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
 
@@ -152,8 +152,8 @@ def _lmdb(path: Path, database: str | None) -> tuple[tuple[Part, ...], dict[str,
 def _hdf5(path: Path) -> tuple[tuple[Part, ...], dict[str, str]]:
     import h5py
 
-    from storebench.formats.hdf5 import H5_ERRORS
-    from storebench.formats.hdf5_direct import chunks_of_sample, diagnose_dataset
+    from storebench.formats.hdf5.chunks import chunks_of_sample, diagnose_dataset
+    from storebench.formats.hdf5.write import H5_ERRORS
 
     parts: list[Part] = []
 

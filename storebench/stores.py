@@ -11,7 +11,7 @@ from storebench.datasets.base import DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
 from storebench.formats import Backend, Format, get_format
-from storebench.formats.support import load_array
+from storebench.formats.common import load_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Say, mute
 from storebench.staging import restore

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from storebench.check.revisions import Repository, Say, checked_out, commit_of, find_repository
 from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
-from storebench.check.side_records import label_of
-from storebench.check.sides import PAIRING_NAME
+from storebench.check.sides.model import PAIRING_NAME
+from storebench.check.sides.records import label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
 from storebench.processes import marked
 from storebench.records import RECORDS_NAME, read_records
@@ -26,7 +26,7 @@ from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
 from storebench.whole_files import write_whole
 
-_SIDE_SCRIPT = Path(__file__).with_name("against_side.py")
+_SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
 _SETTINGS = ("seed", "check_pixels", "test_limit")
 
 

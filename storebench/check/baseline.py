@@ -18,61 +18,20 @@ from storebench._version import __version__
 from storebench.check.judge import judge
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
-from storebench.check.side_rules import cell_of
-from storebench.check.sides import BASELINE_NAME, CellData, Side, read_json
-from storebench.errors import (
-    CorruptDataError,
-    IntegrityError,
-    RegressionError,
-    SchemaVersionError,
-    StorebenchError,
-    UsageError,
-    from_os_error,
-)
-from storebench.json_text import brief
+from storebench.check.sides.baseline import BASELINE_VERSION, side_of_baseline
+from storebench.check.sides.model import BASELINE_NAME, CellData, Side, read_json
+from storebench.errors import IntegrityError, RegressionError, StorebenchError, UsageError, from_os_error
 from storebench.units import number_of
 from storebench.whole_files import made_folder, write_whole
 
-BASELINE_VERSION = 2
-"""1 held the lower quartile of each session; it is read, and its sessions are compared with nothing."""
-
-_READ_VERSIONS = (1, 2)
 BASELINES = Path("results/baselines")
+
 HISTORY = "history"
 
 _STEM = 100
 """Characters of a file's name in the history; what a baseline says of its time may be anything."""
 
 _REASON = "Say why it is accepted with --reason TEXT: it is stored with the baseline."
-
-
-def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
-    """Read a baseline's JSON.
-
-    Raises
-    ------
-    SchemaVersionError
-        Another version of storebench wrote it.
-    CorruptDataError
-        A key is missing or misspelt.
-    """
-    version = raw["storebench_baseline"]
-    if version not in _READ_VERSIONS:
-        raise SchemaVersionError(
-            f"a baseline of schema version {brief(version)}, this storebench reads 1 and {BASELINE_VERSION}",
-            where=source,
-            hint="Make a new one with --update.",
-        )
-    try:
-        cells = {one["cell_id"]: _cell(one, source) for one in raw["cells"]}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise CorruptDataError(f"not a baseline ({type(error).__name__}: {error})", where=source) from None
-    return Side(source=source, kind="baseline", cells=cells)
-
-
-def _cell(raw: dict[str, Any], source: str) -> CellData:
-    # Version 1 did not say which figure of a session it holds: of sessions of pytest the lower quartile.
-    return cell_of({"figure": "lower quartile" if "::" in raw["rerun"] else "mean", **raw}, source)
 
 
 def update(

@@ -10,7 +10,8 @@ from pathlib import Path
 from storebench.check.judge import judge
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
-from storebench.check.sides import Side, read_pairing, read_side
+from storebench.check.sides.model import Side, read_pairing
+from storebench.check.sides.read import read_side
 from storebench.errors import IntegrityError, UsageError
 from storebench.records import RECORDS_NAME
 from storebench.scratch import scratch_folder

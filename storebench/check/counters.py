@@ -4,7 +4,7 @@ import statistics
 from dataclasses import dataclass
 
 from storebench.check.policy import COUNTERS, CounterGate, Policy
-from storebench.check.sides import CellData
+from storebench.check.sides.model import CellData
 from storebench.units import METRICS
 
 

@@ -8,7 +8,7 @@ from storebench.check.counters import compare_counters, uncounted
 from storebench.check.pairs import Pair, basis_of, other_work, resembling
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
-from storebench.check.sides import CellData, Side
+from storebench.check.sides.model import CellData, Side
 
 __all__ = ["CellResult", "State", "judge"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from storebench.check.calibration import carries_over
 from storebench.check.policy import CellPolicy, Policy
-from storebench.check.sides import CellData
+from storebench.check.sides.model import CellData
 
 INTERLEAVED = "seconds, interleaved"
 

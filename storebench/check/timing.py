@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from storebench import stats
 from storebench.check.pairs import INTERLEAVED, Pair
 from storebench.check.result import CellResult, State
-from storebench.check.sides import CellData, slowest_tenth
+from storebench.check.sides.model import CellData, slowest_tenth
 from storebench.units import Better
 
 _Costs = tuple[list[float], list[float]]

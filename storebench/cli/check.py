@@ -13,7 +13,7 @@ from storebench.errors import NotComparableError, StorebenchError, UsageError
 if TYPE_CHECKING:
     from storebench.check.judge import CellResult
     from storebench.check.policy import Policy
-    from storebench.check.sides import Side
+    from storebench.check.sides.model import Side
 
 
 class Format(enum.StrEnum):
@@ -67,7 +67,7 @@ def check(
     with exit_codes():
         from storebench.check.outcome import check_names, outcome
         from storebench.check.policy import Policy, load_policy
-        from storebench.check.sides import read_side
+        from storebench.check.sides.read import read_side
 
         rules = load_policy(policy) if policy else Policy()
         after = read_side(contender, baseline=False)

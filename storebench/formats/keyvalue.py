@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from storebench.errors import StorebenchError
 from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.support import batch_bytes, checked_labels, damaged, out_of_range
+from storebench.formats.common import batch_bytes, checked_labels, damaged, out_of_range
 from storebench.manifest import Manifest
 
 KEY = b"%08d"

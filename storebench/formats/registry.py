@@ -35,16 +35,16 @@ class FormatEntry:
 
 
 BUILTIN: dict[str, FormatEntry] = {
-    "files": FormatEntry(target="storebench.formats.files:FilesFormat"),
+    "files": FormatEntry(target="storebench.formats.files.format:FilesFormat"),
     "hdf5": FormatEntry(
-        target="storebench.formats.hdf5:Hdf5Format", install="pip install 'storebench[hdf5]'"
+        target="storebench.formats.hdf5.format:Hdf5Format", install="pip install 'storebench[hdf5]'"
     ),
-    "memory": FormatEntry(target="storebench.formats.memory:MemoryFormat"),
+    "memory": FormatEntry(target="storebench.formats.memory.format:MemoryFormat"),
     "leveldb": FormatEntry(
-        target="storebench.formats.leveldb:LevelDbFormat", install="pip install 'storebench[leveldb]'"
+        target="storebench.formats.leveldb.format:LevelDbFormat", install="pip install 'storebench[leveldb]'"
     ),
     "lmdb": FormatEntry(
-        target="storebench.formats.lmdb:LmdbFormat", install="pip install 'storebench[lmdb]'"
+        target="storebench.formats.lmdb.format:LmdbFormat", install="pip install 'storebench[lmdb]'"
     ),
 }
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.check.calibration import Kind
-from storebench.check.side_benchmarks import EXTRA_VERSION
+from storebench.check.sides.benchmarks import EXTRA_VERSION
 from storebench.probes.counters import CounterProbe
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.testing.busy import OthersProbe

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from storebench.check.sides import PAIRING_NAME
+from storebench.check.sides.model import PAIRING_NAME
 from storebench.cli.main import app
 from storebench.records import read_records
 from storebench.results import Counters, Record

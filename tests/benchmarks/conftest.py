@@ -12,7 +12,7 @@ import pytest
 import torch
 from drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
 
-from storebench.check.side_benchmarks import FAILED_KEY, SKIPPED_KEY
+from storebench.check.sides.benchmarks import FAILED_KEY, SKIPPED_KEY
 from storebench.convert import convert
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend

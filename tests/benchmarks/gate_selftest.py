@@ -42,8 +42,8 @@ from storebench.check.confirm import confirmed
 from storebench.check.judge import CellResult, State, judge
 from storebench.check.outcome import outcome
 from storebench.check.policy import Policy
-from storebench.check.side_benchmarks import side_of_sessions
-from storebench.check.sides import Side
+from storebench.check.sides.benchmarks import side_of_sessions
+from storebench.check.sides.model import Side
 from storebench.errors import EXIT_REGRESSION
 from tests.benchmarks.machines import MACHINES, Place, this_machine, unavailable
 

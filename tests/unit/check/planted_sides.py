@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from storebench.check.side_benchmarks import EXTRA_VERSION, FAILED_KEY
+from storebench.check.sides.benchmarks import EXTRA_VERSION, FAILED_KEY
 from storebench.records import append_record
 from storebench.results import (
     CacheFacts,

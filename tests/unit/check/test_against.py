@@ -17,7 +17,7 @@ from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
 from storebench.check.revisions import Repository, checked_out, find_repository
 from storebench.check.side_code import plugin_sides, side_environment, storebench_sides
-from storebench.check.sides import read_side
+from storebench.check.sides.read import read_side
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.probes.code import code_digest
 from storebench.records import read_records

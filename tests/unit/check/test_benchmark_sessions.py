@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from storebench.check.calibration import Kind
-from storebench.check.side_benchmarks import FAILED_KEY
+from storebench.check.sides.benchmarks import FAILED_KEY
 from storebench.cli.main import app
 from storebench.testing.busy import OthersProbe
 from storebench.testing.calibrations import (

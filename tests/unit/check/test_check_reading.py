@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planted_sides import session, write_sessions
 
 from storebench.check.policy import Policy, load_policy
-from storebench.check.sides import read_side
+from storebench.check.sides.read import read_side
 from storebench.errors import ScenarioError, StorebenchError
 
 JSON = st.recursive(

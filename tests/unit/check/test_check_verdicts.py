@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from storebench.check.judge import CellResult, State, judge
 from storebench.check.outcome import outcome
 from storebench.check.policy import Policy
-from storebench.check.sides import read_side
+from storebench.check.sides.read import read_side
 from storebench.cli.main import app
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Percentiles
 
@@ -680,7 +680,7 @@ def test_below_the_floor_of_the_noisier_side_nothing_alarms(tmp_path: Path) -> N
 
 def test_holm_keeps_forty_cells_of_the_same_code_quiet() -> None:
     """Forty cells at 5% spread, as in the simulation that condemns a gate at 10% (FACTS section 8)."""
-    from storebench.check.sides import CellData, Replicate, Side, Where
+    from storebench.check.sides.model import CellData, Replicate, Side, Where
 
     rng = np.random.default_rng(0)
 

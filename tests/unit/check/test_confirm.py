@@ -12,7 +12,7 @@ from planted_sides import record, write_run
 from storebench.check.confirm import How, confirm
 from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
-from storebench.check.sides import read_side
+from storebench.check.sides.read import read_side
 from storebench.records import read_records
 from storebench.runner import Run, execute
 from storebench.scenario import Scenario

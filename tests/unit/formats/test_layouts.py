@@ -12,9 +12,9 @@ import pytest
 from PIL import Image as PilImage
 
 from storebench.errors import CorruptStoreError, UsageError
-from storebench.formats import lmdb as lmdb_module
-from storebench.formats import memory as memory_module
-from storebench.formats.files import class_folders
+from storebench.formats.files.write import class_folders
+from storebench.formats.lmdb import write as lmdb_write
+from storebench.formats.memory.held import MemoryPythonReader
 from storebench.formats.registry import get_format
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store, read_pixels
 
@@ -51,7 +51,7 @@ def test_hdf5_payloads_lie_between_offsets(build: Build) -> None:
 
 
 def test_hdf5_payloads_may_cross_chunks(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storebench.formats.hdf5.BUFFER_BYTES", 1000)
+    monkeypatch.setattr("storebench.formats.hdf5.write.BUFFER_BYTES", 1000)
     small = build("hdf5", "raw")
     packed = build("hdf5", "png")
     for store in (small, packed):
@@ -87,7 +87,7 @@ def test_lmdb_holds_caffes_keys(build: Build) -> None:
 
 def test_lmdbs_map_grows_as_it_needs_to(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     first = 16 << 10
-    monkeypatch.setattr(lmdb_module, "FIRST_MAP_BYTES", first)
+    monkeypatch.setattr(lmdb_write, "FIRST_MAP_BYTES", first)
     small = build("lmdb", "raw", count=400)
     assert (small.path / "data.mdb").stat().st_size > 20 * first
     with small.open() as reader:
@@ -95,7 +95,7 @@ def test_lmdbs_map_grows_as_it_needs_to(build: Build, monkeypatch: pytest.Monkey
 
 
 def test_lmdb_commits_again_and_again(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_module, "COMMIT_RECORDS", 7)
+    monkeypatch.setattr(lmdb_write, "COMMIT_RECORDS", 7)
     small = build("lmdb", "png")
     with lmdb.open(str(small.path), readonly=True, lock=False) as env:
         assert env.info()["last_txnid"] == 10
@@ -242,7 +242,7 @@ def test_memory_refuses_what_does_not_fit(build: Build, monkeypatch: pytest.Monk
 def test_memorys_pixels_are_no_mapped_file(build: Build) -> None:
     small = build("memory", "raw")
     with small.open("python") as reader:
-        assert isinstance(reader, memory_module.MemoryPythonReader)
+        assert isinstance(reader, MemoryPythonReader)
         assert str(small.path) not in Path("/proc/self/maps").read_text()
         assert reader.pixels.base is None or not isinstance(reader.pixels.base, np.memmap)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from storebench.errors import CorruptStoreError
-from storebench.formats.hdf5_direct import diagnose_chunking, row_offsets
+from storebench.formats.hdf5.chunks import diagnose_chunking, row_offsets
 from storebench.formats.registry import get_format
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store
 

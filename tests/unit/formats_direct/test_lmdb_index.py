@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storebench.errors import CorruptStoreError, StorebenchError, UnknownNameError, UsageError
-from storebench.formats.lmdb_index import PageIndex, build_index, open_index, read_keys
-from storebench.formats.lmdb_pages import PageFile
+from storebench.formats.lmdb.index import PageIndex, build_index, open_index, read_keys
+from storebench.formats.lmdb.pages import PageFile
 
 Records = dict[bytes, bytes]
 

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from storebench.errors import CorruptStoreError, OutputError, UsageError
-from storebench.formats.memory_shared import store_tag
+from storebench.formats.reads.shared_pixels import SharedPixels, store_tag
 from storebench.formats.registry import get_format, open_reader
-from storebench.formats.shared_pixels import SharedPixels
 from storebench.scratch import SEGMENT_PREFIX, SEGMENTS, sweep_segments
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store
 
@@ -145,7 +144,7 @@ def test_the_memory_of_a_killed_process_is_found_and_removed(when: str) -> None:
     identity = f"killed{os.getpid()}"
     program = f"""
 import os, signal, time
-from storebench.formats.shared_pixels import SharedPixels
+from storebench.formats.reads.shared_pixels import SharedPixels
 def fill(pixels):
     pixels[...] = 1
     if {when == "filling"}:

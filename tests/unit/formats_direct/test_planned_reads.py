@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from storebench.errors import CorruptStoreError, UsageError
 from storebench.formats.base import Reader
-from storebench.formats.direct_io import PAGE_BYTES, DirectFile, merge
+from storebench.formats.reads.direct_file import PAGE_BYTES, DirectFile, merge
+from storebench.formats.reads.turns import Turns
 from storebench.formats.registry import get_format
-from storebench.formats.turns import Turns
 from storebench.probes.page_cache import evict, resident
 from storebench.testing.stores import SmallStore, build_small_store
 

@@ -17,7 +17,7 @@ from harness_tools import Bench, alive, score
 from test_interruptions import SMALL, busy_run, wait_for
 
 from storebench.errors import UsageError
-from storebench.formats.turns import Turns
+from storebench.formats.reads.turns import Turns
 from storebench.probes.cgroup import find_controller
 from storebench.processes import MARK, end_processes, started_ticks
 from storebench.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
@@ -107,7 +107,7 @@ def test_shared_memory_of_killed_readers_goes_at_the_next_start(here: Bench, tmp
 TAKE_TURNS_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from storebench.formats.turns import Turns
+from storebench.formats.reads.turns import Turns
 turns = Turns(Path(sys.argv[1]), 2)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from storebench.formats.base import Batch, FormatInfo, Indices, ReaderInfo, Traits
-from storebench.formats.memory import MemoryFormat, MemoryPythonReader
+from storebench.formats.memory.format import MemoryFormat
+from storebench.formats.memory.held import MemoryPythonReader
 
 BAD = 40
 """The sample at which something happens."""

@@ -1,0 +1,1 @@
+"""One side of a check: its model, and the readers of each source."""

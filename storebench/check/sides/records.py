@@ -1,0 +1,223 @@
+"""Records of ``storebench bench`` as one side of a check."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from storebench.check.calibration import Kind
+from storebench.check.sides.model import (
+    FEWEST_FOR_TAIL,
+    CellData,
+    Replicate,
+    Side,
+    Where,
+    read_pairing,
+    slowest_tenth,
+)
+from storebench.errors import DataNotFoundError
+from storebench.records import read_records
+from storebench.results import CacheVerdict, Cell, Record, Status
+
+_ASKED_FOR_STATES = ("cold", "limited")
+_EPOCHS_TAIL = "slowest tenth of the epochs"
+_LONGEST = ("open_s", "time_to_first_batch_s")
+_STEPS_FOR_P95, _STEPS_FOR_P99 = 20, 100
+
+
+def side_of_records(path: Path) -> Side:
+    """Read a run's folder or a file of records."""
+    try:
+        records = read_records(path)
+    except DataNotFoundError:
+        records = []  # a run that was killed before its first record: nothing was measured
+    grouped: dict[str, list[Record]] = {}
+    for record in records:
+        grouped.setdefault(record.cell.cell_id, []).append(record)
+    about = read_pairing(path)
+    return Side(
+        source=str(path),
+        kind="records",
+        cells={
+            cell_id: _cell(found, about.get("code", {}).get("digest", ""))
+            for cell_id, found in grouped.items()
+        },
+        pairing=str(about.get("pairing", "")),
+    )
+
+
+def _code_failure(records: Sequence[Record], wanted: str) -> str:
+    """Return why records do not say what one code does, or ""; those of earlier releases name none."""
+    digests = {record.code.digest for record in records if record.code}
+    plugins = {record.code.plugin.rpartition(" ")[2] for record in records if record.code}
+    other = sorted(digests - {wanted}) if wanted else []
+    if other:
+        return f"it ran other code than its side: digest {other[0]}, not {wanted}"
+    return "its records are of different code" if len(digests) > 1 or len(plugins) > 1 else ""
+
+
+def label_of(cell: Cell) -> str:
+    """Return a cell in words, for people and for a policy's patterns."""
+    parts = [
+        cell.dataset,
+        cell.backend,
+        cell.cache,
+        f"{cell.loader}-{cell.workers}",
+        f"batch-{cell.batch_size}",
+    ]
+    compute = cell.compute if cell.compute == "none" else f"{cell.model}-{cell.compute}"
+    return "/".join([*parts, compute, *([cell.device] if cell.device != "cpu" else [])])
+
+
+def _cell(records: list[Record], code: str) -> CellData:
+    first = records[0]
+    usable = [record for record in records if record.status is Status.OK and record.samples_per_s > 0]
+    failed = next((record for record in records if record not in usable), None)
+    environments = {record.environment.key: record.environment for record in usable if record.environment}
+    environment = next(iter(environments.values())) if len(environments) == 1 else None
+    store = next((record.store for record in records if record.store), None)
+    rows: dict[tuple[str, int], list[Record]] = {}
+    for record in usable:
+        rows.setdefault((record.run_id, record.replicate), []).append(record)
+    replicates = tuple(_replicate(number, epochs) for number, (_, epochs) in enumerate(_by_round(rows)))
+    calibrated = replicates and all(one.relative is not None for one in replicates)
+    tail_of = _tail_of(usable)
+    if not tail_of and replicates and min(map(len, rows.values())) >= FEWEST_FOR_TAIL:
+        tail_of = _EPOCHS_TAIL
+    if tail_of:
+        replicates = tuple(
+            dataclasses.replace(one, tail_s=_tail_s(epochs, tail_of))
+            for one, (_, epochs) in zip(replicates, _by_round(rows), strict=True)
+        )
+    return CellData(
+        cell_id=first.cell.cell_id,
+        label=label_of(first.cell),
+        calibration=_calibration(first.cell) if calibrated else "",
+        samples_of=store.samples_digest if store else "",
+        environment=Where(key=environment.key, match=environment.match) if environment else Where(),
+        replicates=replicates,
+        failure=_failure(failed) or _code_failure(usable, code) or _cache_failure(usable),
+        rerun=first.cell.cell_id,
+        figure="mean",
+        tail_of=tail_of,
+        samples=store.count if store else None,
+        asked=json.loads(json.dumps(dataclasses.asdict(first.cell))),
+    )
+
+
+def _failure(failed: Record | None) -> str:
+    return "" if failed is None else failed.failure or "no step was timed"
+
+
+def _cache_failure(records: Sequence[Record]) -> str:
+    """Return why a cell was not shown to be in the cache state that it asked for, or ""."""
+    for record in records:
+        facts = record.cache
+        if record.cell.cache in _ASKED_FOR_STATES and (
+            facts is None or facts.verdict is not CacheVerdict.VERIFIED
+        ):
+            why = facts.reason if facts else "it was not checked"
+            return f"the cache was not verified to be {record.cell.cache}: {why}"
+    return ""
+
+
+def _tail_of(records: Sequence[Record]) -> str:
+    """Return which percentile of the steps there are enough steps for, or ""."""
+    steps = min((record.timed_steps for record in records if record.data_wait_ns), default=0)
+    if not all(record.data_wait_ns for record in records) or steps < _STEPS_FOR_P95:
+        return ""
+    return "p99 of the steps" if steps >= _STEPS_FOR_P99 else "p95 of the steps"
+
+
+def _tail_s(epochs: Sequence[Record], tail_of: str) -> float:
+    """Return the tail of a replicate: of many epochs the slowest tenth, of few the median."""
+    if tail_of == _EPOCHS_TAIL:
+        return slowest_tenth([1 / record.samples_per_s for record in epochs])
+    slow = [_slow_step_s(record, tail_of) for record in epochs]
+    return slowest_tenth(slow) if len(slow) >= FEWEST_FOR_TAIL else statistics.median(slow)
+
+
+def _slow_step_s(record: Record, tail_of: str) -> float:
+    """Return the seconds of a step that waits as long for its batch as the percentile says."""
+    assert record.data_wait_ns is not None
+    wait_ns = record.data_wait_ns.p99 if tail_of.startswith("p99") else record.data_wait_ns.p95
+    return (record.timed_s - record.data_wait_s) / record.timed_steps + wait_ns / 1e9
+
+
+def _by_round(
+    rows: dict[tuple[str, int], list[Record]],
+) -> Iterable[tuple[tuple[str, int], list[Record]]]:
+    return sorted(rows.items(), key=lambda item: (item[0][1], item[0][0]))
+
+
+def _replicate(number: int, epochs: list[Record]) -> Replicate:
+    """Return one replicate: medians over its epochs, and the longest of what comes before the timed steps."""
+    relative = [value for record in epochs if (value := _relative(record)) is not None]
+    machine = [value for record in epochs if (value := _ceiling_s(record)) is not None]
+    counted = [_counters(record) for record in epochs]
+    names = set.intersection(*(set(one) for one in counted))
+    return Replicate(
+        number=epochs[0].replicate if epochs else number,
+        seconds=statistics.median(1 / record.samples_per_s for record in epochs),
+        relative=statistics.median(relative) if len(relative) == len(epochs) else None,
+        counters={
+            # The readers open before the first epoch only, and any epoch may begin late.
+            name: (max if name in _LONGEST else statistics.median)(one[name] for one in counted)
+            for name in sorted(names)
+        },
+        machine_s=statistics.median(machine) if len(machine) == len(epochs) else None,
+    )
+
+
+def _calibration(cell: Cell) -> str:
+    """Return the kind of work that the ceiling of a cell's own process stands for; "" where none does."""
+    if cell.compute == "real":
+        return Kind.MATRIX_PRODUCT
+    if cell.cache in _ASKED_FOR_STATES:
+        return Kind.DEVICE
+    # No ceiling of a record decodes anything, so encoded images have nothing to be held against.
+    return Kind.MEMORY if cell.codec == "raw" else ""
+
+
+def _ceiling_s(record: Record) -> float | None:
+    """Return the seconds per unit of the ceiling that a cell is calibrated by; None where it was not measured."""
+    ceilings = record.ceilings
+    rates = {
+        Kind.MATRIX_PRODUCT: ceilings.matrix_products_per_s,
+        Kind.DEVICE: ceilings.device_random_1_bytes_per_s,
+        Kind.MEMORY: ceilings.gather_samples_per_s,
+    }
+    kind = _calibration(record.cell)
+    rate = rates[Kind(kind)] if kind else None
+    return 1 / rate if rate else None
+
+
+def _relative(record: Record) -> float | None:
+    """Return the cost of a sample over that of the ceiling of the same process; None where none was measured."""
+    ceiling_s = _ceiling_s(record)
+    if ceiling_s is None:
+        return None
+    units = 1.0
+    if _calibration(record.cell) == Kind.DEVICE:
+        if record.store is None or not record.store.count or not record.store.payload_bytes:
+            return None
+        units = record.store.payload_bytes / record.store.count
+    return 1 / record.samples_per_s / (units * ceiling_s)
+
+
+def _counters(record: Record) -> dict[str, float]:
+    found: dict[str, float | None] = {
+        "samples_served": record.coverage.served if record.coverage else record.samples,
+        "payload_bytes": record.payload_bytes,
+        "bytes_on_disk": record.store.bytes_on_disk if record.store else None,
+        "read_calls": record.counters.read_calls,
+        "major_faults": record.counters.major_faults,
+        "open_s": record.open_s,
+        "time_to_first_batch_s": record.time_to_first_batch_s,
+        "cpu_s_per_sample": record.cpu_s_per_sample,
+    }
+    cache = record.cache
+    if cache and cache.requested in _ASKED_FOR_STATES and cache.verdict is CacheVerdict.VERIFIED:
+        found["device_read_bytes"] = record.counters.device_read_bytes
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,88 @@
+"""What a cell of a side can be: its types and ranges, checked wherever the side was read from."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pydantic
+
+from storebench.check.sides.model import CellData, Replicate, Side, Where
+from storebench.errors import CorruptDataError
+from storebench.json_text import brief, complaint
+
+_SECONDS = (1e-12, 1e9)
+_RATIO = (1e-12, 1e12)
+_BOUNDS = {"seconds": _SECONDS, "tail_s": _SECONDS, "machine_s": _SECONDS, "relative": _RATIO}
+"""Field of a replicate -> least and most: nothing that was measured is beyond, and ratios of two stay finite."""
+
+_MOST_COUNTED = 1e19
+_MOST_CORES = 1e6
+
+
+@functools.cache
+def _adapter() -> Any:
+    return pydantic.TypeAdapter(CellData)
+
+
+def checked_side(side: Side) -> Side:
+    """Return the side after checking every field of its cells.
+
+    Raises
+    ------
+    CorruptDataError
+        One is of another type than it should be, or a number that nothing measures.
+    """
+    cells = {name: cell_of(dataclasses.asdict(cell), side.source) for name, cell in side.cells.items()}
+    return dataclasses.replace(side, cells=cells)
+
+
+def cell_of(raw: dict[str, Any], where: str) -> CellData:
+    """Return the cell that plain values describe.
+
+    Raises
+    ------
+    CorruptDataError
+        A name is unknown or missing, or a value cannot be.
+    """
+    try:
+        _refuse_unknown(raw)
+        cell: CellData = _adapter().validate_python(raw)
+    except pydantic.ValidationError as error:
+        raise CorruptDataError(f"not a cell of a check: {complaint(error)}", where=where) from None
+    except ValueError as error:
+        raise CorruptDataError(f"not a cell of a check: {error}", where=where) from None
+    wrong = next(_impossible(cell), "")
+    if wrong:
+        raise CorruptDataError(f"{brief(cell.label)}: {wrong}", where=where)
+    return cell
+
+
+def _refuse_unknown(raw: dict[str, Any]) -> None:
+    """Refuse names that no field has: a misspelt one would be taken for its default."""
+    parts: list[tuple[Any, type]] = [(raw, CellData), (raw.get("environment"), Where)]
+    replicates = raw.get("replicates")
+    parts += [(one, Replicate) for one in (replicates if isinstance(replicates, list | tuple) else ())]
+    for part, kind in parts:
+        known = {field.name for field in dataclasses.fields(kind)}
+        unknown = [name for name in part if name not in known] if isinstance(part, dict) else []
+        if unknown:
+            raise ValueError(f"no field is called {brief(unknown[0])}")
+
+
+def _impossible(cell: CellData) -> Iterator[str]:
+    """Yield what is wrong with a cell's numbers."""
+    for one in cell.replicates:
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(one, name)
+            if value is not None and not least <= value <= most:
+                yield f"{name} of a replicate is {value}"
+        for name, count in one.counters.items():
+            if not 0 <= count <= _MOST_COUNTED:
+                yield f"the counter {brief(name)} is {count}"
+        if one.busy_cores is not None and not 0 <= one.busy_cores <= _MOST_CORES:
+            yield f"busy_cores of a replicate is {one.busy_cores}"
+        if cell.tail_of and one.tail_s is None:
+            yield "a replicate has no tail"
+        if cell.calibration and one.relative is None:
+            yield "a replicate is not calibrated"

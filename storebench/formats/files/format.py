@@ -1,0 +1,53 @@
+"""The format: image files in class folders, one file per sample, as other tools read them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.files.get import FilesReader
+from storebench.formats.files.threads import FilesThreadsReader
+from storebench.formats.files.write import FilesWriter
+from storebench.manifest import Manifest, StoreSpec
+
+
+class FilesFormat(Format):
+    """One file an image."""
+
+    info = FormatInfo(
+        name="files",
+        summary="one file an image in class folders, labels beside them",
+        default_codec="png",
+        default_reader="get",
+        traits=Traits(fork_safe=True, releases_gil=True, note="most of PNG's time is decoding, not reading"),
+        usage=Usage.NEWCOMER,
+        expert_would="An expert would pack the images into a few large files, so that no file is opened per sample.",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        """Return the plain way in, and the one with threads."""
+        threads = Traits(releases_gil=True, note="decoding is done by the reader's own threads")
+        return {
+            "get": ReaderInfo(
+                reader=FilesReader,
+                summary="open, read, close; one sample at a time",
+                usage=Usage.NEWCOMER,
+                expert_would="An expert would decode in several threads, with a faster decoder than Pillow "
+                "and without Pillow's intermediate copies.",
+            ),
+            "threads": ReaderInfo(
+                reader=FilesThreadsReader,
+                summary="open, read and decode in threads",
+                traits=threads,
+                usage=Usage.EXPERT,
+                expert_would="An expert would replace Pillow by a decoder that writes straight into the batch.",
+            ),
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        """Return the writer of image files."""
+        return FilesWriter(folder, spec)
+
+    def locate(self, store: Path, manifest: Manifest, index: int) -> Path:
+        """Return the file of sample `index`."""
+        with FilesReader(store, manifest, {}) as reader:
+            return Path(reader.path(index))

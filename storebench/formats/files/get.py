@@ -1,0 +1,87 @@
+"""Read image files one after the other: open, read, close."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from storebench.codecs import get_codec
+from storebench.errors import CorruptStoreError
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.common import batch_bytes, checked, damaged, load_labels
+from storebench.formats.files.write import IMAGES, LABELS_FILE, class_folders
+from storebench.manifest import Manifest
+
+
+class FilesReader(Reader):
+    """Open, read and close one file a sample, in Python, one after the other.
+
+    Which class folder a sample lies in comes from ``labels.npy``, so that
+    opening does not walk the folders of a million files; a store without it is
+    refused as damaged.
+    """
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self.labels = load_labels(store / LABELS_FILE, manifest.count)
+        folders = class_folders(manifest.dataset.class_names)
+        if manifest.count and not 0 <= self.labels.min() <= self.labels.max() < len(folders):
+            raise damaged("a label has no class", store / LABELS_FILE)
+        if not (store / IMAGES).is_dir():
+            raise damaged("the folder of images is missing", store / IMAGES)
+        # The path is in pieces that are joined in the loop: a list of all paths would be 100 MB for ImageNet.
+        self._prefixes = [os.path.join(store.absolute(), IMAGES, name, "") for name in folders]  # noqa: PTH118 - keeps the final slash
+        self._label_list: list[int] = self.labels.tolist()
+        self._suffix = get_codec(manifest.codec).suffix
+        self._spare = bytearray(1)
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the files' bytes."""
+        return [self._read(number) for number in checked(indices, self.manifest.count)]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Read each file straight into its image of the batch."""
+        numbers = checked(indices, self.manifest.count)
+        batch = batch_bytes(out, len(numbers))
+        size = self.manifest.dataset.image_bytes
+        for row, number in enumerate(numbers):
+            self._read_into(number, batch[row * size : (row + 1) * size])
+        return len(batch)
+
+    def close(self) -> None:
+        """Nothing stays open between samples."""
+
+    def path(self, number: int) -> str:
+        """Return the file of sample `number`."""
+        return f"{self._prefixes[self._label_list[number]]}{number:08d}{self._suffix}"
+
+    def _read(self, number: int) -> bytes:
+        path = self.path(number)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._missing(path, error) from error
+        try:
+            size = os.fstat(handle).st_size
+            payload = os.read(handle, size)
+        finally:
+            os.close(handle)
+        if len(payload) != size or not size:
+            raise damaged(f"{len(payload)} bytes could be read of {size}", Path(path))
+        return payload
+
+    def _read_into(self, number: int, row: memoryview) -> None:
+        path = self.path(number)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._missing(path, error) from error
+        try:
+            # The spare byte shows a file that is too long without asking for its size.
+            got = os.readv(handle, (row, self._spare))
+        finally:
+            os.close(handle)
+        if got != len(row):
+            raise damaged(f"{got} bytes where {len(row)} were expected", Path(path))
+
+    def _missing(self, path: str, error: OSError) -> CorruptStoreError:
+        return damaged(f"the file does not open ({error.strerror})", Path(path))

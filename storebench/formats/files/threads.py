@@ -1,0 +1,145 @@
+"""Image files by a pool of threads: opening, reading and decoding, several at a time, and asked for ahead."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from storebench.codecs import get_codec
+from storebench.errors import CorruptDataError
+from storebench.formats.base import Batch, Indices
+from storebench.formats.common import checked, damaged
+from storebench.formats.files.get import FilesReader
+from storebench.formats.reads.policy import number
+from storebench.manifest import Manifest
+
+AHEAD_FILES = 512
+
+
+class FilesThreadsReader(FilesReader):
+    """Decode in threads, straight into the batch: Pillow lets go of the interpreter lock while it decodes."""
+
+    options_help: ClassVar[Mapping[str, str]] = {
+        "threads": "how many files are read and decoded at a time (default: the cell's threads, else the cores that we may use)",
+        "ahead": f"how many files ahead of the loop the kernel is asked to read (default {AHEAD_FILES})",
+    }
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self._threads = number(options, "threads", len(os.sched_getaffinity(0)), least=1)
+        self._ahead_files = number(options, "ahead", AHEAD_FILES)
+        self._codec = get_codec(manifest.codec)
+        self.payload_codec = "raw"
+        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(self._threads, "storebench-files")
+        self._ahead: _Ahead | None = None
+
+    @classmethod
+    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:
+        """Return the payload of the files that the kernel is asked for ahead of the loop."""
+        files = number(options, "ahead", AHEAD_FILES)
+        return files * manifest.payload_bytes // max(1, manifest.count)
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the decoded pixels of each image."""
+        batch = np.empty((len(indices), *self.image_shape), np.uint8)
+        self.fetch_into(indices, batch)
+        return [image.tobytes() for image in batch]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Read and decode each file into its image of the batch."""
+        if self._pool is None:
+            raise RuntimeError("the reader is closed")
+        numbers = checked(indices, self.manifest.count)
+        if len(out) < len(numbers) or not out.flags.c_contiguous or out.shape[1:] != self.image_shape:
+            raise ValueError(f"a batch must be C-contiguous images of {self.image_shape}, one for each index")
+        parts = min(self._threads, len(numbers))
+        jobs = [
+            self._pool.submit(self._some, numbers[part::parts], out[part : len(numbers) : parts])
+            for part in range(parts)
+        ]
+        spans = [job.result() for job in jobs]
+        # The threads decode at the same time: their mean is the share of this call's wall time.
+        self.last_decode_ns = sum(spans) // max(1, parts)
+        if self._ahead is not None:
+            self._ahead.served(len(numbers))
+        return len(numbers) * self.manifest.dataset.image_bytes
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        """Ask the kernel for these files ahead of the loop."""
+        self._stop()
+        if batches and self._ahead_files:
+            numbers = np.concatenate(list(batches))
+            self._ahead = _Ahead(self, checked(numbers, self.manifest.count), self._ahead_files)
+
+    def notes(self) -> dict[str, str]:
+        """Say how many threads worked."""
+        return {"threads": str(self._threads), "asked ahead": f"{self._ahead_files} files"}
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._stop()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def ask_for(self, sample: int) -> None:
+        """Start reading one file into the page cache; whoever reads it finds what is wrong with it."""
+        with contextlib.suppress(OSError):
+            handle = os.open(self.path(sample), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(handle)
+
+    def _some(self, numbers: list[int], images: Batch) -> int:
+        """Read and decode files one after the other; return the nanoseconds of decoding."""
+        decoding = 0
+        for sample, image in zip(numbers, images, strict=True):
+            payload = self._read(sample)
+            start = time.perf_counter_ns()
+            try:
+                self._codec.decode_into(payload, image)
+            except CorruptDataError as error:
+                raise damaged(f"sample {sample}: {error.what}", Path(self.path(sample))) from error
+            decoding += time.perf_counter_ns() - start
+        return decoding
+
+    def _stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
+
+
+class _Ahead:
+    """A thread that asks for files in the order of the plan, a bounded number ahead of what was served."""
+
+    def __init__(self, reader: FilesThreadsReader, numbers: list[int], most: int) -> None:
+        self._reader = reader
+        self._numbers = numbers
+        self._room = threading.Semaphore(most)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="storebench-files-ahead", daemon=True)
+        self._thread.start()
+
+    def served(self, count: int) -> None:
+        """Make room for `count` more."""
+        self._room.release(max(1, count))
+
+    def stop(self) -> None:
+        """Stop the thread and wait for it."""
+        self._stopped = True
+        self._room.release()
+        self._thread.join()
+
+    def _work(self) -> None:
+        for sample in self._numbers:
+            self._room.acquire()
+            if self._stopped:
+                return
+            self._reader.ask_for(sample)

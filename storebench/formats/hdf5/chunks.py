@@ -1,0 +1,107 @@
+"""Where the samples of any HDF5 data set are stored in its file, and what its chunking costs."""
+
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import CorruptStoreError
+from storebench.formats.reads.direct_file import Offsets
+
+COSTLY_TIMES = 4
+
+COSTLY_BYTES = 1 << 20
+
+
+class NoPlaceError(Exception):
+    """The samples have no place of their own in the file; the text says why."""
+
+
+def row_offsets(data: Any) -> Offsets:
+    """Return where each element of the first axis of an uncompressed data set begins in the file, int64 [n].
+
+    Usable on its own, on anybody's ``h5py.Dataset``.
+
+    Raises
+    ------
+    CorruptStoreError
+        A chunk is missing where data should be.
+    """
+    size = math.prod(data.shape[1:]) * data.dtype.itemsize
+    rows = np.arange(data.shape[0], dtype=np.int64)
+    addresses = chunk_addresses(data)
+    if not len(addresses):
+        return rows
+    per_chunk = data.chunks[0] if data.chunks else max(1, data.shape[0])
+    offsets: Offsets = addresses[rows // per_chunk] + rows % per_chunk * size
+    return offsets
+
+
+def chunk_addresses(data: Any) -> npt.NDArray[np.int64]:
+    """Return the file offsets of a data set's chunks along its first axis; of one if it is contiguous."""
+    if not data.size:
+        return np.empty(0, np.int64)
+    if data.chunks is None:
+        offset = data.id.get_offset()
+        if offset is None or data.external:
+            raise NoPlaceError("its data lies in the header or in another file")
+        return np.array([offset], np.int64)
+    if data.id.get_create_plist().get_nfilters():
+        raise NoPlaceError("it is compressed or filtered")
+    if data.chunks[1:] != data.shape[1:]:
+        raise NoPlaceError(f"its chunks {data.chunks} hold parts of samples")
+    addresses = np.full(-(-data.shape[0] // data.chunks[0]), -1, np.int64)
+
+    def note(info: Any) -> None:
+        addresses[info.chunk_offset[0] // data.chunks[0]] = info.byte_offset
+
+    data.id.chunk_iter(note)
+    if (addresses < 0).any():
+        raise CorruptStoreError("a chunk was never written", where=data.file.filename, hint="Convert again.")
+    return addresses
+
+
+def diagnose_chunking(path: Path | str) -> str | None:
+    """Return what a random sample costs where a file's chunking makes it megabytes, with the line that mends it.
+
+    Parameters
+    ----------
+    path
+        Any HDF5 file. Looked at are its data sets at the root with two axes or more,
+        the first of which counts samples.
+    """
+    with h5py.File(path, "r", locking=False) as file:
+        for name, data in file.items():
+            if isinstance(data, h5py.Dataset) and data.ndim > 1:
+                found = diagnose_dataset(Path(path), name, data)
+                if found:
+                    return found
+    return None
+
+
+def chunks_of_sample(data: Any) -> int:
+    """Return on how many chunks one sample of a chunked data set lies."""
+    return math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))
+
+
+def diagnose_dataset(path: Path, name: str, data: Any) -> str | None:
+    """Return the diagnosis of one data set of an open file; null where its chunks are none or good. See above."""
+    if not data.chunks or not data.size:
+        return None
+    item = data.dtype.itemsize
+    sample = math.prod(data.shape[1:]) * item
+    touched = chunks_of_sample(data)
+    cost = touched * math.prod(data.chunks) * item
+    if cost < COSTLY_BYTES or cost < COSTLY_TIMES * sample:
+        return None
+    layout = "CHUNK=" + "x".join(map(str, (1, *data.shape[1:]))) if data.compression else "CONTI"
+    mended = path.with_name(f"{path.stem}-repacked{path.suffix}")
+    command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(mended)]
+    return (
+        f"a random sample of {name!r} ({sample} bytes) costs {cost / 2**20:.1f} MiB: it lies on {touched} "
+        f"chunk(s) of {data.chunks}; mend it with: {shlex.join(command)}"
+    )

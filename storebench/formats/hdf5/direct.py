@@ -1,0 +1,168 @@
+"""HDF5 past the library: where each sample lies comes from the file's layout, once; then explicit reads.
+
+Contiguous data sets lie at one offset, chunked uncompressed ones at their chunks'
+addresses. What has no such place (compressed data, a chunk that holds parts of
+images) goes through the library with a chunk cache of the window's size.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from storebench.formats.base import Batch, Indices
+from storebench.formats.common import checked_labels, damaged
+from storebench.formats.hdf5.chunks import NoPlaceError, chunk_addresses, diagnose_chunking, row_offsets
+from storebench.formats.hdf5.get import Hdf5GetReader
+from storebench.formats.hdf5.write import DATA_FILE, H5_ERRORS
+from storebench.formats.reads.direct_file import Offsets
+from storebench.formats.reads.extents import ExtentReader, locator
+from storebench.formats.reads.policy import OPTIONS_HELP, ReadPolicy
+from storebench.manifest import Manifest
+
+Tails = dict[int, list[tuple[int, int]]]
+"""Sample -> (offset, length) of its parts beyond the first, where a sample lies on chunks that are apart."""
+
+
+class Hdf5DirectReader(ExtentReader):
+    """Explicit, planned reads of ``data.h5``; the library only opens it."""
+
+    options_help: ClassVar[Mapping[str, str]] = OPTIONS_HELP
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self._path = store / DATA_FILE
+        self._library: Hdf5GetReader | None = None
+        self._why_library = ""
+        self._tails: Tails = {}
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`."""
+        if self._library is not None:
+            return self._library.fetch(indices)
+        found = super().fetch(indices)
+        if self._tails:
+            for row, number in enumerate(indices.tolist()):
+                found[row] += b"".join(self._part(*part) for part in self._tails.get(number, ()))
+        return found
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Copy raw pixels of `indices` into `out`."""
+        if self._library is not None:
+            return self._library.fetch_into(indices, out)
+        return super().fetch_into(indices, out)
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        """Read ahead of these batches; the library cannot."""
+        if self._library is None:
+            super().plan(batches)
+
+    def notes(self) -> dict[str, str]:
+        """Say whether the library reads after all, and why."""
+        if self._library is None:
+            return super().notes()
+        diagnosis = diagnose_chunking(self._path)
+        notes = {"through the library": self._why_library}
+        return notes if diagnosis is None else {**notes, "chunking": diagnosis}
+
+    def close(self) -> None:
+        """Close whatever is open."""
+        if self._library is not None:
+            self._library.close()
+        super().close()
+
+    def _open(self) -> None:
+        if not self._path.is_file():
+            raise damaged("the file is missing", self._path)
+        try:
+            with h5py.File(self._path, "r", locking=False) as file:
+                count = self.manifest.count
+                self.labels = checked_labels(self._whole(file, "label", count), count, self._path)
+                offsets, lengths = self._places(file)
+        except NoPlaceError as error:
+            self._why_library = str(error)
+            self._library = _CachedReader(self.store, self.manifest, self.policy)
+            return
+        except H5_ERRORS as error:
+            raise damaged(f"HDF5 does not open it ({error})", self._path) from error
+        self._check_lengths(lengths, self._path)
+        mean = int(lengths.mean()) if len(lengths) else 0
+        if (offsets < 0).any() or (len(offsets) and (offsets + lengths).max() > self._path.stat().st_size):
+            raise damaged("a sample lies outside the file", self._path)
+        self._serve(self._path, locator(offsets, lengths), mean_bytes=mean)
+
+    def _whole(self, file: h5py.File, name: str, count: int) -> npt.NDArray[np.int64]:
+        # Before it is allocated: a data set of any shape takes a few bytes of the file.
+        if file[name].shape != (count,):
+            raise damaged(f"the data set {name!r} is {file[name].shape}, not ({count},)", self._path)
+        values: npt.NDArray[np.int64] = file[name][...]
+        return values
+
+    def _places(self, file: h5py.File) -> tuple[Offsets, Offsets]:
+        count = self.manifest.count
+        if self.payload_codec == "raw":
+            data = file["data"]
+            if data.shape != (count, *self.image_shape) or data.dtype != np.uint8:
+                raise damaged(f"an array {data.dtype}{data.shape} of other images", self._path)
+            size = self.manifest.dataset.image_bytes
+            return row_offsets(data), np.full(count, size, np.int64)
+        bounds = self._whole(file, "offset", count + 1).astype(np.int64)
+        blob = file["payload"]
+        if bounds.shape != (count + 1,) or bounds[0] != 0 or (np.diff(bounds) < 0).any():
+            raise damaged("the offsets do not ascend from 0", self._path)
+        if blob.shape != (int(bounds[-1]),) or blob.dtype != np.uint8:
+            raise damaged(
+                f"a blob {blob.dtype}{blob.shape} where {int(bounds[-1])} bytes were expected", self._path
+            )
+        return self._blob_places(blob, bounds)
+
+    def _blob_places(self, blob: Any, bounds: Offsets) -> tuple[Offsets, Offsets]:
+        """Return each payload's place, its first part's where it lies on chunks that are apart."""
+        starts, stops = bounds[:-1], bounds[1:]
+        chunk = blob.chunks[0] if blob.chunks else max(1, blob.shape[0])
+        addresses = chunk_addresses(blob)
+        if not len(addresses):
+            return starts, stops - starts
+        numbers = np.minimum(starts // chunk, len(addresses) - 1)
+        offsets = addresses[numbers] + starts - numbers * chunk
+        lengths = stops - starts
+        apart = np.append(np.diff(addresses) != chunk, False)
+        ends = (np.maximum(stops, starts + 1) - 1) // chunk
+        gaps = np.concatenate([np.zeros(1, np.int64), np.cumsum(apart)])
+        for sample in np.flatnonzero(gaps[ends] > gaps[numbers]).tolist():
+            edge = (int(numbers[sample]) + 1) * chunk
+            lengths[sample] = edge - starts[sample]
+            self._tails[sample] = [
+                (int(addresses[at // chunk]), min(chunk, int(stops[sample]) - at))
+                for at in range(edge, int(stops[sample]), chunk)
+            ]
+        return offsets, lengths
+
+    def _part(self, offset: int, length: int) -> bytes:
+        part = np.empty(length, np.uint8)
+        self.reads.file.read_fully(offset, part)
+        return part.tobytes()
+
+
+class _CachedReader(Hdf5GetReader):
+    """The library's reader with room for the chunks of a window, each decompressed once while it is there."""
+
+    def __init__(self, store: Path, manifest: Manifest, policy: ReadPolicy) -> None:
+        self._cache_bytes = policy.window_bytes
+        super().__init__(store, manifest, {})
+
+    def _dataset(self, name: str) -> h5py.h5d.DatasetID:
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        access.set_chunk_cache(100_003, self._cache_bytes, 1.0)
+        try:
+            return h5py.h5d.open(self._file, name.encode(), access)
+        except H5_ERRORS as error:
+            raise damaged(f"the data set {name!r} is missing", self._path) from error

@@ -1,0 +1,48 @@
+"""The format: one HDF5 file that describes itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.hdf5.direct import Hdf5DirectReader
+from storebench.formats.hdf5.get import Hdf5GetReader
+from storebench.formats.hdf5.write import Hdf5Writer
+from storebench.manifest import StoreSpec
+
+
+class Hdf5Format(Format):
+    """One file that explains itself."""
+
+    info = FormatInfo(
+        name="hdf5",
+        summary="one file: data [N,H,W,C] and label; or payload, offset and label",
+        default_codec="raw",
+        default_reader="get",
+        traits=Traits(note="h5py lets one thread of a process in at a time"),
+        usage=Usage.EXPERT,
+        expert_would="An expert would change nothing: raw pixels are contiguous, without chunks and filters.",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        """Return the library's way in, and the way past it."""
+        direct = Traits(releases_gil=True, note="compressed data still goes through the library")
+        return {
+            "get": ReaderInfo(
+                reader=Hdf5GetReader,
+                summary="one hyperslab a sample (h5py, low level)",
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing; a newcomer would index an h5py Dataset, with new "
+                "dataspaces for each read, the default sieve buffer and the default chunk cache.",
+            ),
+            "direct": ReaderInfo(
+                reader=Hdf5DirectReader,
+                summary="explicit planned reads at the data's offset",
+                traits=direct,
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing: the library is left out of the reading of raw pixels.",
+            ),
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        """Return the writer of ``data.h5``."""
+        return Hdf5Writer(folder, spec)

@@ -1,0 +1,119 @@
+"""Names and layout of an HDF5 store, and its writer: a contiguous array of pixels, or a blob of payloads."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from storebench.codecs import Payload
+from storebench.formats.base import Writer
+from storebench.formats.common import sync_folder, write_errors
+from storebench.manifest import StoreSpec
+
+DATA_FILE = "data.h5"
+
+BUFFER_BYTES = 4 << 20
+"""Written at a time, and the chunk of the growing blob of payloads."""
+
+METADATA_BYTES = 1 << 20
+"""More than HDF5 needs for everything but the arrays."""
+
+H5_ERRORS = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
+"""What h5py raises for a file that is damaged, or that holds something else than it should."""
+
+
+class Hdf5Writer(Writer):
+    """Write ``data`` and ``label``, or ``payload``, ``offset`` and ``label``.
+
+    HDF5 never meets a full disk: its room is reserved before it writes. A
+    write or close that fails inside HDF5 leaves handles that cannot be closed,
+    and crash the process in the end.
+    """
+
+    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+        super().__init__(folder, spec)
+        self._path = folder / DATA_FILE
+        self._labels: list[int] = []
+        self._offsets = [0]
+        self._raw = spec.codec == "raw"
+        self._pending: list[bytes] = []
+        self._pending_bytes = self._flushed = 0
+        self._reserve()
+        with write_errors(self._path, OSError):
+            self._file = h5py.File(self._path, "w", libver="v110")
+            self._reserve()  # creating the file emptied it
+            self._file.attrs["codec"] = spec.codec
+            self._file.attrs["class_names"] = list(spec.dataset.class_names)
+            self._data = self._create_data()
+
+    def append(self, payload: Payload, label: int) -> None:
+        """Buffer one payload; write some 4 MiB at a time."""
+        self._pending.append(bytes(payload))
+        self._pending_bytes += len(payload)
+        self._labels.append(label)
+        self._offsets.append(self._offsets[-1] + len(payload))
+        if self._pending_bytes >= BUFFER_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is pending, the labels and the offsets; sync."""
+        self._flush()
+        with write_errors(self._path, OSError, RuntimeError):
+            self._file["label"] = np.asarray(self._labels, dtype=np.int64)
+            if not self._raw:
+                self._file["offset"] = np.asarray(self._offsets, dtype=np.int64)
+            self._file.flush()
+            size = self._file.id.get_filesize()
+            self._file.close()
+            if self._path.stat().st_size > size:
+                os.truncate(self._path, size)  # what was reserved and not needed
+        sync_folder(self.folder)
+
+    def abort(self) -> None:
+        """Close the file, whatever HDF5 says to it."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._file.close()
+
+    def _reserve(self) -> None:
+        """Take the room for what is written next, and for closing."""
+        info = self.spec.dataset
+        chunks = -(-self._offsets[-1] // BUFFER_BYTES)
+        data = info.count * info.image_bytes if self._raw else chunks * BUFFER_BYTES
+        with write_errors(self._path, OSError), self._path.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, data + 16 * info.count + METADATA_BYTES)
+
+    def _create_data(self) -> Any:
+        if self._raw:
+            shape = (self.spec.dataset.count, *self.spec.dataset.image_shape)
+            # Every byte is written, so none is filled first.
+            return self._file.create_dataset("data", shape, np.uint8, fill_time="never")
+        return self._file.create_dataset(
+            "payload", (0,), np.uint8, maxshape=(None,), chunks=(BUFFER_BYTES,), fill_time="never"
+        )
+
+    def _flush(self) -> None:
+        block = np.frombuffer(b"".join(self._pending), dtype=np.uint8)
+        with write_errors(self._path, OSError, RuntimeError):
+            if self._raw:
+                rows = block.reshape(-1, *self.spec.dataset.image_shape)
+                self._data[self._flushed : self._flushed + len(rows)] = rows
+                self._flushed += len(rows)
+            else:
+                self._reserve()
+                self._data.resize((self._offsets[-1],))
+                self._data[self._flushed :] = block
+                self._flushed += len(block)
+        self._pending.clear()
+        self._pending_bytes = 0

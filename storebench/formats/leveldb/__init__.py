@@ -1,0 +1,1 @@
+"""LevelDB: sorted tables of records."""

@@ -1,0 +1,49 @@
+"""The format: sorted tables of records, written once and never changed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.leveldb.get import LevelDbGetReader
+from storebench.formats.leveldb.sorted import LevelDbSortedReader
+from storebench.formats.leveldb.write import LevelDbWriter
+from storebench.manifest import StoreSpec
+
+
+class LevelDbFormat(Format):
+    """Sorted tables, written once and never changed."""
+
+    info = FormatInfo(
+        name="leveldb",
+        summary="LevelDB tables without compression, one %08d record an image",
+        default_codec="raw",
+        default_reader="get",
+        traits=Traits(
+            processes=1,
+            note="each reader opens a private snapshot: hard links to the tables, copies of the rest",
+        ),
+        usage=Usage.CAFFE,
+        expert_would="An expert would write blocks of the size of one sample, not of Caffe's 64 KiB.",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        """Return the library's way in, one by one and in sorted windows."""
+        return {
+            "get": ReaderInfo(
+                reader=LevelDbGetReader,
+                summary="plyvel's get, one call a sample",
+                usage=Usage.NEWCOMER,
+                expert_would="An expert would look up sorted keys with one iterator, as leveldb:sorted does, "
+                "and would copy each value once, not twice before it reaches the batch.",
+            ),
+            "sorted": ReaderInfo(
+                reader=LevelDbSortedReader,
+                summary="windows of the order, by key, one iterator",
+                usage=Usage.EXPERT,
+                expert_would="An expert would call LevelDB from C++, so that a value is copied once.",
+            ),
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        """Return the writer of a LevelDB."""
+        return LevelDbWriter(folder, spec)

@@ -1,0 +1,87 @@
+"""A private, temporary copy of a store that costs no copying of its big files: they are links.
+
+A snapshot goes when it is removed, when its process ends in good order (a
+worker process of `multiprocessing` included), and, after a kill, when the next
+snapshot is made: its folder is locked by its owner for as long as that lives.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from pathlib import Path
+
+from storebench.errors import DiskFullError, OutputError, StorebenchError, from_os_error
+from storebench.formats.common import damaged
+from storebench.scratch import locked_folder, remove
+
+
+class Snapshot:
+    """Link and copy the files of `store` into a temporary folder.
+
+    Parameters
+    ----------
+    kind
+        A word for the folder's name.
+    store
+        The folder to take a snapshot of; it is not written to.
+    linked
+        Says which files are never changed and so may be linked; others are copied.
+
+    Attributes
+    ----------
+    folder
+        The snapshot.
+    links
+        "hard links", or "symbolic links" where the store's filesystem allows no others.
+    """
+
+    def __init__(self, kind: str, store: Path, *, linked: Callable[[Path], bool]) -> None:
+        try:
+            self.folder, lock = locked_folder(f"snapshot-{kind}")
+        except OSError as error:
+            raise _refusal(error, Path(tempfile.gettempdir())) from error
+        self.links = "hard links"
+        # A Finalize runs at exit too, and only in the process that made it.
+        self.remove = Finalize(self, remove, args=(self.folder, lock), exitpriority=0)
+        try:
+            self._fill(store.resolve(), linked)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _fill(self, store: Path, linked: Callable[[Path], bool]) -> None:
+        try:
+            for path in sorted(store.iterdir()):
+                if linked(path):
+                    self._link(path)
+                elif path.is_file():
+                    shutil.copyfile(path, self.folder / path.name)
+        except FileNotFoundError as error:
+            raise damaged("a file went away while the store was opened", Path(error.filename)) from error
+        except OSError as error:
+            raise _refusal(error, self.folder.parent) from error
+
+    def _link(self, path: Path) -> None:
+        target = self.folder / path.name
+        try:
+            target.hardlink_to(path)
+        except OSError:  # another filesystem, or files of somebody else
+            target.symlink_to(path)
+            self.links = "symbolic links"
+
+
+def no_room(full: DiskFullError) -> DiskFullError:
+    """Return the line for a disk that has no room for a snapshot, and say how to have it elsewhere."""
+    return DiskFullError(
+        f"no snapshot of the store can be made: {full.what}",
+        where=full.where,
+        hint="Free some space, or name another folder in TMPDIR.",
+    )
+
+
+def _refusal(error: OSError, folder: Path) -> StorebenchError:
+    why = from_os_error(error, folder)
+    if isinstance(why, DiskFullError):
+        return no_room(why)
+    return OutputError(f"no snapshot of the store can be made ({error})", where=folder)

@@ -1,0 +1,114 @@
+"""LevelDB in windows of the order: sorted by key, walked with one iterator, handed out as asked."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import plyvel
+
+from storebench.formats.base import Batch, Indices
+from storebench.formats.common import batch_bytes, checked, damaged
+from storebench.formats.keyvalue import make_key
+from storebench.formats.leveldb.get import LevelDbGetReader
+from storebench.formats.reads.policy import number
+from storebench.manifest import Manifest
+
+WINDOW_MIB = 32
+
+
+class LevelDbSortedReader(LevelDbGetReader):
+    """Load the next window of the plan in key order, so that a block is looked up once for all its samples."""
+
+    options_help: ClassVar[Mapping[str, str]] = {
+        "window_mib": f"how many MiB of samples are loaded together (default {WINDOW_MIB}); they are held in memory"
+    }
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        self._window_bytes = number(options, "window_mib", WINDOW_MIB, least=1) << 20
+        self._iterator: Any = None
+        self._held: dict[int, bytes] = {}
+        self._coming: Iterator[Indices] = iter(())
+        self._windows = 0
+        super().__init__(store, manifest, options)
+
+    @classmethod
+    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
+        """Return the window."""
+        return number(options, "window_mib", WINDOW_MIB, least=1) << 20
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`."""
+        numbers = checked(indices, self.manifest.count)
+        missing = [sample for sample in numbers if sample not in self._held]
+        if missing:
+            self._load_window(indices, numbers)
+        return [self._held[sample] for sample in numbers]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Copy raw pixels of `indices` into `out`."""
+        payloads = self.fetch(indices)
+        batch = batch_bytes(out, len(payloads))
+        try:
+            for row, payload in zip(self._row_slices(len(payloads)), payloads, strict=False):
+                batch[row] = payload
+        except ValueError as error:
+            raise self._explain(indices.tolist(), error) from error
+        return len(batch)
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        """Take windows from these batches."""
+        self._held.clear()
+        self._coming = iter(batches)
+
+    def notes(self) -> dict[str, str]:
+        """Say how many windows were loaded, too."""
+        return {**super().notes(), "windows": f"{self._windows} of up to {self._window_bytes >> 20} MiB"}
+
+    def _read_labels(self) -> npt.NDArray[np.int64]:
+        labels = super()._read_labels()
+        self._iterator = self._db.raw_iterator(fill_cache=False)
+        return labels
+
+    def _release(self) -> None:
+        self._held.clear()
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
+        super()._release()
+
+    def _load_window(self, indices: Indices, numbers: list[int]) -> None:
+        """Load the batch that is asked for, and what follows it in the plan as far as the window reaches."""
+        if self._iterator is None:
+            raise RuntimeError("the reader is closed")
+        mean = max(1, self.manifest.payload_bytes // max(1, self.manifest.count))
+        wanted = set(numbers)
+        planned = next(self._coming, None)
+        # A call that departs from the plan ends it: what follows is not known any more.
+        if planned is None or not np.array_equal(planned, indices):
+            self._coming = iter(())
+        while len(wanted) * mean < self._window_bytes:
+            batch = next(self._coming, None)
+            if batch is None:
+                break
+            wanted.update(checked(batch, self.manifest.count))
+        self._held.clear()
+        self._windows += 1
+        try:
+            self._walk(sorted(wanted))
+        except plyvel.Error as error:
+            raise damaged(f"LevelDB does not read it ({error})", self.store) from error
+
+    def _walk(self, numbers: list[int]) -> None:
+        iterator, last = self._iterator, -2
+        for sample in numbers:
+            key = make_key(sample)
+            if sample == last + 1:
+                iterator.next()
+            else:
+                iterator.seek(key)
+            if not iterator.valid() or iterator.key() != key:
+                raise damaged(f"sample {sample} is missing", self.store)
+            self._held[sample] = iterator.value()
+            last = sample

@@ -1,0 +1,1 @@
+"""LMDB: one memory-mapped B+-tree in one file."""

@@ -1,0 +1,53 @@
+"""The format: a memory-mapped B+-tree in one file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.lmdb.direct import LmdbDirectReader
+from storebench.formats.lmdb.get import LmdbGetReader
+from storebench.formats.lmdb.pages import DATA_FILE
+from storebench.formats.lmdb.write import LmdbWriter
+from storebench.manifest import StoreSpec
+
+
+class LmdbFormat(Format):
+    """A memory-mapped B+-tree in one file."""
+
+    info = FormatInfo(
+        name="lmdb",
+        summary="one memory-mapped B+-tree (data.mdb), one %08d record an image",
+        default_codec="raw",
+        default_reader="get",
+        traits=Traits(note="opened read-only and without locks, so any number of processes read at once"),
+        usage=Usage.CAFFE,
+        expert_would="An expert would commit less often than every 1,000 records; readers would hardly notice.",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        """Return the library's way in, and the way around it."""
+        direct = Traits(releases_gil=True, note="reads the file without the library, and writes no lock")
+        return {
+            "get": ReaderInfo(
+                reader=LmdbGetReader,
+                summary="py-lmdb's get, one call a sample",
+                usage=Usage.EXPERT,
+                expert_would="An expert would switch read-ahead off for a store larger than memory "
+                "(lmdb?readahead=off); values are copied once, from the map into the batch, as it should be.",
+            ),
+            "direct": ReaderInfo(
+                reader=LmdbDirectReader,
+                summary="page index, explicit planned reads",
+                traits=direct,
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing: the library is left out of the reading.",
+            ),
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        """Return the writer of ``data.mdb``."""
+        return LmdbWriter(folder, spec)
+
+    def data_files(self, store: Path) -> list[Path]:
+        """Return the one file."""
+        return [store / DATA_FILE]

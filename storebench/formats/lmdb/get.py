@@ -1,0 +1,120 @@
+"""Read LMDB through py-lmdb's get: each value is copied out of the memory map."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lmdb
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import UsageError
+from storebench.formats.common import damaged
+from storebench.formats.keyvalue import KeyValueReader, Value
+from storebench.formats.lmdb.pages import DATA_FILE
+
+
+@dataclass(kw_only=True)
+class _Shared:
+    """An open environment, who opened it, and how many of its readers use it."""
+
+    env: Any
+    readahead: bool
+    process: int
+    users: int = 0
+
+
+_open_envs: dict[tuple[int, int], _Shared] = {}
+"""By device and inode, because py-lmdb refuses to open one file twice in one process."""
+
+
+def _acquire(store: Path, readahead: bool) -> _Shared:
+    _close_inherited()
+    shared = _open_envs.get(_identity(store))
+    if shared is None:
+        shared = _Shared(env=_open_env(store, readahead), readahead=readahead, process=os.getpid())
+        _open_envs[_identity(store)] = shared
+    elif shared.readahead != readahead:
+        raise UsageError(
+            "the store is already open in this process with another readahead",
+            where=store,
+            hint="Close that reader first: LMDB opens a file once a process.",
+        )
+    shared.users += 1
+    return shared
+
+
+def _surrender(shared: _Shared) -> None:
+    shared.users -= 1
+    if shared.users == 0 and shared.process == os.getpid():
+        for key in [key for key, value in _open_envs.items() if value is shared]:
+            del _open_envs[key]
+        shared.env.close()
+
+
+def _close_inherited() -> None:
+    """Close what a parent had open when it forked: py-lmdb would take it for this process's own."""
+    for key in [key for key, shared in _open_envs.items() if shared.process != os.getpid()]:
+        _open_envs.pop(key).env.close()
+
+
+def _identity(store: Path) -> tuple[int, int]:
+    path = store / DATA_FILE
+    if not path.is_file():
+        raise damaged("the file is missing", path)
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino
+
+
+def _open_env(store: Path, readahead: bool) -> Any:
+    path = store / DATA_FILE
+    try:
+        env = lmdb.open(
+            os.fsencode(store), readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
+        )
+    except lmdb.Error as error:
+        raise damaged(f"LMDB does not open the file ({error})", path) from error
+    # Reading past the end of a mapped file would kill the process.
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if path.stat().st_size < needed:
+        env.close()
+        raise damaged(f"the file has {path.stat().st_size} bytes, its pages need {needed}", path)
+    return env
+
+
+class LmdbGetReader(KeyValueReader):
+    """One ``get`` a sample in one read transaction, copied out of the map before it returns."""
+
+    library_errors = (lmdb.Error,)
+    options_help: ClassVar[Mapping[str, str]] = {
+        "readahead": "on (default) or off: whether the kernel reads ahead of page faults"
+    }
+
+    def _open(self) -> Callable[[bytes], Value | None]:
+        self._txn: Any = None
+        readahead = self.options.get("readahead", "on")
+        if readahead not in ("on", "off"):
+            raise UsageError(f"readahead is on or off, not {readahead!r}")
+        self._shared = _acquire(self.store, readahead == "on")
+        self._txn = self._shared.env.begin(buffers=True)
+        get: Callable[[bytes], Value | None] = self._txn.get
+        return get
+
+    def _read_labels(self) -> npt.NDArray[np.int64]:
+        """Read them, then map the file anew: pages that an open mapping has touched cannot be evicted."""
+        labels = super()._read_labels()
+        self._release()
+        self._get = self._open()
+        return labels
+
+    def _release(self) -> None:
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = None
+            _surrender(self._shared)
+
+    def notes(self) -> dict[str, str]:
+        """Say which readahead was used."""
+        return {"readahead": self.options.get("readahead", "on")}

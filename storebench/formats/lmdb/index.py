@@ -1,0 +1,361 @@
+"""The page index of an LMDB file: offset and length of every value, built once and kept beside the store."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import (
+    CorruptDataError,
+    CorruptStoreError,
+    StorebenchError,
+    UnknownNameError,
+    UsageError,
+)
+from storebench.formats.lmdb.pages import (
+    DATA_FILE,
+    Ints,
+    Nodes,
+    PageFile,
+    Tree,
+    leaves,
+    living_meta,
+    refuse_special,
+    sub_databases,
+)
+from storebench.reading import read_small_file
+from storebench.scratch import scratch_folder
+
+_VERSION = 1
+_HEADER_BYTES = 8 * 8 + 16
+_TRIES = 3
+
+LEAST_ENTRY_BYTES = 10
+"""A pointer of 2 bytes and a node's header of 8 are the least that an entry takes of its page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileIdentity:
+    """What tells whether a file is the one that an index was built from."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    transaction: int
+
+    @classmethod
+    def of(cls, file: PageFile) -> Self:
+        """Return the identity of an open file as it is now."""
+        found = os.fstat(file.fd)
+        transaction = living_meta(file.fd, file.path).transaction
+        return cls(
+            size=found.st_size, mtime_ns=found.st_mtime_ns, inode=found.st_ino, transaction=transaction
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageIndex:
+    """Where every value of one database lies, in the order of the keys.
+
+    Attributes
+    ----------
+    path
+        The data file.
+    identity
+        What the file was when it was indexed.
+    page_bytes
+        The database's page size.
+    offsets
+        int64 [n], bytes from the start of the file.
+    lengths
+        uint32 [n], bytes.
+    numbered
+        How many of the first keys are ``b"%08d" % i`` for their position i.
+    """
+
+    path: Path
+    identity: FileIdentity
+    page_bytes: int
+    offsets: Ints
+    lengths: npt.NDArray[np.uint32]
+    numbered: int
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the index takes."""
+        return self.offsets.nbytes + self.lengths.nbytes
+
+
+def data_file(path: Path | str) -> Path:
+    """Return the data file of a database that is named by its folder or by the file itself."""
+    path = Path(path)
+    return path / DATA_FILE if path.is_dir() else path
+
+
+def open_index(path: Path | str, *, database: str | None = None, cache: bool = True) -> PageIndex:
+    """Return the page index of a database; build it if there is none for the file as it is now.
+
+    Parameters
+    ----------
+    path
+        A folder with ``data.mdb``, or the data file. Anybody's: ours, Caffe's.
+    database
+        A named database within the file; None for the unnamed one.
+    cache
+        Keep the index beside the store (in the user's cache folder where that is
+        read-only), and use one that is there.
+
+    Raises
+    ------
+    CorruptStoreError
+        The file is damaged, or changed while it was read.
+    UsageError
+        The database is of a kind that is not read here, or `database` must be given.
+    """
+    file_path = data_file(path)
+    with PageFile(file_path) as file:
+        identity = FileIdentity.of(file)
+        places = _cache_places(file_path, database) if cache else []
+        for place in places:
+            found = _load(place, file_path, identity, file.meta.page_bytes)
+            if found is not None:
+                return found
+    index = build_index(file_path, database=database)
+    _keep(index, places)
+    return index
+
+
+def build_index(path: Path | str, *, database: str | None = None) -> PageIndex:
+    """Walk the tree and return the index, whatever lies in a cache. See `open_index`."""
+    for _ in range(_TRIES):
+        with PageFile(data_file(path)) as file:
+            before = FileIdentity.of(file)
+            try:
+                offsets, lengths, numbered = _walk(file, database)
+            except CorruptStoreError:
+                if FileIdentity.of(file) == before:
+                    raise
+                continue  # a writer reused pages under our eyes: look again
+            if FileIdentity.of(file) == before and before.transaction == file.meta.transaction:
+                return PageIndex(
+                    path=file.path,
+                    identity=before,
+                    page_bytes=file.meta.page_bytes,
+                    offsets=offsets,
+                    lengths=lengths,
+                    numbered=numbered,
+                )
+    raise CorruptStoreError("the file is being written to", where=path, hint="Index it when that is done.")
+
+
+def read_keys(path: Path | str, *, database: str | None = None) -> list[bytes]:
+    """Return every key in order; position i of an index belongs to key i."""
+    with PageFile(data_file(path)) as file:
+        found: list[bytes] = []
+        for nodes in leaves(file, find_tree(file, database)):
+            found += [nodes.at(number)[0] for number in range(len(nodes))]
+        return found
+
+
+def find_tree(file: PageFile, database: str | None) -> Tree:
+    """Return the record of a named database, or of the unnamed one if it has no named ones in it."""
+    main = file.meta.main
+    if database is None:
+        return main
+    known = dict(_named(file, main))
+    if database.encode() not in known:
+        raise UnknownNameError.of(
+            "database", database, [name.decode(errors="replace") for name in known], where=str(file.path)
+        )
+    tree = known[database.encode()]
+    refuse_special(tree, file.path)
+    return tree
+
+
+def _named(file: PageFile, main: Tree) -> Iterator[tuple[bytes, Tree]]:
+    for nodes in leaves(file, main):
+        yield from sub_databases(nodes)
+
+
+def _walk(file: PageFile, database: str | None) -> tuple[Ints, npt.NDArray[np.uint32], int]:
+    tree = find_tree(file, database)
+    if tree.entries > min(tree.leaf_pages, file.pages) * (file.meta.page_bytes // LEAST_ENTRY_BYTES):
+        raise CorruptStoreError(
+            f"{tree.entries} entries on {tree.leaf_pages} pages of {file.pages}", where=file.path
+        )
+    # Not allocated at once: the record may promise what a file with holes has room for, and does not hold.
+    offsets: list[Ints] = []
+    lengths: list[npt.NDArray[np.uint32]] = []
+    own: list[Ints] = []
+    keys = _KeyCheck(file.path)
+    done = 0
+    for nodes in leaves(file, tree):
+        named = sub_databases(nodes)
+        if named:
+            names = ", ".join(name.decode(errors="replace") for name, _ in named[:5])
+            raise UsageError(
+                f"the file holds named databases ({names})", where=file.path, hint="Name one of them."
+            )
+        if done + len(nodes) > tree.entries:
+            raise CorruptStoreError("more entries than the tree's record says", where=file.path)
+        found, sizes, pages = file.values(nodes)
+        offsets.append(found)
+        lengths.append(sizes.astype(np.uint32))
+        own += [pages, _pages_of(nodes)]
+        keys.add(nodes)
+        done += len(nodes)
+    if done != tree.entries:
+        raise CorruptStoreError(f"{done} entries where the record says {tree.entries}", where=file.path)
+    _refuse_shared_pages(own, file.path)
+    return (
+        np.concatenate([np.empty(0, np.int64), *offsets]),
+        np.concatenate([np.empty(0, np.uint32), *lengths]),
+        keys.numbered,
+    )
+
+
+def _pages_of(nodes: Nodes) -> Ints:
+    numbers = nodes.page_numbers[np.append(True, nodes.page_numbers[1:] != nodes.page_numbers[:-1])]
+    return np.stack([numbers, np.ones_like(numbers)], axis=1)
+
+
+def _refuse_shared_pages(own: list[Ints], path: Path) -> None:
+    """Refuse a page that is a leaf or a value's and also another value's."""
+    if not own:
+        return
+    pages = np.concatenate(own)
+    pages = pages[np.argsort(pages[:, 0], kind="stable")]
+    shared = pages[1:, 0] < pages[:-1, 0] + pages[:-1, 1]
+    if shared.any():
+        raise CorruptStoreError(
+            f"page {int(pages[1:, 0][shared][0])} belongs to two values",
+            where=path,
+            hint="Write the database again.",
+        )
+
+
+class _KeyCheck:
+    """Check that keys ascend, and count how many of the first ones are the numbers 0, 1, 2, ..."""
+
+    def __init__(self, path: Path) -> None:
+        self.numbered = 0
+        self._path = path
+        self._seen = 0
+        self._last: bytes | None = None
+
+    def add(self, nodes: Nodes) -> None:
+        """Take the nodes that follow those seen so far."""
+        lengths = nodes.key_lengths
+        width = max(8, -(-int(lengths.max()) // 8) * 8)
+        room = np.concatenate([nodes.data, np.zeros(width, np.uint8)])
+        windows = np.ndarray((len(room) - width + 1,), f"V{width}", room, strides=(1,))
+        keys = windows[nodes.keys].view(np.uint8).reshape(len(nodes), width)
+        keys[np.arange(width) >= lengths[:, None]] = 0
+        words = keys.view(">u8").astype(np.uint64)
+        self._check_order(words, lengths)
+        first, last = nodes.at(0)[0], nodes.at(len(nodes) - 1)[0]
+        if self._last is not None and first <= self._last:
+            raise CorruptStoreError("the keys do not ascend", where=self._path)
+        self._last = last
+        self._count_numbered(keys, lengths)
+
+    def _check_order(self, words: npt.NDArray[np.uint64], lengths: Ints) -> None:
+        before, after = words[:-1], words[1:]
+        at = np.argmax(before != after, axis=1)
+        rows = np.arange(len(at))
+        smaller, larger = before[rows, at], after[rows, at]
+        # Equal up to the padding: then the shorter key is the smaller one.
+        ascends = (smaller < larger) | ((smaller == larger) & (lengths[:-1] < lengths[1:]))
+        if not ascends.all():
+            raise CorruptStoreError("the keys do not ascend", where=self._path)
+
+    def _count_numbered(self, keys: npt.NDArray[np.uint8], lengths: Ints) -> None:
+        if self.numbered == self._seen:
+            digits = keys[:, :8].astype(np.int64) - ord("0")
+            numbers = digits @ (10 ** np.arange(7, -1, -1))
+            plain = (lengths == 8) & ((digits >= 0) & (digits <= 9)).all(axis=1)
+            right = plain & (numbers == self._seen + np.arange(len(keys)))
+            self.numbered += int(np.argmin(right)) if not right.all() else len(keys)
+        self._seen += len(keys)
+
+
+def kept_indexes(path: Path | str) -> list[Path]:
+    """Return the files in which the index of the unnamed database of `path` is kept: none, or one for each place."""
+    return [place for place in _cache_places(data_file(path), None) if place.is_file()]
+
+
+def _cache_places(path: Path, database: str | None) -> list[Path]:
+    """Return where the index may be kept: beside the store, else in the user's cache folder."""
+    real = path.resolve()
+    # Beside the folder, not in it: a store's files are its data, and are sized, counted and evicted as such.
+    store = real.parent if real.name == DATA_FILE else real
+    suffix = "" if database is None else "." + hashlib.blake2b(database.encode(), digest_size=4).hexdigest()
+    tag = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = f".{store.name}{suffix}.pages"
+    return [store.parent / name, home / "storebench" / f"{tag}{name}"]
+
+
+def _digest(header: Ints, offsets: Ints, lengths: npt.NDArray[np.uint32]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in (header, offsets, lengths):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.digest()
+
+
+def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) -> Ints:
+    known = (identity.size, identity.mtime_ns, identity.inode, identity.transaction)
+    return np.array([_VERSION, *known, page_bytes, numbered, count], "<i8")
+
+
+def _load(place: Path, path: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
+    """Return the index that is kept in `place` if it is whole and of the file as it is now."""
+    try:
+        most = _HEADER_BYTES + 12 * (identity.size // LEAST_ENTRY_BYTES)
+        raw = read_small_file(place, most_bytes=most)
+    except (OSError, CorruptDataError):
+        return None
+    if len(raw) < _HEADER_BYTES:
+        return None
+    header = np.frombuffer(raw, "<i8", 8)
+    numbered, count = int(header[6]), int(header[7])
+    right = _header(identity, page_bytes, numbered, count)
+    if not np.array_equal(header, right) or len(raw) != _HEADER_BYTES + 12 * count:
+        return None
+    offsets = np.frombuffer(raw, "<i8", count, _HEADER_BYTES)
+    lengths = np.frombuffer(raw, "<u4", count, _HEADER_BYTES + 8 * count)
+    if raw[64:_HEADER_BYTES] != _digest(header, offsets, lengths):
+        return None
+    return PageIndex(
+        path=path,
+        identity=identity,
+        page_bytes=page_bytes,
+        offsets=offsets,
+        lengths=lengths,
+        numbered=numbered,
+    )
+
+
+def _keep(index: PageIndex, places: list[Path]) -> None:
+    """Write the index to the first place that can be written; a reader works without it too."""
+    header = _header(index.identity, index.page_bytes, index.numbered, len(index))
+    digest = _digest(header, index.offsets, index.lengths)
+    whole = b"".join((header.tobytes(), digest, index.offsets.tobytes(), index.lengths.tobytes()))
+    for place in places:
+        with contextlib.suppress(OSError, StorebenchError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with scratch_folder("kept", place.parent) as scratch:
+                unfinished = scratch / place.name
+                unfinished.write_bytes(whole)
+                unfinished.chmod(0o644)
+                unfinished.replace(place)
+            return

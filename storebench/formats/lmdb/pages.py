@@ -1,0 +1,401 @@
+"""Parse an LMDB file's pages in bulk: where each value lies, without the library and without a mapping.
+
+The layout is that of LMDB 0.9 on a 64-bit little-endian machine (mdb.c, data
+version 1). A page begins with its number (8 bytes), a pad (2), flags (2), and
+two offsets, lower and upper (2 each): node pointers of 2 bytes lie from byte 16
+to lower, the nodes themselves from upper to the page's end without a hole. A
+node is size-low (2), size-high (2), flags (2), key size (2), key, data; in a
+branch the first three are the child's page number. Leaf flag 1 means that the
+data is 8 bytes: the number of the first of the value's own pages, in which the
+value begins at byte 16.
+
+Whatever breaks a rule of that layout raises `CorruptStoreError`: nothing read
+from the file is used as an offset before it is checked, no page serves twice,
+and keys must ascend. LMDB has no checksums, so damage within a key or value
+that keeps these rules cannot be seen, by LMDB neither.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import CorruptStoreError, UsageError
+
+DATA_FILE = "data.mdb"
+
+HEADER_BYTES = 16
+META_PAGES = 2
+NO_PAGE = (1 << 64) - 1
+MAX_DEPTH = 32  # CURSOR_STACK in mdb.c
+
+_MAGIC = 0xBEEFC0DE
+_DATA_VERSION = 1
+_BRANCH, _LEAF, _META = 0x01, 0x02, 0x08
+_KIND_FLAGS = 0x6F  # branch, leaf, overflow, meta, leaf2, subpage; what else there is says nothing on disk
+_BIG_DATA, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
+_NODE_HEADER = 8
+_DATABASE_BYTES = 48
+_UNREADABLE_FLAGS = {0x02: "reversed keys", 0x04: "duplicate keys", 0x08: "integer keys"}
+_CHUNK_BYTES = 2 << 20
+_PAGE_SIZES = tuple(1 << power for power in range(8, 17))
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+def damaged_page(path: Path, page: int, what: str) -> CorruptStoreError:
+    """Return the error for a page that breaks the layout."""
+    return CorruptStoreError(f"page {page} is damaged: {what}", where=path, hint="Write the database again.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """One database within the file: the 48 bytes that LMDB keeps of it."""
+
+    flags: int
+    depth: int
+    branch_pages: int
+    leaf_pages: int
+    overflow_pages: int
+    entries: int
+    root: int
+
+    @classmethod
+    def parse(cls, record: bytes) -> Self:
+        """Read the record."""
+        _, flags, depth, branch, leaf, overflow, entries, root = struct.unpack("<IHHQQQQQ", record)
+        return cls(
+            flags=flags,
+            depth=depth,
+            branch_pages=branch,
+            leaf_pages=leaf,
+            overflow_pages=overflow,
+            entries=entries,
+            root=root,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta:
+    """The living meta page: the newest state that was committed."""
+
+    page_bytes: int
+    last_page: int
+    transaction: int
+    main: Tree
+
+
+def is_lmdb(path: Path) -> bool:
+    """Return whether a file begins as LMDB's do, damaged or not."""
+    with path.open("rb") as file:
+        file.seek(HEADER_BYTES)
+        return file.read(4) == _MAGIC.to_bytes(4, "little")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Nodes of some pages, in the order of their keys; positions count from the start of `data`.
+
+    Attributes
+    ----------
+    data
+        The pages, uint8 [pages x page size], and room behind them for reading a key's window.
+    page_numbers
+        int64 [n], the page that each node is in.
+    keys, key_lengths, sizes, flags
+        int64 [n]: where the key begins, its length, the node's 32-bit size field, its flags.
+    """
+
+    data: Bytes
+    page_numbers: Ints
+    keys: Ints
+    key_lengths: Ints
+    sizes: Ints
+    flags: Ints
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def at(self, number: int) -> tuple[bytes, int, int, int]:
+        """Return key, position of the data, size field and flags of one node."""
+        start, length = int(self.keys[number]), int(self.key_lengths[number])
+        key = self.data[start : start + length].tobytes()
+        return key, start + length, int(self.sizes[number]), int(self.flags[number])
+
+
+class PageFile:
+    """The pages of an LMDB file, read with ``pread``.
+
+    Parameters
+    ----------
+    path
+        The data file (``data.mdb``).
+
+    Raises
+    ------
+    CorruptStoreError
+        The file is missing, or has no valid meta page.
+    UsageError
+        It is of a data version that is not read here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise CorruptStoreError("the file is missing", where=path, hint="Convert again.") from None
+        try:
+            # A leaf lies between its values' own pages: the kernel's readahead would read those too.
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+            self.size = os.fstat(self.fd).st_size
+            self.meta = living_meta(self.fd, path)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.pages = min(self.size // self.meta.page_bytes, self.meta.last_page + 1)
+
+    def close(self) -> None:
+        """Close the file. Calling it twice is harmless."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def check_numbers(self, numbers: npt.NDArray[np.uint64], where: str) -> Ints:
+        """Return page numbers as int64 after checking that the file has such pages, and not as meta pages."""
+        wrong = (numbers < META_PAGES) | (numbers >= self.pages)
+        if wrong.any():
+            raise CorruptStoreError(
+                f"{where} points to page {int(numbers[wrong][0])}, outside the file's {self.pages}",
+                where=self.path,
+                hint="Write the database again.",
+            )
+        return numbers.astype(np.int64)
+
+    def branch(self, numbers: Ints) -> Nodes:
+        """Parse branch pages. `sizes` and `flags` hold the child's number as LMDB packs it."""
+        return self._parse(numbers, _BRANCH)
+
+    def leaf(self, numbers: Ints) -> Nodes:
+        """Parse leaf pages."""
+        return self._parse(numbers, _LEAF)
+
+    def children(self, nodes: Nodes) -> Ints:
+        """Return the page numbers that a branch's nodes point to, checked."""
+        numbers = nodes.sizes.astype(np.uint64) | (nodes.flags.astype(np.uint64) << np.uint64(32))
+        return self.check_numbers(numbers, "a branch page")
+
+    def values(self, nodes: Nodes) -> tuple[Ints, Ints, Ints]:
+        """Return where the values of leaf nodes lie in the file.
+
+        Returns
+        -------
+        offsets, lengths
+            int64 [n], bytes.
+        own_pages
+            int64 [m, 2]: first number and count of pages that belong to one value alone.
+        """
+        page_bytes = self.meta.page_bytes
+        starts = nodes.keys + nodes.key_lengths
+        # Rows of the chunk are whole pages: the rest of the division is the place within the page.
+        offsets = nodes.page_numbers * page_bytes + starts % page_bytes
+        big = np.flatnonzero(nodes.flags & _BIG_DATA)
+        number_bytes = nodes.data[starts[big, None] + np.arange(8)]
+        numbers = self.check_numbers(np.ascontiguousarray(number_bytes).view("<u8")[:, 0], "a leaf page")
+        offsets[big] = numbers * page_bytes + HEADER_BYTES
+        counts = -(-(HEADER_BYTES + nodes.sizes[big]) // page_bytes)
+        if (numbers + counts > self.pages).any():
+            raise CorruptStoreError("a value ends beyond the file", where=self.path)
+        return offsets, nodes.sizes, np.stack([numbers, counts], axis=1)
+
+    def _parse(self, numbers: Ints, kind: int) -> Nodes:
+        page_bytes = self.meta.page_bytes
+        data = self._read(numbers)
+        words = data.view("<u2").astype(np.int64).reshape(-1, page_bytes // 2)[: len(numbers)]
+        lower, upper = words[:, 6], words[:, 7]
+        self._check_headers(numbers, data, kind, lower, upper)
+        counts = (lower - HEADER_BYTES) // 2
+        rows = np.repeat(np.arange(len(numbers)), counts)
+        slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        pointers = words[rows, HEADER_BYTES // 2 + slots]
+        wrong = (pointers < upper[rows]) | (pointers > page_bytes - _NODE_HEADER) | (pointers & 1 != 0)
+        self._refuse(numbers[rows], wrong, "a node pointer lies outside the page's nodes")
+        starts = rows * page_bytes + pointers
+        low, high, flags, key_lengths = (words.reshape(-1)[starts // 2 + field] for field in range(4))
+        nodes = Nodes(
+            data=data,
+            page_numbers=numbers[rows],
+            keys=starts + _NODE_HEADER,
+            key_lengths=key_lengths,
+            sizes=low | (high << 16),
+            flags=flags,
+        )
+        data_bytes = np.where(flags & _BIG_DATA, 8, nodes.sizes) if kind == _LEAF else 0
+        self._check_tiling(numbers, starts, _NODE_HEADER + key_lengths + data_bytes, rows, upper)
+        return nodes
+
+    def _read(self, numbers: Ints) -> Bytes:
+        """Read pages into one array, with a page of zeros behind them."""
+        page_bytes = self.meta.page_bytes
+        data = np.zeros((len(numbers) + 1) * page_bytes, np.uint8)
+        runs = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
+        ends = np.append(runs[1:], len(numbers))
+        spans = [
+            (start * page_bytes, int(numbers[start]) * page_bytes, (end - start) * page_bytes)
+            for start, end in zip(runs.tolist(), ends.tolist(), strict=True)
+        ]
+        for _, offset, length in spans:  # all are under way before the first is waited for
+            os.posix_fadvise(self.fd, offset, length, os.POSIX_FADV_WILLNEED)
+        for place, offset, length in spans:
+            if os.preadv(self.fd, [data[place : place + length].data], offset) != length:
+                raise damaged_page(self.path, offset // page_bytes, "the file ends before it")
+        return data
+
+    def _check_headers(self, numbers: Ints, data: Bytes, kind: int, lower: Ints, upper: Ints) -> None:
+        page_bytes = self.meta.page_bytes
+        headers = data.reshape(-1, page_bytes)[: len(numbers), :HEADER_BYTES]
+        own = np.ascontiguousarray(headers[:, :8]).view("<i8")[:, 0]
+        flags = np.ascontiguousarray(headers[:, 10:12]).view("<u2")[:, 0]
+        self._refuse(numbers, own != numbers, "it carries another page's number")
+        self._refuse(
+            numbers, (flags & _KIND_FLAGS) != kind, "it is of another kind than its place in the tree"
+        )
+        wrong = (lower <= HEADER_BYTES) | (lower & 1 != 0) | (lower > upper) | (upper > page_bytes)
+        self._refuse(numbers, wrong, "its bounds are impossible")
+
+    def _check_tiling(self, numbers: Ints, starts: Ints, sizes: Ints, rows: Ints, upper: Ints) -> None:
+        """Check that the nodes fill each page from `upper` to its end, none over another."""
+        page_bytes = self.meta.page_bytes
+        order = np.argsort(starts, kind="stable")
+        begin, end = starts[order], starts[order] + (sizes[order] + 1) // 2 * 2
+        of_row = rows[order]
+        first = np.append(True, of_row[1:] != of_row[:-1])
+        expected = np.where(first, of_row * page_bytes + upper[of_row], np.append(0, end[:-1]))
+        self._refuse(numbers[of_row], begin != expected, "its nodes overlap or leave a hole")
+        last = np.append(of_row[1:] != of_row[:-1], True)
+        self._refuse(
+            numbers[of_row], last & (end != (of_row + 1) * page_bytes), "its last node does not end with it"
+        )
+
+    def _refuse(self, numbers: Ints, wrong: npt.NDArray[np.bool_], what: str) -> None:
+        if wrong.any():
+            raise damaged_page(self.path, int(numbers[wrong][0]), what)
+
+
+def living_meta(fd: int, path: Path) -> Meta:
+    """Return the meta page with the larger transaction number. Both must be valid, as LMDB demands.
+
+    Raises
+    ------
+    CorruptStoreError
+        One of them is not.
+    UsageError
+        The file is of another data version.
+    """
+    first = _parse_meta(os.pread(fd, 152, 0), 0, path)
+    second = first and _parse_meta(os.pread(fd, 152, first.page_bytes), 1, path)
+    if first is None or second is None or first.page_bytes != second.page_bytes:
+        raise CorruptStoreError(
+            "this is no LMDB file, or one of its meta pages is damaged",
+            where=path,
+            hint="Write the database again.",
+        )
+    return max(first, second, key=lambda meta: meta.transaction)
+
+
+def transactions(fd: int, page_bytes: int) -> bytes:
+    """Return the transaction numbers of both meta pages as they are: a commit changes them."""
+    raw = os.pread(fd, page_bytes + 152, 0)
+    return raw[144:152] + raw[page_bytes + 144 :]
+
+
+def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
+    if len(raw) < 152:
+        return None
+    own, _, flags = struct.unpack_from("<QHH", raw)
+    magic, version = struct.unpack_from("<II", raw, 16)
+    if own != number or not flags & _META or magic != _MAGIC:
+        return None
+    if version != _DATA_VERSION:
+        raise UsageError(
+            f"an LMDB file of data version {version} is not read here",
+            where=path,
+            hint="Use the reader lmdb:get.",
+        )
+    size, last_page, transaction = (
+        struct.unpack_from(layout, raw, at)[0] for layout, at in (("<I", 40), ("<Q", 136), ("<Q", 144))
+    )
+    if size not in _PAGE_SIZES:
+        return None
+    return Meta(page_bytes=size, last_page=last_page, transaction=transaction, main=Tree.parse(raw[88:136]))
+
+
+def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
+    """Walk a tree level by level and give its leaf nodes in the order of their keys, some MiB at a time.
+
+    Raises
+    ------
+    CorruptStoreError
+        The tree does not have the shape that its record says.
+    UsageError
+        Its keys are ordered in a way that is not read here.
+    """
+    refuse_special(tree, file.path)
+    if not tree.entries and tree.root == NO_PAGE:
+        return
+    if not 1 <= tree.depth <= MAX_DEPTH:
+        raise CorruptStoreError(f"a tree of {tree.depth} levels", where=file.path)
+    level = file.check_numbers(np.array([tree.root], np.uint64), "the meta page")
+    branches = 0
+    for depth in range(1, tree.depth + 1):
+        branches += len(level) if depth < tree.depth else 0
+        # A page that points back up would make every level longer than the last.
+        if branches > tree.branch_pages or (depth == tree.depth and len(level) != tree.leaf_pages):
+            raise CorruptStoreError("the tree has more or fewer pages than its record says", where=file.path)
+        if depth < tree.depth:
+            parts = [file.children(file.branch(some)) for some in _chunks(level, file.meta.page_bytes)]
+            level = np.concatenate(parts)
+            if len(np.unique(level)) != len(level):
+                raise CorruptStoreError("two branches lead to one page", where=file.path)
+    if branches != tree.branch_pages:
+        raise CorruptStoreError("the tree has fewer pages than its record says", where=file.path)
+    for some in _chunks(level, file.meta.page_bytes):
+        yield file.leaf(some)
+
+
+def refuse_special(tree: Tree, path: Path) -> None:
+    """Refuse orders of keys other than LMDB's own, and several values a key."""
+    for flag, what in _UNREADABLE_FLAGS.items():
+        if tree.flags & flag:
+            raise UsageError(
+                f"a database with {what} is not read here", where=path, hint="Use the reader lmdb:get."
+            )
+
+
+def sub_databases(nodes: Nodes) -> list[tuple[bytes, Tree]]:
+    """Return the named databases among leaf nodes."""
+    found = []
+    for number in np.flatnonzero(nodes.flags & (_SUB_DATABASE | _DUPLICATES)).tolist():
+        key, start, size, flags = nodes.at(number)
+        if flags & _DUPLICATES or size != _DATABASE_BYTES:
+            raise CorruptStoreError(f"the record of the database {key!r} is damaged")
+        found.append((key, Tree.parse(nodes.data[start : start + size].tobytes())))
+    return found
+
+
+def _chunks(numbers: Ints, page_bytes: int) -> Iterator[Ints]:
+    step = max(1, _CHUNK_BYTES // page_bytes)
+    for at in range(0, len(numbers), step):
+        yield numbers[at : at + step]

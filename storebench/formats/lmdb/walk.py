@@ -1,0 +1,120 @@
+"""Find samples by walking LMDB's tree for each key: what reading costs without the page index.
+
+This is LMDBIO's ladder before PROV. Pages are read with ``pread`` as they are
+needed. py-lmdb cannot be used for it: its ``get`` touches every page of the
+value that it finds. The walk is in Python, some 20 microseconds a sample where
+C takes one, so that its share of the ladder is an upper bound.
+"""
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from storebench.errors import CorruptStoreError
+from storebench.formats.base import Indices
+from storebench.formats.common import out_of_range
+from storebench.formats.keyvalue import make_key
+from storebench.formats.lmdb.pages import HEADER_BYTES, MAX_DEPTH, PageFile, damaged_page
+from storebench.formats.reads.direct_file import Offsets
+
+_NODE = struct.Struct("<HHHH")  # size low, size high, flags, key size
+_LOWER = struct.Struct("<H")
+_NUMBER = struct.Struct("<Q")
+
+
+class TreeWalk:
+    """Where samples lie, found anew each time. `locate` is used by one thread at a time.
+
+    Parameters
+    ----------
+    path
+        The data file, whose tree has been checked by indexing it.
+    count
+        Samples in it.
+    hand_on
+        DM: samples are looked up in the order of their keys, and each search starts
+        in the leaf where the last one ended. Otherwise each starts at the root.
+    """
+
+    def __init__(self, path: Path, count: int, *, hand_on: bool) -> None:
+        self._file = PageFile(path)
+        self._count = count
+        self._hand_on = hand_on
+        self._leaf = (-1, b"")
+
+    def close(self) -> None:
+        """Close the file. Calling it twice is harmless."""
+        self._file.close()
+
+    def locate(self, indices: Indices) -> tuple[Offsets, Offsets]:
+        """Return offsets and lengths of samples."""
+        if len(indices) and (indices.min() < 0 or indices.max() >= self._count):
+            raise out_of_range(self._count)
+        found = np.empty((len(indices), 2), np.int64)
+        order = np.argsort(indices, kind="stable") if self._hand_on else np.arange(len(indices))
+        for place, number in zip(order.tolist(), indices[order].tolist(), strict=True):
+            try:
+                found[place] = self._find(make_key(number))
+            except (struct.error, OverflowError) as error:
+                raise damaged_page(self._file.path, self._leaf[0], str(error)) from error
+        return found[:, 0].copy(), found[:, 1].copy()
+
+    def _find(self, key: bytes) -> tuple[int, int]:
+        if self._hand_on and self._leaf[0] >= 0:
+            slot = _search(self._leaf[1], key)
+            if slot >= 0 and _key(self._leaf[1], slot) == key:
+                return self._value(slot)
+        self._descend(key)
+        slot = _search(self._leaf[1], key)
+        if slot < 0 or _key(self._leaf[1], slot) != key:
+            raise CorruptStoreError(f"the record {key!r} is missing", where=self._file.path)
+        return self._value(slot)
+
+    def _descend(self, key: bytes) -> None:
+        number = self._file.meta.main.root
+        for _ in range(MAX_DEPTH):
+            page = os.pread(self._file.fd, self._file.meta.page_bytes, number * self._file.meta.page_bytes)
+            if page[10] & 2:
+                self._leaf = (number, page)
+                return
+            low, high, top, _ = _NODE.unpack_from(page, _pointer(page, max(0, _search(page, key, first=1))))
+            number = low | high << 16 | top << 32
+        raise damaged_page(self._file.path, number, "the tree has no leaves")
+
+    def _value(self, slot: int) -> tuple[int, int]:
+        number, page = self._leaf
+        pointer = _pointer(page, slot)
+        low, high, flags, key_bytes = _NODE.unpack_from(page, pointer)
+        start = pointer + _NODE.size + key_bytes
+        page_bytes = self._file.meta.page_bytes
+        if flags & 1:
+            offset = _NUMBER.unpack_from(page, start)[0] * page_bytes + HEADER_BYTES
+        else:
+            offset = number * page_bytes + start
+        return offset, low | high << 16
+
+
+def _pointer(page: bytes, slot: int) -> int:
+    return int(_LOWER.unpack_from(page, HEADER_BYTES + 2 * slot)[0])
+
+
+def _key(page: bytes, slot: int) -> bytes:
+    pointer = _pointer(page, slot)
+    return page[pointer + 8 : pointer + 8 + _NODE.unpack_from(page, pointer)[3]]
+
+
+def _search(page: bytes, key: bytes, first: int = 0) -> int:
+    """Return the last slot whose key is not above `key`, ``first - 1`` if all are.
+
+    A branch's first key is never compared: it stands for everything below.
+    """
+    low, high = first, (_LOWER.unpack_from(page, 12)[0] - HEADER_BYTES) // 2
+    while low < high:
+        middle = (low + high) // 2
+        if _key(page, middle) <= key:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1

@@ -1,0 +1,1 @@
+"""Decoded pixels in one array in memory."""

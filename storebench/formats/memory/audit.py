@@ -1,0 +1,86 @@
+"""Read the store sample by sample, in memory that does not grow with it, for verification."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.common import NPY_ERRORS, batch_bytes, checked, damaged, load_integers, load_labels
+from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, OFFSETS_FILE, PAYLOADS_FILE
+from storebench.manifest import Manifest
+
+
+def checked_header(path: Path, manifest: Manifest) -> int:
+    """Return how many bytes precede the pixels in a .npy file that holds what the manifest says."""
+    try:
+        mapped = np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise damaged("the file is missing", path) from None
+    except NPY_ERRORS as error:
+        raise damaged(f"the file does not read ({error})", path) from error
+    shape = (manifest.count, *manifest.dataset.image_shape)
+    if mapped.shape != shape or mapped.dtype != np.uint8:
+        raise damaged(f"{mapped.dtype}{mapped.shape} where uint8{shape} was expected", path)
+    return int(mapped.offset)
+
+
+def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
+    """Return where each payload of a store's pack begins, and where the last one ends: int64 [count + 1].
+
+    Raises
+    ------
+    CorruptStoreError
+        A file is missing, or the offsets are not those of the pack.
+    """
+    path = store / PAYLOADS_FILE
+    if not path.is_file():
+        raise damaged("the file is missing", path)
+    offsets = load_integers(store / OFFSETS_FILE)
+    whole = offsets.shape == (count + 1,) and offsets[0] == 0 and offsets[-1] == path.stat().st_size
+    if not whole or (np.diff(offsets) < 0).any():
+        raise damaged("the pack and its offsets do not belong together", path)
+    return offsets
+
+
+class PackReader(Reader):
+    """Read the files of the store sample by sample; for verification, which may not need all memory."""
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self.labels = load_labels(store / LABELS_FILE, manifest.count)
+        self._path = store / (DATA_FILE if manifest.codec == "raw" else PAYLOADS_FILE)
+        if not self._path.is_file():
+            raise damaged("the file is missing", self._path)
+        self._offsets = self._find_offsets()
+        self._file = self._path.open("rb", buffering=0)
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`."""
+        return [self._read(number) for number in checked(indices, self.manifest.count)]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Copy raw pixels into `out`."""
+        batch = batch_bytes(out, len(indices))
+        batch[:] = b"".join(self.fetch(indices))
+        return len(batch)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _find_offsets(self) -> npt.NDArray[np.int64]:
+        count = self.manifest.count
+        if self.manifest.codec == "raw":
+            step = self.manifest.dataset.image_bytes
+            return np.arange(count + 1) * step + checked_header(self._path, self.manifest)
+        return pack_offsets(self._path.parent, count)
+
+    def _read(self, number: int) -> bytes:
+        start, end = self._offsets[number : number + 2].tolist()
+        payload = os.pread(self._file.fileno(), end - start, start)
+        if len(payload) != end - start:
+            raise damaged(f"sample {number} has {len(payload)} bytes, not {end - start}", self._path)
+        return payload

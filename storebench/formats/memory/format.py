@@ -1,0 +1,67 @@
+"""The format: decoded pixels in one array, read when the store is opened."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from storebench.formats.base import Format, FormatInfo, Reader, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.memory.audit import PackReader
+from storebench.formats.memory.held import MemoryNativeReader, MemoryPythonReader
+from storebench.formats.memory.shared import MemorySharedReader
+from storebench.formats.memory.write import MemoryWriter
+from storebench.manifest import Manifest, StoreSpec
+
+
+class MemoryFormat(Format):
+    """One array, read at the opening."""
+
+    info = FormatInfo(
+        name="memory",
+        summary="decoded pixels in one array in memory, read at the opening",
+        default_codec="raw",
+        default_reader="python",
+        traits=Traits(
+            fork_safe=True, holds_pixels=True, note="each process that opens it holds all pixels once more"
+        ),
+        usage=Usage.EXPERT,
+        expert_would="An expert would change nothing: the pixels are one C-contiguous array.",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        """Return the paper's two ways, in Python and in C++, and one copy for all processes."""
+        native = Traits(fork_safe=True, holds_pixels=True, releases_gil=True, note=self.info.traits.note)
+        shared = Traits(
+            fork_safe=True,
+            holds_pixels=True,
+            releases_gil=True,
+            note="all processes of a machine share one copy; the first one fills it",
+        )
+        return {
+            "python": ReaderInfo(
+                reader=MemoryPythonReader,
+                summary="one index a sample in Python, then collate",
+                usage=Usage.NEWCOMER,
+                expert_would="An expert would gather the whole batch in one call, as memory:native does.",
+            ),
+            "native": ReaderInfo(
+                reader=MemoryNativeReader,
+                summary="one index_select a batch in C++ (ATen)",
+                traits=native,
+                usage=Usage.EXPERT,
+                expert_would="An expert would give it more threads where cores are idle.",
+            ),
+            "shared": ReaderInfo(
+                reader=MemorySharedReader,
+                summary="one copy in shared memory for all processes",
+                traits=shared,
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing: all processes gather from one copy.",
+            ),
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        """Return the writer of the array, or of the pack of payloads."""
+        return MemoryWriter(folder, spec)
+
+    def auditor(self, store: Path, manifest: Manifest) -> Reader:
+        """Return a reader that leaves the pixels on the disk."""
+        return PackReader(store, manifest, {})

@@ -1,0 +1,81 @@
+"""Memory, once a machine: all readers of a store share one array of decoded pixels."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from storebench.codecs import get_codec
+from storebench.errors import CorruptDataError
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.common import NPY_ERRORS, damaged, load_labels
+from storebench.formats.memory.audit import pack_offsets
+from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
+from storebench.formats.reads.shared_pixels import Pixels, SharedPixels, gather, store_tag
+from storebench.manifest import Manifest
+
+_ROWS_BYTES = 8 << 20
+
+
+class MemorySharedReader(Reader):
+    """Gather from pixels that lie in shared memory, decoded there by the first process that opened them."""
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self.labels = load_labels(store / LABELS_FILE, manifest.count)
+        shape = (manifest.count, *self.image_shape)
+        self._shared = SharedPixels(store_tag(store, manifest), shape, self._fill)
+        self.payload_codec = "raw"
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the raw pixels of each image."""
+        batch = np.empty((len(indices), *self.image_shape), np.uint8)
+        gather(self._shared.array, indices, batch)
+        return [image.tobytes() for image in batch]
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Gather the whole batch in one call."""
+        return gather(self._shared.array, indices, out)
+
+    def notes(self) -> dict[str, str]:
+        """Say which process filled the memory."""
+        return {"shared memory": "filled by this reader" if self._shared.filled_here else "was there already"}
+
+    def close(self) -> None:
+        """Let go of the memory; the last one removes it."""
+        self._shared.close()
+
+    def _fill(self, pixels: Pixels) -> None:
+        if self.manifest.codec == "raw":
+            self._fill_raw(pixels)
+        else:
+            self._decode(pixels)
+
+    def _fill_raw(self, pixels: Pixels) -> None:
+        path = self.store / DATA_FILE
+        try:
+            with path.open("rb") as file:
+                np.lib.format.read_magic(file)
+                shape, _, kind = np.lib.format.read_array_header_1_0(file)
+                if shape != pixels.shape or kind != np.uint8:
+                    raise damaged(f"{kind}{shape} where uint8{pixels.shape} was expected", path)
+                flat = pixels.reshape(-1)
+                for at in range(0, len(flat), _ROWS_BYTES):
+                    part = flat[at : at + _ROWS_BYTES]
+                    if file.readinto(part.data) != len(part):
+                        raise damaged("the array is cut short", path)
+        except FileNotFoundError:
+            raise damaged("the file is missing", path) from None
+        except NPY_ERRORS as error:
+            raise damaged(f"the file does not read ({error})", path) from error
+
+    def _decode(self, pixels: Pixels) -> None:
+        codec = get_codec(self.manifest.codec)
+        path = self.store / PAYLOADS_FILE
+        offsets = pack_offsets(self.store, len(pixels))
+        with path.open("rb") as file:
+            for number, size in enumerate(np.diff(offsets).tolist()):
+                try:
+                    codec.decode_into(file.read(size), pixels[number])
+                except CorruptDataError as error:
+                    raise damaged(f"sample {number}: {error.what}", path) from error

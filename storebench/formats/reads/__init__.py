@@ -1,0 +1,1 @@
+"""The engine of explicit reads: planned, merged, and past the page fault."""

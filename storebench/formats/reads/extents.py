@@ -1,0 +1,98 @@
+"""A reader of samples whose place in one file is known: what lmdb:direct and hdf5:direct share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.common import damaged, out_of_range
+from storebench.formats.reads.direct_file import DirectFile, Offsets
+from storebench.formats.reads.planned import Locate, PlannedReads
+from storebench.formats.reads.policy import OPTIONS_HELP, ReadPolicy
+from storebench.manifest import Manifest
+
+
+def locator(offsets: Offsets, lengths: npt.NDArray[np.integer]) -> Locate:
+    """Return the function that looks places up in arrays, one entry a sample."""
+    count = len(offsets)
+
+    def locate(indices: Indices) -> tuple[Offsets, Offsets]:
+        if len(indices) and (indices.min() < 0 or indices.max() >= count):
+            raise out_of_range(count)
+        return offsets[indices], lengths[indices].astype(np.int64, copy=False)
+
+    return locate
+
+
+class ExtentReader(Reader):
+    """Serve samples by explicit, planned reads; a subclass finds out where they lie and calls `_serve`."""
+
+    options_help: ClassVar[Mapping[str, str]] = OPTIONS_HELP
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        super().__init__(store, manifest, options)
+        self.policy = ReadPolicy.parse(options)
+        self._reads: PlannedReads | None = None
+
+    @classmethod
+    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
+        """Return the window: what is read ahead of the loop. A store that is swept in one pass is read further."""
+        policy = ReadPolicy.parse(options)
+        return policy.window_bytes if policy.explicit and policy.merged else 0
+
+    def _serve(
+        self, path: Path, locate: Locate, *, mean_bytes: int, check: Callable[[], None] | None = None
+    ) -> None:
+        """Open `path`. `check` raises if the file is no longer what it was; its size is looked at anyway."""
+        file = DirectFile(path, advise_random=self.policy.explicit)
+        self._reads = PlannedReads(
+            file, locate, mean_bytes=mean_bytes, policy=self.policy, check=check or file.check_size
+        )
+
+    def _check_lengths(self, lengths: npt.NDArray[np.integer], where: Path) -> None:
+        """Refuse raw samples that do not have the length of an image."""
+        size = self.manifest.dataset.image_bytes
+        if self.payload_codec == "raw" and (lengths != size).any():
+            sample = int(np.argmax(lengths != size))
+            raise damaged(f"sample {sample} has {int(lengths[sample])} bytes, not {size}", where)
+
+    @property
+    def reads(self) -> PlannedReads:
+        """The open file's reads."""
+        if self._reads is None:
+            raise RuntimeError("the reader is closed")
+        return self._reads
+
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`."""
+        return self.reads.payloads(indices)
+
+    def fetch_into(self, indices: Indices, out: Batch) -> int:
+        """Copy raw pixels of `indices` into `out`."""
+        count = len(indices)
+        if len(out) < count:
+            raise ValueError(f"a batch of {len(out)} images cannot hold {count}")
+        if not out.flags.c_contiguous or out.shape[1:] != self.image_shape:
+            raise ValueError(f"a batch must be C-contiguous images of {self.image_shape}")
+        if not count:
+            return 0
+        rows = out[:count].reshape(count, -1)
+        self.reads.copy_rows(indices, rows)
+        return rows.nbytes
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        """Read ahead of these batches."""
+        self.reads.plan(batches)
+
+    def notes(self) -> dict[str, str]:
+        """Say what was decided by measured residency."""
+        return {} if self._reads is None else self._reads.notes()
+
+    def close(self) -> None:
+        """Stop reading ahead and close the file."""
+        if self._reads is not None:
+            self._reads.close()
+            self._reads = None

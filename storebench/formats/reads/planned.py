@@ -1,0 +1,356 @@
+"""Look ahead in the known order: windows of batches, sorted by offset, merged, asked for, handed out as asked.
+
+One background thread prepares windows while the consumer copies from earlier
+ones. Preparing a window means: see whether its bytes are resident; if not, ask
+for them in the order of the file, close ones together (`direct_io.merge`).
+Nothing is buffered in the process: what was asked for waits in the page cache,
+so the memory that a window takes belongs to the kernel and is shared by all
+processes. How far ahead is bounded in bytes.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storebench.errors import StorebenchError
+from storebench.formats.base import Indices
+from storebench.formats.reads.direct_file import (
+    NO_PIECES,
+    PAGE_BYTES,
+    SMALL_BYTES,
+    DirectFile,
+    Offsets,
+    Pieces,
+    Rows,
+    merge,
+)
+from storebench.formats.reads.policy import ReadPolicy
+from storebench.formats.reads.turns import Turns
+
+MIN_UNIT_BYTES = 4 << 20
+"""What is read together at least where reads are merged: LMDBIO's figure for COAL."""
+
+_FEW_RESIDENT = 0.01
+_CALL_PAGES = 300  # asking about one range costs as much as so many pages of a long range
+_MOST_PAGES = 1 << 20
+_MAP_BYTES = (
+    256 << 20
+)  # few, long calls without the interpreter lock; in short ones they and the copying wait in turn
+_BELIEVED_S, _BELIEVED_TIMES = 0.5, 20
+
+Locate = Callable[[Indices], tuple[Offsets, Offsets]]
+"""Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was decided and done, for the results."""
+
+    resident: int = 0
+    read: int = 0
+    requests: int = 0
+    asked_bytes: int = 0
+
+
+@dataclass(kw_only=True)
+class Window:
+    """Consecutive batches of a plan: where their samples lie, and whether they can be copied from the mapping.
+
+    Attributes
+    ----------
+    offsets, lengths
+        int64 [n] for the samples of all its batches, in the asked order.
+    ends
+        Where each batch ends in them.
+    mapped
+        Copy from the mapping; False means `preadv`.
+    """
+
+    offsets: Offsets
+    lengths: Offsets
+    ends: list[int]
+    mapped: bool
+    served: int = field(default=0)
+
+    def next_batch(self) -> tuple[Offsets, Offsets, bool]:
+        """Return the next batch's part."""
+        start = self.ends[self.served - 1] if self.served else 0
+        part = slice(start, self.ends[self.served])
+        self.served += 1
+        return self.offsets[part], self.lengths[part], self.mapped
+
+
+class PlannedReads:
+    """Serve samples of one file, ahead of the consumer where it said what it will ask for.
+
+    Parameters
+    ----------
+    file
+        The open file; closed by `close`.
+    locate
+        Where samples lie.
+    mean_bytes
+        About how many bytes a sample has.
+    check
+        Called before and after bytes are copied; raises if the file is not what it was.
+    """
+
+    def __init__(
+        self,
+        file: DirectFile,
+        locate: Locate,
+        *,
+        mean_bytes: int,
+        policy: ReadPolicy,
+        check: Callable[[], None],
+    ) -> None:
+        self.file = file
+        self.policy = policy
+        self.mean_bytes = mean_bytes
+        self.tally = Tally()
+        self.locate = locate
+        self._check = check
+        self._ahead: _Lookahead | None = None
+        self._was_resident = False
+        self._resident_until = 0.0
+        self._mapped = False
+        self._to_map = (0, 0)
+        self._turns: Turns | None = Turns(file.path, policy.at_a_time) if policy.at_a_time else None
+
+    def plan(self, batches: Sequence[Indices]) -> None:
+        """Forget the last plan and start on this one."""
+        self._stop()
+        if batches and self.policy.explicit and self.policy.merged:
+            self._ahead = _Lookahead(self, batches)
+
+    def copy_rows(self, indices: Indices, out: Rows) -> None:
+        """Fill row i of `out` with sample ``indices[i]``; all samples have the rows' length."""
+        offsets, _, mapped = self._find(indices)
+        if mapped:
+            self.file.copy_rows(offsets, out)
+        else:
+            self.file.read_rows(offsets, out)
+        self._check()
+
+    def payloads(self, indices: Indices) -> list[bytes]:
+        """Return samples of any length as bytes."""
+        offsets, lengths, mapped = self._find(indices)
+        found = self.file.payloads(offsets, lengths, mapped=mapped)
+        self._check()
+        return found
+
+    def notes(self) -> dict[str, str]:
+        """Say what was decided by residency, and what was asked for."""
+        tally = self.tally
+        return {
+            "windows": f"{tally.resident} resident (gathered from the mapping), {tally.read} read explicitly",
+            "asked": f"{tally.requests} requests, {tally.asked_bytes} bytes",
+        }
+
+    def close(self) -> None:
+        """Stop looking ahead and close the file. Calling it twice is harmless."""
+        self._stop()
+        self.file.close()
+        if self._turns is not None:
+            self._turns.close()
+
+    def prepare(self, offsets: Offsets, lengths: Offsets) -> bool:
+        """See to it that samples are, or soon will be, in the page cache; return whether to copy from the mapping."""
+        if not self.policy.explicit or not len(offsets):
+            return True
+        self._check()
+        pieces = self._missing(offsets, lengths)
+        if len(pieces):
+            return self._read(pieces)
+        self.tally.resident += 1
+        return True
+
+    def map_some(self) -> bool:
+        """Map the next part of what was found to be resident; return whether there is more to do.
+
+        A fault for each 64 KiB would cost the consumer as much as copying does.
+        """
+        start, stop = self._to_map
+        if start >= stop:
+            return False
+        self.file.touch(start, min(stop, start + _MAP_BYTES))
+        self._to_map = (start + _MAP_BYTES, stop)
+        return True
+
+    def _find(self, indices: Indices) -> tuple[Offsets, Offsets, bool]:
+        planned = self._ahead.take(indices) if self._ahead is not None else None
+        if planned is not None:
+            return planned
+        offsets, lengths = self.locate(indices)
+        return offsets, lengths, self.prepare(offsets, lengths)
+
+    def _missing(self, offsets: Offsets, lengths: Offsets) -> Pieces:
+        """Return the ranges that are not resident."""
+        if time.monotonic() < self._resident_until:
+            return NO_PIECES
+        frac = self._resident_frac(offsets, lengths)
+        if frac == 1.0:
+            return NO_PIECES
+        if self.policy.merged:
+            pieces = merge(offsets, lengths, self.policy.gap_bytes)
+        else:
+            stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
+            pieces = Pieces(starts=offsets & -PAGE_BYTES, stops=stops)
+        if frac is not None and frac < _FEW_RESIDENT:
+            return pieces
+        absent = [self.file.resident_frac(*pair) < 1.0 for pair in pieces.pairs()]
+        self._was_resident = not any(absent)
+        return Pieces(starts=pieces.starts[absent], stops=pieces.stops[absent])
+
+    def _resident_frac(self, offsets: Offsets, lengths: Offsets) -> float | None:
+        """Return how much of the span of some samples is resident; None where asking piece by piece is cheaper."""
+        start, stop = int(offsets.min()), int((offsets + lengths).max())
+        pages = (stop - start) // PAGE_BYTES
+        dense = pages < _CALL_PAGES * len(offsets)
+        if not dense and not (self._was_resident and pages < _MOST_PAGES):
+            return None
+        began = time.monotonic()
+        mapped = self._mapped and self.file.is_mapped(start, stop)
+        frac = 1.0 if mapped else self.file.resident_frac(start, stop)
+        self._was_resident = frac == 1.0
+        if self._was_resident:
+            now = time.monotonic()
+            # All that this plan can touch is there, and asking again would cost: believe it for a moment.
+            self._resident_until = now + min(_BELIEVED_S, _BELIEVED_TIMES * (now - began))
+            if not self._mapped:
+                self._mapped, self._to_map = True, (start, stop)
+        return frac
+
+    def _read(self, pieces: Pieces) -> bool:
+        self.tally.read += 1
+        self.tally.requests += len(pieces)
+        self.tally.asked_bytes += pieces.total_bytes
+        small = self.mean_bytes < SMALL_BYTES
+        with self._turn():
+            # A large sample waits for its own bytes, in preadv.
+            if small or self._turns is not None:
+                self.file.read_in(pieces)
+            else:
+                self.file.ask_for(pieces)
+        return small
+
+    def _turn(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._turns is None else self._turns.one()
+
+    def _stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
+
+
+class _Lookahead:
+    """One plan being worked through by one background thread."""
+
+    def __init__(self, reads: PlannedReads, batches: Sequence[Indices]) -> None:
+        self._reads = reads
+        self._batches = batches
+        self._at = 0
+        self._current: Window | None = None
+        self._done: queue.SimpleQueue[Window | Exception | None] = queue.SimpleQueue()
+        self._stopped = False
+        units, at_once = self._units()
+        self._in_one_pass = at_once == 1
+        self._room = threading.Semaphore(at_once)
+        self._thread = threading.Thread(
+            target=self._work, args=(units,), name="storebench-lookahead", daemon=True
+        )
+        self._pid = os.getpid()
+        self._thread.start()
+
+    def take(self, indices: Indices) -> tuple[Offsets, Offsets, bool] | None:
+        """Return the next planned batch if it is `indices`, else None."""
+        if self._at >= len(self._batches) or self._pid != os.getpid():
+            return None
+        expected = self._batches[self._at]
+        if expected is not indices and not np.array_equal(expected, indices):
+            return None
+        window = self._current
+        if window is None or window.served == len(window.ends):
+            window = self._next_window()
+        self._at += 1
+        return window.next_batch()
+
+    def stop(self) -> None:
+        """Stop the thread and wait for it."""
+        self._stopped = True
+        self._room.release()
+        if self._pid == os.getpid():
+            self._thread.join()
+
+    def _next_window(self) -> Window:
+        if self._current is not None:
+            self._room.release()
+        found = self._done.get()
+        if found is None:
+            raise RuntimeError("the look-ahead ended before its plan")
+        if isinstance(found, Exception):
+            self._done.put(found)
+            raise found
+        self._current = found
+        return found
+
+    def _work(self, units: Iterator[list[Indices]]) -> None:
+        try:
+            for batches in units:
+                self._wait_for_room()
+                if self._stopped:
+                    return
+                window = self._window(batches)
+                # Small samples are copied in so short calls that mapping beside them takes longer than mapping before.
+                while self._in_one_pass and self._reads.map_some():
+                    pass
+                self._done.put(window)
+            while not self._stopped and self._reads.map_some():
+                pass
+        except (OSError, StorebenchError, IndexError) as error:
+            self._done.put(error)
+        finally:
+            self._done.put(None)
+
+    def _wait_for_room(self) -> None:
+        while not self._room.acquire(blocking=False):
+            if not self._reads.map_some():
+                self._room.acquire()
+                return
+
+    def _window(self, batches: list[Indices]) -> Window:
+        offsets, lengths = self._reads.locate(np.concatenate(batches))
+        ends = np.cumsum([len(batch) for batch in batches]).tolist()
+        mapped = self._reads.prepare(offsets, lengths)
+        return Window(offsets=offsets, lengths=lengths, ends=ends, mapped=mapped)
+
+    def _units(self) -> tuple[Iterator[list[Indices]], int]:
+        """Return which batches are prepared together, and how many such units at a time."""
+        policy, mean = self._reads.policy, self._reads.mean_bytes
+        samples = sum(map(len, self._batches))
+        if mean >= SMALL_BYTES:
+            # One read of such a sample is efficient by itself: small units keep the pipeline full.
+            unit = max(MIN_UNIT_BYTES, policy.window_bytes // 8)
+            return self._split(unit, unit), max(2, policy.window_bytes // unit)
+        most = min(self._reads.file.size, samples * (mean + 2 * PAGE_BYTES))
+        if most <= policy.sweep_bytes:
+            return iter([list(self._batches)]), 1
+        # The denser a window, the fewer its requests; the first ones are short to be there soon.
+        return self._split(MIN_UNIT_BYTES, policy.window_bytes // 2), 2
+
+    def _split(self, first: int, most: int) -> Iterator[list[Indices]]:
+        limit, unit, filled = first, list[Indices](), 0
+        for batch in self._batches:
+            unit.append(batch)
+            filled += len(batch) * self._reads.mean_bytes
+            if filled >= limit:
+                yield unit
+                limit, unit, filled = min(2 * limit, most), [], 0
+        if unit:
+            yield unit

@@ -1,0 +1,162 @@
+"""Pixels in POSIX shared memory: filled by the first process that opens them, gone with the last.
+
+The segment is a file in /dev/shm. Whoever uses it holds a shared file lock on
+it, which the kernel drops when the process dies, however it dies. Whoever gets
+the exclusive lock therefore knows that nobody uses the segment, and removes it.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import mmap
+import os
+import random
+import time
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import OutputError, UsageError
+from storebench.formats.base import Batch, Indices
+from storebench.formats.common import out_of_range
+from storebench.manifest import Manifest
+from storebench.scratch import SEGMENT_PREFIX, SEGMENTS, is_at, lock_alone, remove_unused, sweep_segments
+
+_HEADER_BYTES = 4096
+_COMPLETE = b"storebench pixels, complete"
+_AGAIN_S = 0.005
+
+Pixels = npt.NDArray[np.uint8]
+Fill = Callable[[Pixels], None]
+"""Write all pixels into the array, uint8 [N, H, W, C]."""
+
+
+class SharedPixels:
+    """One array that every process of this user on this machine shares, read-only once it is filled.
+
+    Parameters
+    ----------
+    identity
+        A word of letters and digits that two processes share exactly if they mean the same pixels.
+    shape
+        (N, H, W, C).
+    fill
+        Called in the one process that finds the segment empty.
+
+    Attributes
+    ----------
+    filled_here
+        Whether this process was the one.
+
+    Raises
+    ------
+    UsageError
+        There is not enough shared memory.
+    """
+
+    def __init__(self, identity: str, shape: tuple[int, ...], fill: Fill) -> None:
+        sweep_segments()
+        self.path = SEGMENTS / f"{SEGMENT_PREFIX}-{os.getuid()}-{identity}"
+        self.filled_here = False
+        size = int(np.prod(shape, dtype=np.int64))
+        handle = self._locked(shape, size, fill)
+        try:
+            # With its pages in place: the first epoch must not pay for a fault a page.
+            self._map = mmap.mmap(
+                handle, _HEADER_BYTES + size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ
+            )
+        except BaseException:
+            os.close(handle)
+            raise
+        self._array: Pixels | None = np.frombuffer(self._map, np.uint8, size, _HEADER_BYTES).reshape(shape)
+        self._release = Finalize(self, remove_unused, args=(self.path, handle), exitpriority=0)
+
+    @property
+    def array(self) -> Pixels:
+        """The pixels."""
+        if self._array is None:
+            raise RuntimeError("the reader is closed")
+        return self._array
+
+    def close(self) -> None:
+        """Unmap, and remove the segment if nobody else uses it. Calling it twice is harmless."""
+        if self._array is not None:
+            self._array = None
+            with contextlib.suppress(BufferError):  # somebody still looks at a view: it goes with that
+                self._map.close()
+            self._release()
+
+    def _locked(self, shape: tuple[int, ...], size: int, fill: Fill) -> int:
+        """Return a handle of the complete segment that holds the shared lock."""
+        while True:
+            handle = _open(self.path)
+            try:
+                # Nobody ever waits for the exclusive lock: those who share it do so for as long as they read.
+                if lock_alone(handle) and is_at(handle, self.path) and not _is_complete(handle):
+                    self._fill(handle, shape, size, fill)
+                # Waits only for somebody who fills it. Changing one lock into the other is not atomic: look again.
+                fcntl.flock(handle, fcntl.LOCK_SH)
+                if is_at(handle, self.path) and _is_complete(handle):
+                    return handle
+            except BaseException:
+                os.close(handle)
+                raise
+            # Its filler died, or several came at once and each was in the others' way.
+            os.close(handle)
+            time.sleep(random.uniform(0, _AGAIN_S))
+
+    def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: Fill) -> None:
+        found = os.statvfs(SEGMENTS)
+        if size > found.f_bavail * found.f_frsize:
+            self.path.unlink()
+            raise UsageError(
+                f"the pixels need {size / 2**20:.0f} MiB of shared memory",
+                where=SEGMENTS,
+                hint="Use a smaller --size or --limit, or another backend.",
+            )
+        try:
+            os.ftruncate(handle, 0)
+            # Touching a page that has no room would kill the process; this fails instead.
+            os.posix_fallocate(handle, 0, _HEADER_BYTES + size)
+            # Unmapped with its last view: an error's traceback may hold one.
+            mapped = mmap.mmap(handle, _HEADER_BYTES + size)
+            fill(np.frombuffer(mapped, np.uint8, size, _HEADER_BYTES).reshape(shape))
+        except BaseException as error:
+            self.path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise OutputError(f"no shared memory ({error.strerror})", where=self.path) from error
+            raise
+        os.pwrite(handle, _COMPLETE, 0)
+        self.filled_here = True
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise OutputError(f"no shared memory ({error.strerror})", where=path) from error
+
+
+def _is_complete(handle: int) -> bool:
+    return os.pread(handle, len(_COMPLETE), 0) == _COMPLETE
+
+
+def store_tag(store: Path, manifest: Manifest) -> str:
+    """Return a word that changes with the store's place, its samples and its making."""
+    text = f"{store.resolve()}\0{manifest.samples_digest}\0{manifest.created_utc}\0{store.stat().st_ino}"
+    return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
+
+
+def gather(pixels: Pixels, indices: Indices, out: Batch) -> int:
+    """Copy images of an array into ``out[:len(indices)]``; return their bytes."""
+    count = len(indices)
+    if count and (indices.min() < 0 or indices.max() >= len(pixels)):
+        raise out_of_range(len(pixels))
+    if len(out) < count or not out.flags.c_contiguous or out.shape[1:] != pixels.shape[1:]:
+        raise ValueError(f"a batch must be C-contiguous images of {pixels.shape[1:]}, one for each index")
+    # "clip" writes into `out` at once; the indices were checked.
+    np.take(pixels, indices, axis=0, out=out[:count], mode="clip")
+    return out[:count].nbytes
