@@ -100,9 +100,14 @@ def test_an_early_interrupt_is_one_line_and_exit_code_130(verb: str, tmp_path: P
         interrupt(tmp_path, verb, SIGNALS[(turn + place) % len(SIGNALS)], after_s)
 
 
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupt_is_heard_before_any_verb_has_begun(number: signal.Signals, tmp_path: Path) -> None:
+    interrupt(tmp_path, "--help", number, 0.0)
+
+
 def interrupt(folder: Path, verb: str, number: signal.Signals, after_s: float) -> None:
     """Interrupt a verb so long after its first line."""
-    process = start(folder, verb, *WORDS[verb])
+    process = start(folder, verb, *WORDS.get(verb, ()))
     with ended([process]):
         time.sleep(after_s)
         process.send_signal(number)
