@@ -21,7 +21,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
         bench-overhead bench-sampling bench-counters bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
-        figures docs report test lint clean distclean
+        figures docs report test test-faults lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -158,6 +158,11 @@ report: setup ## Report the newest run of the paper's matrix again
 
 test: setup ## Run the test suite, in two processes
 	$(BIN)/python -m pytest -q -n 2
+
+# Every operation on a file may fail: FAULTS="--only bench" tries one command, FAULTS=--sample what the test suite tries.
+FAULTS ?=
+test-faults: setup ## Kill, fill the disk, break I/O and interrupt at single file operations, and check what is left (25 minutes)
+	$(BIN)/python -m tests.faults.run $(FAULTS)
 
 lint: setup ## ruff, mypy --strict and import-linter
 	$(BIN)/ruff format --check storebench tests

@@ -1,0 +1,356 @@
+"""Run a command while one of its file operations fails, and tell how it ended.
+
+``faults.c``, a library that is preloaded into the command and into everything that it starts, does the failing.
+This module compiles it, starts the command in a session of its own, waits until all of its processes have gone, and
+after a power cut takes away what no fsync covered.
+"""
+
+import contextlib
+import mmap
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("faults.c")
+
+KINDS = ("kill", "torn", "power", "full", "eio", "int", "hup", "read")
+"""What may happen at an operation; "read" is EIO from a call that reads, all others happen at calls that write."""
+
+DEADLY = ("kill", "torn", "power")
+SIGNALS = ("int", "hup")
+
+ORPHAN_S = 15.0
+"""A process that outlives its command by more than this is an orphan."""
+
+HUNG_S = 180.0
+_CONTROL_BYTES = 4096
+_CONTROL = struct.Struct("<5q")  # struct control in faults.c
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What happens, and at which operation (from 1); power may also fail at one more, which is after the end."""
+
+    kind: str
+    at: int
+
+    @property
+    def reads(self) -> bool:
+        """Whether operations that read are counted, in place of those that write."""
+        return self.kind == "read"
+
+    def __str__(self) -> str:
+        return f"{self.kind} at operation {self.at}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One operation on a file: its number in the command, the process, the function and the path."""
+
+    number: int
+    pid: int
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A folder of its own for one command: ``work`` is what it works in, and where its operations are counted.
+
+    Attributes
+    ----------
+    cache
+        A folder for caches that all places share (matplotlib's list of fonts, what storebench knows of the machine).
+    """
+
+    folder: Path
+    cache: Path
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    @property
+    def temporary(self) -> Path:
+        """TMPDIR of the command."""
+        return self.work / "tmp"
+
+    def make(self) -> "Place":
+        self.temporary.mkdir(parents=True)
+        self.cache.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a command ended.
+
+    Attributes
+    ----------
+    code
+        Its exit code, negative for a signal; None where it had to be ended.
+    calls
+        The operations that were counted, in order.
+    fired
+        Whether the fault happened.
+    in_main
+        Whether it happened in the process of the command itself, and not in one that it had started.
+    orphans
+        Command lines of processes that outlived it for too long.
+    segments
+        Segments of shared memory that it made.
+    """
+
+    code: int | None
+    stdout: str
+    stderr: str
+    calls: tuple[Call, ...] = ()
+    fired: bool = False
+    in_main: bool = False
+    orphans: tuple[str, ...] = ()
+    segments: tuple[Path, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Library:
+    """The compiled ``faults.c``."""
+
+    path: Path
+
+    @classmethod
+    def build(cls, folder: Path) -> "Library":
+        """Compile it into `folder`; needs a C compiler and glibc."""
+        path = folder / "faults.so"
+        compiler = os.environ.get("CC", "cc")
+        command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", str(path), str(SOURCE), "-ldl"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{SOURCE.name} does not compile:\n{done.stderr}")
+        return cls(path)
+
+    def environment(self, place: Place, fault: Fault | None, *, exchange: bool) -> dict[str, str]:
+        """Return the variables that count the operations of a command, and let one fail."""
+        kind = "count" if fault is None else fault.kind
+        found = {
+            "LD_PRELOAD": str(self.path),
+            "FAULTS_ROOT": str(place.work),
+            "FAULTS_CONTROL": str(place.folder / "control"),
+            "FAULTS_LOG": str(place.folder / "calls"),
+            "FAULTS_KIND": "eio" if kind == "read" else kind,
+            "FAULTS_AT": str(0 if fault is None else fault.at),
+        }
+        if fault is not None and fault.reads:
+            found["FAULTS_READS"] = "1"
+        if not exchange:
+            found["FAULTS_NO_EXCHANGE"] = "1"
+        return found
+
+
+def run(
+    command: Sequence[str],
+    place: Place,
+    library: Library | None = None,
+    fault: Fault | None = None,
+    *,
+    exchange: bool = True,
+    variables: Mapping[str, str] | None = None,
+) -> Ending:
+    """Run `command` in ``place.work`` and return how it ended, once all its processes have gone.
+
+    Parameters
+    ----------
+    library
+        Counts the operations; None runs the command as it is.
+    fault
+        What to let happen; None only counts.
+    exchange
+        False lets renameat2() refuse to exchange two names.
+    variables
+        Added to the environment.
+    """
+    token = f"FAULTS_TOKEN={uuid.uuid4().hex}"
+    env = _environment(place, token) | dict(variables or {})
+    (place.folder / "control").write_bytes(bytes(_CONTROL_BYTES))
+    (place.folder / "calls").write_bytes(b"")
+    if library is not None:
+        env |= library.environment(place, fault, exchange=exchange)
+    started = time.monotonic()
+    with (
+        (place.folder / "stdout").open("wb") as out,
+        (place.folder / "stderr").open("wb") as err,
+        _mapped(place.folder / "control") as control,
+    ):
+        process = subprocess.Popen(
+            command,
+            cwd=place.work,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+        code = _wait(process, control, token)
+        orphans = _end_orphans(token)
+        seconds = time.monotonic() - started
+        _, main, fired, down, _ = _CONTROL.unpack_from(control)
+    calls, events, segments = _read_log(place.folder / "calls")
+    if fault is not None and fault.kind == "power" and fault.at > len(calls):
+        fired = down = main  # after the command's last operation
+    if down:
+        _lose_unsynced(place.work, events)
+    return Ending(
+        code=code,
+        stdout=(place.folder / "stdout").read_text(errors="replace"),
+        stderr=(place.folder / "stderr").read_text(errors="replace"),
+        calls=calls,
+        fired=fired != 0,
+        in_main=fired != 0 and fired == main,
+        orphans=orphans,
+        segments=segments,
+        seconds=seconds,
+    )
+
+
+def hear_signals() -> None:
+    """Undo that SIGINT (a shell's background job) or SIGHUP (nohup) is ignored, which commands would inherit."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _environment(place: Place, token: str) -> dict[str, str]:
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("STOREBENCH_", "FAULTS_"))
+    }
+    name, _, value = token.partition("=")
+    return kept | {
+        name: value,
+        "TMPDIR": str(place.temporary),
+        "XDG_CACHE_HOME": str(place.cache),
+        "MPLCONFIGDIR": str(place.cache / "matplotlib"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), _CONTROL_BYTES) as mapped:
+        yield mapped
+
+
+def _wait(process: subprocess.Popen[bytes], control: mmap.mmap, token: str) -> int | None:
+    """Wait for the end of a command; after a power cut end all of its processes, and a hanging one after a while."""
+    deadline = time.monotonic() + HUNG_S
+    while True:
+        try:
+            return process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            down = _CONTROL.unpack_from(control)[3]
+            hung = time.monotonic() > deadline
+            if not down and not hung:
+                continue
+        process.kill()
+        _kill_family(token)
+        process.wait()
+        return -signal.SIGKILL if down else None
+
+
+def _family(token: str) -> Iterator[int]:
+    """Yield the processes that have `token` in their environment."""
+    wanted = token.encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes():
+                yield int(path.parent.name)
+        except OSError:
+            continue  # it has just ended, or is another user's
+
+
+def _kill_family(token: str) -> None:
+    while family := list(_family(token)):
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _end_orphans(token: str) -> tuple[str, ...]:
+    """Wait for the processes that a command has left to end by themselves; end the others and return their names."""
+    deadline = time.monotonic() + ORPHAN_S
+    while family := list(_family(token)):
+        if time.monotonic() > deadline:
+            names = tuple(_command_line(pid) for pid in family)
+            _kill_family(token)
+            return names
+        time.sleep(0.05)
+    return ()
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return f"process {pid}"
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A change of how much of a file has reached the disk."""
+
+    what: str
+    file: tuple[int, int] = field(default=(0, 0))
+    size: int = 0
+
+
+def _read_log(path: Path) -> tuple[tuple[Call, ...], list[_Event], tuple[Path, ...]]:
+    calls: list[Call] = []
+    events: list[_Event] = []
+    segments: dict[Path, None] = {}
+    for line in path.read_text(errors="surrogateescape").splitlines():
+        what, _, rest = line.partition(" ")
+        if what == "call":
+            number, pid, name, where = rest.split(" ", 3)
+            calls.append(Call(number=int(number), pid=int(pid), name=name, path=Path(where)))
+        elif what == "event":
+            name, device, inode, size = rest.split(" ")
+            events.append(_Event(name, (int(device), int(inode)), int(size)))
+        elif what == "shm":
+            segments[Path(rest)] = None
+    return tuple(sorted(calls, key=lambda call: call.number)), events, tuple(segments)
+
+
+def _lose_unsynced(work: Path, events: Sequence[_Event]) -> None:
+    """Cut every file to what an fsync has covered, as a machine may find them that lost its power.
+
+    Names are kept as they are, and so are bytes that were overwritten in place: the disk is taken to have written
+    folders in order, and old or new bytes of a file's synced part.
+    """
+    synced: dict[tuple[int, int], int] = {}
+    for event in events:
+        if event.what == "made":
+            synced[event.file] = 0
+        elif event.what == "written":
+            synced.setdefault(event.file, event.size)
+        elif event.what == "synced":
+            synced[event.file] = event.size
+        else:  # syncfs: all that was written until now
+            synced.clear()
+    for path in work.rglob("*"):
+        if path.is_symlink() or not path.is_file():
+            continue
+        seen = path.stat()
+        size = synced.get((seen.st_dev, seen.st_ino))
+        if size is not None and seen.st_size > size:
+            os.truncate(path, size)

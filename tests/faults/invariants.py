@@ -1,0 +1,216 @@
+"""What must hold after a fault, whatever it was: each function returns what does not, one line each.
+
+Stores, runs and outputs are judged by storebench's own readers, which are tested elsewhere; how a command ended is
+judged by its exit code and its lines.
+"""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from storebench.errors import EXIT_INTEGRITY, EXIT_INTERRUPTED, EXIT_USAGE, DataNotFoundError, StorebenchError
+from storebench.records import RECORDS_NAME, STEPS_DIR, read_records
+from storebench.report.validate import validate
+from storebench.results import Status
+from storebench.verify import verify_store
+from tests.faults.engine import DEADLY, SIGNALS, Ending, Fault
+
+KILLED = -9
+LEFTOVER = re.compile(r"\.tmp(?:-|\.|$)|\.lock$|^\.?storebench-|^pymp-|^\.convert-")
+
+ENDS = {".html": b"</html>", ".svg": b"</svg>", ".png": b"IEND\xaeB`\x82", ".parquet": b"PAR1"}
+"""How a whole file of each kind ends."""
+
+NOISE = re.compile(r"Traceback|Exception ignored|Warning:|leaked|core dumped")
+
+
+def ending_problems(ending: Ending, fault: Fault, *, normal: int, complete: Iterable[str]) -> list[str]:
+    """Return what is wrong with how a command ended at which `fault` happened.
+
+    Parameters
+    ----------
+    normal
+        Its exit code without a fault.
+    complete
+        What its result lacks; a command that ends as if nothing had happened must have done all of its work.
+    """
+    if ending.code is None:
+        return ["it hangs"]
+    found = [f"it left the process {name!r}" for name in ending.orphans]
+    found += [f"standard error has {line!r}" for line in ending.stderr.splitlines() if NOISE.search(line)]
+    if ending.code == KILLED:
+        if fault.kind in DEADLY and (ending.in_main or fault.kind == "power"):
+            return found
+        return [*found, "it was killed, but not by the fault"]
+    if ending.code == normal:
+        return [*found, *(f"exit code {normal}, but {one}" for one in complete)]
+    allowed = _codes(fault, ending)
+    if ending.code not in allowed:
+        found.append(
+            f"exit code {ending.code}, not {' or '.join(map(str, sorted(allowed)))}: {_last(ending)!r}"
+        )
+    return found + _line_problems(ending, fault)
+
+
+def _codes(fault: Fault, ending: Ending) -> set[int]:
+    """Return the exit codes that a fault may lead to."""
+    if fault.kind in DEADLY:
+        return {EXIT_INTEGRITY} if not ending.in_main else set()
+    if fault.kind in SIGNALS:
+        return {EXIT_INTERRUPTED}
+    return {EXIT_INTEGRITY} if fault.kind == "full" else {EXIT_USAGE, EXIT_INTEGRITY}
+
+
+def _line_problems(ending: Ending, fault: Fault) -> list[str]:
+    """Return what is wrong with the one line in which a command says why it ended."""
+    lines = [line for line in ending.stderr.splitlines() if line.startswith("storebench: ")]
+    if len(lines) != 1 or lines[0] != _last(ending):
+        return [f"{len(lines)} lines say why it ended, the last is {_last(ending)!r}"]
+    found = [f"its line names a temporary file: {lines[0]!r}"] if LEFTOVER.search(_names(lines[0])) else []
+    if fault.kind not in ("full", "eio", "read"):
+        return found
+    if "/" not in lines[0] and not re.search(r"\w\.(json|jsonl|toml|xml|md|html)\b", lines[0]):
+        found.append(f"its line names no file: {lines[0]!r}")
+    if fault.kind == "full" and "full" not in lines[0]:
+        found.append(f"its line does not say that the disk is full: {lines[0]!r}")
+    return found
+
+
+def _names(line: str) -> str:
+    """Return the last parts of all paths in a line, in lines of their own."""
+    return "\n".join(word.rstrip(":;,.'\"").rpartition("/")[2] for word in line.split())
+
+
+def _last(ending: Ending) -> str:
+    lines = ending.stderr.splitlines()
+    return lines[-1] if lines else ""
+
+
+def recovery_problems(ending: Ending, *, normal: int) -> list[str]:
+    """Return what is wrong with how a command ended that was run again, without a fault."""
+    if ending.code != normal:
+        return [f"run again, it ends with {ending.code}: {_last(ending)!r}"]
+    return [f"run again, it left the process {name!r}" for name in ending.orphans] + [
+        f"run again, standard error has {line!r}" for line in ending.stderr.splitlines() if NOISE.search(line)
+    ]
+
+
+def leftovers(work: Path, segments: Iterable[Path] = ()) -> list[str]:
+    """Return what a command left behind: temporary files and folders, locks, segments of shared memory."""
+    found = [
+        f"left behind: {path.relative_to(work)}"
+        for path in sorted(work.rglob("*"))
+        if LEFTOVER.search(path.name) or path.parent == work / "tmp"
+    ]
+    return [*found, *(f"left behind: {path}" for path in segments if path.exists())]
+
+
+def store_problems(store: Path, *, absent: bool = False) -> list[str]:
+    """Return why the store is not whole; `absent` says that there may be none."""
+    if not store.exists():
+        return [] if absent else [f"{store.name} is not there"]
+    try:
+        verify_store(store)
+    except StorebenchError as error:
+        return [f"{store.name} is not whole: {error}"]
+    return []
+
+
+def run_problems(run: Path) -> list[str]:
+    """Return what is wrong with the folder of a run that may have been interrupted at any point."""
+    found = _line_faults(run / RECORDS_NAME)
+    try:
+        return [*found, *(f"validate: {one}" for one in validate(run))]
+    except DataNotFoundError:
+        return found  # nothing is recorded yet
+    except StorebenchError as error:
+        return [*found, f"validate: {error}"]
+
+
+def _line_faults(path: Path) -> list[str]:
+    """Return the lines before the last that are no whole JSON."""
+    if not path.exists():
+        return []
+    *lines, _ = path.read_bytes().split(b"\n")
+    return [
+        f"line {number} of {path.name} is not whole"
+        for number, line in enumerate(lines, 1)
+        if not _is_json(line)
+    ]
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def complete_run_problems(run: Path, replicates: int, epochs: int) -> list[str]:
+    """Return what a run of one cell lacks: each epoch of each replicate once, all sound, and no step table besides."""
+    try:
+        records = read_records(run)
+    except StorebenchError as error:
+        return [str(error)]
+    seen = Counter((record.replicate, record.epoch) for record in records)
+    wanted = Counter((replicate, epoch) for replicate in range(replicates) for epoch in range(epochs))
+    found = [] if seen == wanted else [f"recorded (replicate, epoch): {sorted(seen.elements())}"]
+    found += [f"failed: {record.failure}" for record in records if record.status is not Status.OK]
+    named = {str(record.steps_file) for record in records}
+    text = "".join(path.read_text(errors="replace") for path in run.glob("*.jsonl"))
+    tables = {f"{STEPS_DIR}/{path.name}" for path in (run / STEPS_DIR).iterdir()}
+    found += [f"no record names {name}" for name in sorted(tables - named) if name not in text]
+    return [*found, *(f"validate: {one}" for one in validate(run))]
+
+
+def failures_name_a_file(run: Path) -> list[str]:
+    """Return the failed records of a run whose reason names no file."""
+    try:
+        records = read_records(run)
+    except StorebenchError:
+        return []
+    failed = [str(record.failure) for record in records if record.status is not Status.OK]
+    return [f"a failed record names no file: {failure!r}" for failure in failed if "/" not in failure]
+
+
+def file_problems(folder: Path, known: Mapping[str, list[bytes]]) -> list[str]:
+    """Return the files of `folder` that are not whole.
+
+    Parameters
+    ----------
+    known
+        Whole contents of files, by path in the folder: texts that have no end of their own are compared with them.
+    """
+    return [
+        f"{path.relative_to(folder.parent)} is not whole ({path.stat().st_size} bytes)"
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not LEFTOVER.search(path.name)
+        and not is_whole(path, known.get(str(path.relative_to(folder)), []))
+    ]
+
+
+def is_whole(path: Path, known: Iterable[bytes] = ()) -> bool:
+    """Return whether a file is whole: it ends as its kind does, or is as long and as structured as a known one."""
+    content = path.read_bytes()
+    if path.suffix in ENDS:
+        return content.rstrip().endswith(ENDS[path.suffix])
+    if path.suffix == ".json":
+        return _is_json(content)
+    if path.suffix == ".jsonl":
+        return content.endswith(b"\n") and all(map(_is_json, content.splitlines()))
+    if path.suffix == ".xml":
+        try:
+            ET.fromstring(content)
+        except ET.ParseError:
+            return False
+        return True
+    return any(_without_digits(content) == _without_digits(one) for one in known)
+
+
+def _without_digits(content: bytes) -> bytes:
+    return re.sub(rb"[\d.,:]+", b"0", content)

@@ -1,0 +1,235 @@
+"""Choose at which operations of a command which faults happen, plant them one by one, and judge what is left."""
+
+import random
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.engine import Call, Ending, Fault, Library, Place, run
+from tests.faults.invariants import ending_problems, leftovers, recovery_problems
+from tests.faults.verbs import Verb
+
+_GOLDEN = 0.6180339887498949  # its multiples, modulo 1, are spread evenly however many there are
+
+_one_judge = threading.Lock()
+"""Stores and records are read by one thread at a time: storebench's readers share what they have open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """The operations of a command without a fault: those that write, and those that read."""
+
+    writes: tuple[Call, ...]
+    reads: tuple[Call, ...]
+
+    def of(self, kind: str) -> tuple[Call, ...]:
+        """Return the operations at which a kind of fault may happen; power may also fail after the last of them."""
+        if kind != "power":
+            return self.reads if kind == "read" else self.writes
+        return (
+            *self.writes,
+            Call(number=len(self.writes) + 1, pid=0, name="end", path=Path("of the command")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A fault that was planted.
+
+    Attributes
+    ----------
+    call
+        The operation, as the command made it without the fault.
+    ending
+        How the command ended; its ``fired`` is False where it ended before it came to that operation.
+    problems
+        What did not hold; empty where everything did.
+    """
+
+    verb: str
+    fault: Fault
+    call: Call
+    ending: Ending
+    problems: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.verb}: {self.fault} ({self.call.name} {self.call.path.name})"
+
+
+class Trials:
+    """Plant faults into commands, each in a folder of its own.
+
+    Parameters
+    ----------
+    library
+        What lets operations fail.
+    folder
+        Where the folders are made.
+    keep
+        Whether they are kept where something did not hold.
+    """
+
+    def __init__(self, library: Library, folder: Path, *, keep: bool = False) -> None:
+        self._library, self._folder, self._keep = library, folder, keep
+
+    def count(self, verb: Verb) -> Counted:
+        """Run a command without a fault and return its operations; it must do all of its work."""
+        writes, reads = (self._calls(verb, fault) for fault in (None, Fault(kind="read", at=0)))
+        return Counted(writes=writes, reads=reads)
+
+    def _calls(self, verb: Verb, fault: Fault | None) -> tuple[Call, ...]:
+        place = self._place(verb)
+        try:
+            ending = run(verb.command(place.work), place, self._library, fault, exchange=verb.exchange)
+            if ending.code is None or ending.code < 0 or "Traceback" in ending.stderr:
+                raise RuntimeError(f"{verb.name}: exit code {ending.code} without a fault\n{ending.stderr}")
+            verb.normal = ending.code
+            verb.learn(place.work)
+            wrong = _judged(lambda: verb.complete(place.work) + leftovers(place.work, ending.segments))
+            if wrong:
+                raise RuntimeError(f"{verb.name}, without a fault: {'; '.join(wrong)}")
+            return ending.calls
+        finally:
+            place.remove()
+
+    def plant(self, verb: Verb, fault: Fault, call: Call) -> Point:
+        """Let `fault` happen in a command, run the command that goes on, and judge both."""
+        started = time.monotonic()
+        place = self._place(verb)
+        ending = run(verb.command(place.work), place, self._library, fault, exchange=verb.exchange)
+        problems = [
+            f"after the fault: {one}" for one in _judged(lambda: _after_fault(verb, place, ending, fault))
+        ]
+        if self._keep:
+            shutil.copytree(place.work, place.folder / "after-the-fault", symlinks=True)
+            (place.folder / "stderr-of-the-fault").write_text(ending.stderr)
+        again = run(verb.again(place.work), place)
+        problems += recovery_problems(again, normal=verb.normal)
+        if again.code == verb.normal:
+            segments = (*ending.segments, *again.segments)
+            problems += [
+                f"in the end: {one}"
+                for one in _judged(
+                    lambda: verb.after_again(place.work, again) + leftovers(place.work, segments)
+                )
+            ]
+        if problems and self._keep:
+            problems.append(f"kept in {place.folder}")
+        else:
+            place.remove()
+        return Point(
+            verb=verb.name,
+            fault=fault,
+            call=call,
+            ending=ending,
+            problems=tuple(problems),
+            seconds=time.monotonic() - started,
+        )
+
+    def _place(self, verb: Verb) -> Place:
+        folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="point-")).resolve()
+        place = Place(folder=folder, cache=self._folder.resolve() / "cache").make()
+        verb.prepare(place.work)
+        return place
+
+
+def _after_fault(verb: Verb, place: Place, ending: Ending, fault: Fault) -> list[str]:
+    done_all = ending.code == verb.normal
+    found = verb.after_fault(place.work, ending)
+    found += ending_problems(
+        ending, fault, normal=verb.normal, complete=verb.complete(place.work) if done_all else ()
+    )
+    # What had to stop in order takes its traces with it; what was killed leaves that to the next start.
+    return found + (leftovers(place.work, ending.segments) if fault.kind == "full" else [])
+
+
+def _judged(judge: Callable[[], list[str]]) -> list[str]:
+    """Return what a judge finds; files that it cannot read at all are a finding, too."""
+    with _one_judge:
+        try:
+            return judge()
+        except (OSError, ValueError, LookupError) as error:
+            return [f"{type(error).__name__}: {error}"]
+
+
+def chosen_kinds(verb: Verb, points: int, seed: int) -> list[str]:
+    """Return the kinds of a verb's faults in order: every kind as often as the others, give or take one."""
+    rng = random.Random(f"{seed}:{verb.name}")
+    kinds: list[str] = []
+    while len(kinds) < points:
+        kinds += rng.sample(verb.kinds, len(verb.kinds))
+    return kinds[:points]
+
+
+def choose(verb: Verb, counted: Counted, points: int, seed: int) -> list[Fault]:
+    """Return `points` different faults, spread evenly over a command's operations; fewer where it has not as many."""
+    taken: set[Fault] = set()
+    chosen: list[Fault] = []
+    for number, kind in enumerate(chosen_kinds(verb, points, seed)):
+        calls = len(counted.of(kind))
+        first = int((number * _GOLDEN) % 1 * calls)
+        free = (Fault(kind=kind, at=1 + (first + step) % calls) for step in range(calls))
+        fault = next((one for one in free if one not in taken), None)
+        if fault is not None:
+            taken.add(fault)
+            chosen.append(fault)
+    return chosen
+
+
+def plant_all(
+    trials: Trials,
+    verbs: Sequence[Verb],
+    points_of: Callable[[Verb], int],
+    *,
+    seed: int = 0,
+    jobs: int = 2,
+    tell: Callable[[Point], None] = lambda _point: None,
+) -> tuple[dict[str, Counted], list[Point]]:
+    """Count the operations of all commands, plant the chosen faults, and return both; `jobs` run at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        counts = dict(zip((verb.name for verb in verbs), pool.map(trials.count, verbs), strict=True))
+        work = [
+            (verb, fault, counts[verb.name].of(fault.kind)[fault.at - 1])
+            for verb in verbs
+            for fault in choose(verb, counts[verb.name], points_of(verb), seed)
+        ]
+
+        def plant(one: tuple[Verb, Fault, Call]) -> Point:
+            point = trials.plant(*one)
+            tell(point)
+            return point
+
+        return counts, list(pool.map(plant, work))
+
+
+def table(verbs: Iterable[Verb], counts: dict[str, Counted], points: Sequence[Point]) -> str:
+    """Return what was planted and what held, as a Markdown table."""
+    lines = [
+        "| command | operations that write | that read | points | not reached | broken |",
+        "|---|---|---|---|---|---|",
+    ]
+    for verb in verbs:
+        mine = [point for point in points if point.verb == verb.name]
+        counted = counts[verb.name]
+        lines.append(f"| `{verb.name}` | {len(counted.writes)} | {len(counted.reads)} | {_counts(mine)} |")
+    writes = sum(len(one.writes) for one in counts.values())
+    reads = sum(len(one.reads) for one in counts.values())
+    lines.append(f"| all | {writes} | {reads} | {_counts(points)} |")
+    kinds = sorted({point.fault.kind for point in points})
+    by_kind = ", ".join(f"{kind} {_reached(points, kind)}" for kind in kinds)
+    return "\n".join([*lines, "", f"By fault: {by_kind}."])
+
+
+def _reached(points: Sequence[Point], kind: str) -> int:
+    return sum(point.ending.fired for point in points if point.fault.kind == kind)
+
+
+def _counts(points: Sequence[Point]) -> str:
+    reached = sum(point.ending.fired for point in points)
+    return f"{reached} | {len(points) - reached} | {sum(bool(point.problems) for point in points)}"

@@ -1,0 +1,508 @@
+"""The commands that faults are planted into: what each starts from, what is run, and what must hold afterwards."""
+
+import json
+import shutil
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from storebench.check.sides import BASELINE_NAME, read_side
+from storebench.errors import StorebenchError
+from storebench.manifest import MANIFEST_NAME
+from tests.faults.engine import KINDS, Ending, Place, run
+from tests.faults.invariants import (
+    KILLED,
+    complete_run_problems,
+    failures_name_a_file,
+    file_problems,
+    is_whole,
+    run_problems,
+    store_problems,
+)
+
+STORES = {
+    "memory": "memory+raw",
+    "lmdb": "lmdb+raw",
+    "hdf5": "hdf5+raw",
+    "leveldb": "leveldb+raw",
+    "png": "files+png",
+}
+"""Backends and the names of their stores."""
+
+SAMPLES = ("--dataset", "mnist", "--synthetic", "--limit", "12")
+SAMPLES_ID = "mnist-train-limit12-synthetic"
+EPOCHS = 2
+SCENARIO = """
+name = "faults"
+replicates = {replicates}
+test_limit = 0
+
+[[matrix]]
+dataset = "mnist"
+synthetic = true
+limit = 12
+batch_size = 4
+model = "none"
+compute = "none"
+threads = 1
+epochs = 2
+{more}
+"""
+
+
+def storebench(*words: str) -> list[str]:
+    return [sys.executable, "-m", "storebench", *words]
+
+
+class Templates:
+    """What commands start from, made once by commands without faults: stores, a run, a report, a baseline.
+
+    Parameters
+    ----------
+    folder
+        Where they are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._made: set[str] = set()
+
+    def stores(self, work: Path, *backends: str) -> Path:
+        """Put the stores of `backends` into `work` and return the folder that they are in."""
+        made = self._work("stores", storebench("convert", *STORES, *SAMPLES, "--out", "stores"))
+        for backend in backends:
+            part = Path("stores", SAMPLES_ID, STORES[backend])
+            shutil.copytree(made / part, work / part)
+        return work / "stores" / SAMPLES_ID
+
+    def run(self, work: Path) -> Path:
+        """Put a whole run of one replicate, its scenario and its store into `work`; return the run's folder."""
+        made = self._work("run", bench_command(), scenario=scenario())
+        for name in ("stores", "run"):
+            shutil.copytree(made / name, work / name)
+        shutil.copy(made / "scenario.toml", work)
+        return work / "run"
+
+    def report(self, work: Path) -> Path:
+        """Put the report of the run into `work` and return its folder."""
+        made = self._made_from_run("report", storebench("report", "run", "--out", "report"))
+        shutil.copytree(made / "report", work / "report")
+        return work / "report"
+
+    def baseline(self, work: Path) -> Path:
+        """Put a baseline that was made of the run into `work` and return its folder."""
+        made = self._made_from_run("baseline", UPDATE)
+        shutil.copytree(made / "results", work / "results")
+        return work / BASELINE
+
+    def _made_from_run(self, name: str, command: Sequence[str]) -> Path:
+        self._work("run", bench_command(), scenario=scenario())
+        return self._work(name, command, run_of=self._folder / "run" / "work" / "run")
+
+    def _work(
+        self, name: str, command: Sequence[str], *, scenario: str = "", run_of: Path | None = None
+    ) -> Path:
+        """Return the folder in which `command` was run, once."""
+        place = Place(folder=self._folder / name, cache=self._folder / "cache")
+        with self._lock:
+            if name in self._made:
+                return place.work
+            place.make()
+            (place.work / "scenario.toml").write_text(scenario)
+            if run_of is not None:
+                shutil.copytree(run_of, place.work / "run")
+            ending = run(command, place)
+            if ending.code != 0:
+                raise RuntimeError(f"{' '.join(command)}: exit code {ending.code}\n{ending.stderr}")
+            self._made.add(name)
+        return place.work
+
+
+def scenario(more: str = 'backends = ["lmdb"]', replicates: int = 1) -> str:
+    return SCENARIO.format(more=more, replicates=replicates)
+
+
+def bench_command(*words: str) -> list[str]:
+    return storebench("bench", "scenario.toml", "--stores", "stores", "--out", "run", *words)
+
+
+BASELINE = Path("results", "baselines", "faults")
+UPDATE = storebench("check", str(BASELINE), "run", "--update", "--reason", "a test")
+
+
+@dataclass(kw_only=True)
+class Verb(ABC):
+    """A command, what it starts from, and what must hold after a fault in it.
+
+    Attributes
+    ----------
+    points, sample
+        How many faults are planted into it: in all, and in the test suite's sample.
+    kinds
+        The faults that are.
+    exchange
+        Whether two names can be exchanged at once, as most file systems of Linux do.
+    normal
+        Its exit code without a fault.
+    known
+        Whole contents of the files that it writes, by name.
+    """
+
+    name: str
+    templates: Templates
+    points: int
+    sample: int
+    kinds: tuple[str, ...] = KINDS
+    exchange: bool = True
+    normal: int = 0
+    known: dict[str, list[bytes]] = field(default_factory=dict)
+
+    @abstractmethod
+    def prepare(self, work: Path) -> None:
+        """Put everything into `work` that the command starts from."""
+
+    @abstractmethod
+    def command(self, work: Path) -> list[str]:
+        """Return the command into which the fault is planted."""
+
+    def again(self, work: Path) -> list[str]:
+        """Return the command with which somebody would go on after the fault."""
+        return self.command(work)
+
+    @abstractmethod
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        """Return what does not hold right after the fault."""
+
+    @abstractmethod
+    def complete(self, work: Path) -> list[str]:
+        """Return what is missing of the command's whole result."""
+
+    def after_again(self, work: Path, ending: Ending) -> list[str]:
+        """Return what does not hold after the command that went on."""
+        return self.complete(work)
+
+    def learn(self, work: Path) -> None:
+        """Keep what a run of the command without a fault wrote, to compare with."""
+        self.known.clear()
+
+
+@dataclass(kw_only=True)
+class Convert(Verb):
+    """``convert`` of a store that is not there yet."""
+
+    backend: str
+
+    def prepare(self, work: Path) -> None:
+        pass
+
+    def command(self, work: Path) -> list[str]:
+        return storebench("convert", self.backend, *SAMPLES, "--out", "stores", "--processes", "1")
+
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        return store_problems(self.store(work), absent=True)
+
+    def complete(self, work: Path) -> list[str]:
+        return store_problems(self.store(work))
+
+    def store(self, work: Path) -> Path:
+        return work / "stores" / SAMPLES_ID / STORES[self.backend]
+
+
+@dataclass(kw_only=True)
+class Force(Convert):
+    """``convert --force`` over a whole store of the same samples: afterwards a plain convert must find a store."""
+
+    def prepare(self, work: Path) -> None:
+        self.templates.stores(work, self.backend)
+
+    def command(self, work: Path) -> list[str]:
+        return [*super().command(work), "--force"]
+
+    def again(self, work: Path) -> list[str]:
+        return [*super().command(work), "--json"]
+
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        store = self.store(work)
+        if not self.exchange and ending.code == KILLED and not store.exists():
+            # Between two renames there is no store of this name; the next command must put one back.
+            whole = [path for path in store.parent.glob(".*.tmp-*") if not store_problems(path)]
+            return [] if whole else [f"{store.name} is not there, nor a whole copy of it"]
+        return store_problems(store)
+
+    def after_again(self, work: Path, ending: Ending) -> list[str]:
+        built = [one["built"] for one in json.loads(ending.stdout)]
+        rebuilt = (
+            [] if built == [False] else ["the next convert built a store although there was a whole one"]
+        )
+        return self.complete(work) + rebuilt
+
+
+@dataclass(kw_only=True)
+class Damaged(Convert):
+    """``convert`` where a store is damaged: it is rebuilt."""
+
+    def prepare(self, work: Path) -> None:
+        store = self.templates.stores(work, self.backend) / STORES[self.backend]
+        data = max(
+            (path for path in store.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
+        )
+        with data.open("r+b") as file:
+            file.truncate(data.stat().st_size // 2)
+
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        found = store_problems(self.store(work))
+        # It was not whole before, and may be as it was.
+        return [] if found and self.store(work).exists() else found
+
+
+@dataclass(kw_only=True)
+class Bench(Verb):
+    """``bench`` of one cell, its store there already; ``--resume`` goes on."""
+
+    more: str = 'backends = ["lmdb"]'
+    stores: tuple[str, ...] = ("lmdb",)
+    replicates: int = 1
+
+    def prepare(self, work: Path) -> None:
+        (work / "scenario.toml").write_text(scenario(self.more, self.replicates))
+        self.templates.stores(work, *self.stores)
+
+    def command(self, work: Path) -> list[str]:
+        return bench_command()
+
+    def again(self, work: Path) -> list[str]:
+        return bench_command("--resume") if (work / "run" / "run.json").exists() else bench_command()
+
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        return self.store_problems(work) + run_problems(work / "run") + failures_name_a_file(work / "run")
+
+    def complete(self, work: Path) -> list[str]:
+        return self.store_problems(work) + complete_run_problems(work / "run", self.replicates, EPOCHS)
+
+    def store_problems(self, work: Path) -> list[str]:
+        stores = work / "stores" / SAMPLES_ID
+        return [line for backend in self.stores for line in store_problems(stores / STORES[backend])]
+
+
+@dataclass(kw_only=True)
+class Stale(Bench):
+    """``bench`` over a store of other samples, which it rebuilds."""
+
+    def prepare(self, work: Path) -> None:
+        super().prepare(work)
+        for backend in self.stores:
+            make_stale(work / "stores" / SAMPLES_ID / STORES[backend])
+
+
+def make_stale(store: Path) -> None:
+    """Let a store say that it was made of another dataset; it stays whole."""
+    path = store / MANIFEST_NAME
+    manifest = json.loads(path.read_text())
+    manifest["dataset"]["fingerprint"] = "0" * 32
+    path.write_text(json.dumps(manifest))
+
+
+@dataclass(kw_only=True)
+class Resume(Bench):
+    """``bench --resume --replicates 2`` of a run whose second replicate was killed while it was recorded."""
+
+    def prepare(self, work: Path) -> None:
+        run_folder = self.templates.run(work)
+        with (run_folder / "records.jsonl").open("ab") as file:
+            file.write((run_folder / "records.jsonl").read_bytes()[:300])
+
+    def command(self, work: Path) -> list[str]:
+        return bench_command("--resume", "--replicates", str(self.replicates))
+
+    def again(self, work: Path) -> list[str]:
+        return self.command(work)
+
+
+@dataclass(kw_only=True)
+class Report(Verb):
+    """``report`` into a new folder, or over an older report."""
+
+    over: bool
+
+    def prepare(self, work: Path) -> None:
+        self.templates.run(work)
+        if self.over:
+            for path in self.templates.report(work).iterdir():
+                if path.suffix in (".html", ".md", ".svg"):
+                    path.write_bytes(path.read_bytes().replace(b"mnist", b"an older report of mnist"))
+
+    def command(self, work: Path) -> list[str]:
+        return storebench("report", "run", "--out", "report")
+
+    def learn(self, work: Path) -> None:
+        self.known = {}
+        for folder in (work / "report", self.templates.report(work / "tmp")):
+            for path in folder.iterdir():
+                self.known.setdefault(path.name, []).append(path.read_bytes())
+        shutil.rmtree(work / "tmp" / "report")
+
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        found = file_problems(work / "report", self._known(work))
+        if (work / "report" / "report.html").exists():
+            found += self._missing(work)
+        return found
+
+    def complete(self, work: Path) -> list[str]:
+        return file_problems(work / "report", self.known) + self._missing(work)
+
+    def _missing(self, work: Path) -> list[str]:
+        return [f"report/{name} is missing" for name in self.known if not (work / "report" / name).exists()]
+
+    def _known(self, work: Path) -> dict[str, list[bytes]]:
+        older = b"an older report of mnist"
+        return {
+            name: [*texts, *(text.replace(b"mnist", older) for text in texts)]
+            for name, texts in self.known.items()
+        }
+
+
+@dataclass(kw_only=True)
+class Check(Verb):
+    """``check`` of a run against itself, its outcome written to three files."""
+
+    OUTPUTS: ClassVar[dict[str, str]] = {"json": "check.json", "junit": "check.xml", "markdown": "check.md"}
+
+    def prepare(self, work: Path) -> None:
+        self.templates.run(work)
+        (work / "checks").mkdir()
+        (work / "checks" / "check.json").write_text("{}\n")
+
+    def command(self, work: Path) -> list[str]:
+        words = [
+            word
+            for kind, name in self.OUTPUTS.items()
+            for word in ("--format", kind, "--out", f"checks/{name}")
+        ]
+        return storebench("check", "run", "run", *words)
+
+    def learn(self, work: Path) -> None:
+        self.known = {name: [(work / "checks" / name).read_bytes()] for name in self.OUTPUTS.values()}
+
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        lost = [] if (work / "checks" / "check.json").exists() else ["the older check.json is gone"]
+        return file_problems(work / "checks", self.known) + lost
+
+    def complete(self, work: Path) -> list[str]:
+        missing = [f"{name} is missing" for name in self.known if not (work / "checks" / name).exists()]
+        older = (
+            [] if (work / "checks" / "check.json").read_text() != "{}\n" else ["check.json was not written"]
+        )
+        return file_problems(work / "checks", self.known) + missing + older
+
+
+@dataclass(kw_only=True)
+class Update(Verb):
+    """``check --update``: the run becomes the baseline, and the older baseline is kept."""
+
+    def prepare(self, work: Path) -> None:
+        self.templates.run(work)
+        self.templates.baseline(work)
+
+    def command(self, work: Path) -> list[str]:
+        return UPDATE
+
+    def learn(self, work: Path) -> None:
+        template = self.templates.baseline(work / "tmp")
+        self.known = {BASELINE_NAME: [(template / BASELINE_NAME).read_bytes()]}
+        shutil.rmtree(work / "tmp" / "results")
+
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        folder = work / BASELINE
+        if not (folder / BASELINE_NAME).exists():
+            return ["the baseline is gone"]
+        try:
+            read_side(folder, baseline=True)
+        except StorebenchError as error:
+            return [f"the baseline cannot be read: {error}"]
+        return file_problems(folder, {})
+
+    def complete(self, work: Path) -> list[str]:
+        folder = work / BASELINE
+        [older] = self.known[BASELINE_NAME]
+        kept = [path.read_bytes() for path in (folder / "history").glob("*.json")]
+        found = file_problems(folder, {})
+        if older not in kept:
+            found.append("the older baseline was not kept")
+        if (folder / BASELINE_NAME).read_bytes() == older:
+            found.append("the baseline is the older one")
+        return found
+
+
+@dataclass(kw_only=True)
+class Trace(Verb):
+    """``trace`` over an older trace."""
+
+    def prepare(self, work: Path) -> None:
+        self.templates.run(work)
+        (work / "trace.json").write_text('{"traceEvents": []}')
+
+    def command(self, work: Path) -> list[str]:
+        return storebench("trace", "run", "--out", "trace.json")
+
+    def after_fault(self, work: Path, ending: Ending) -> list[str]:
+        path = work / "trace.json"
+        if not path.exists():
+            return ["the older trace is gone"]
+        return [] if is_whole(path) else [f"trace.json is not whole ({path.stat().st_size} bytes)"]
+
+    def complete(self, work: Path) -> list[str]:
+        found = self.after_fault(work, Ending(code=0, stdout="", stderr=""))
+        if not found and not json.loads((work / "trace.json").read_text())["traceEvents"]:
+            found.append("the trace is the older one")
+        return found
+
+
+SHARED = 'backends = ["memory:shared"]\nworkers = 1'
+
+
+def all_verbs(templates: Templates) -> list[Verb]:
+    """Return every command with how many faults are planted into it."""
+    new = [
+        Convert(name=f"convert {backend}", templates=templates, backend=backend, points=32, sample=2)
+        for backend in STORES
+    ]
+    forced = [
+        Force(name=f"convert --force {backend}", templates=templates, backend=backend, points=28, sample=2)
+        for backend in STORES
+    ]
+    return [
+        *new,
+        *forced,
+        Force(
+            name="convert --force without exchange",
+            templates=templates,
+            backend="memory",
+            points=40,
+            sample=3,
+            exchange=False,
+        ),
+        Damaged(
+            name="convert over a damaged store", templates=templates, backend="lmdb", points=24, sample=2
+        ),
+        Bench(name="bench", templates=templates, points=64, sample=4),
+        Bench(
+            name="bench with a worker",
+            templates=templates,
+            points=24,
+            sample=1,
+            more=SHARED,
+            stores=("memory",),
+        ),
+        Stale(name="bench over a stale store", templates=templates, points=40, sample=2),
+        Resume(name="bench --resume", templates=templates, points=64, sample=4, replicates=2),
+        Report(name="report", templates=templates, points=32, sample=4, over=False),
+        Report(name="report over an older one", templates=templates, points=32, sample=3, over=True),
+        Check(name="check", templates=templates, points=40, sample=6),
+        Update(name="check --update", templates=templates, points=40, sample=6),
+        Trace(name="trace", templates=templates, points=24, sample=5),
+    ]
