@@ -1,5 +1,6 @@
 """Choose at which operations of a command which faults happen, plant them one by one, and judge what is left."""
 
+import itertools
 import random
 import shutil
 import tempfile
@@ -167,19 +168,28 @@ def chosen_kinds(verb: Verb, points: int, seed: int) -> list[str]:
     return kinds[:points]
 
 
-def choose(verb: Verb, counted: Counted, points: int, seed: int) -> list[Fault]:
-    """Return `points` different faults, spread evenly over a command's operations; fewer where it has not as many."""
+def choose(verb: Verb, counted: Counted, points: int, seed: int) -> list[tuple[Fault, Call]]:
+    """Return `points` different faults with their operations, spread evenly; fewer where there are not as many."""
     taken: set[Fault] = set()
-    chosen: list[Fault] = []
+    chosen: list[tuple[Fault, Call]] = []
     for number, kind in enumerate(chosen_kinds(verb, points, seed)):
-        calls = len(counted.of(kind))
-        first = int((number * _GOLDEN) % 1 * calls)
-        free = (Fault(kind=kind, at=1 + (first + step) % calls) for step in range(calls))
-        fault = next((one for one in free if one not in taken), None)
-        if fault is not None:
-            taken.add(fault)
-            chosen.append(fault)
+        calls = thinned(counted.of(kind))
+        first = int((number * _GOLDEN) % 1 * len(calls))
+        free = ((Fault(kind=kind, at=call.number), call) for call in (*calls[first:], *calls[:first]))
+        found = next((one for one in free if one[0] not in taken), None)
+        if found is not None:
+            taken.add(found[0])
+            chosen.append(found)
     return chosen
+
+
+def thinned(calls: Sequence[Call]) -> list[Call]:
+    """Return the first, the middle and the last of each series of equal calls, such as a file's many small writes."""
+    kept: list[Call] = []
+    for _, series in itertools.groupby(calls, key=lambda call: (call.pid, call.name, call.path)):
+        equal = list(series)
+        kept += dict.fromkeys((equal[0], equal[len(equal) // 2], equal[-1]))
+    return kept
 
 
 def plant_all(
@@ -195,9 +205,7 @@ def plant_all(
     with ThreadPoolExecutor(jobs) as pool:
         counts = dict(zip((verb.name for verb in verbs), pool.map(trials.count, verbs), strict=True))
         work = [
-            (verb, fault, counts[verb.name].of(fault.kind)[fault.at - 1])
-            for verb in verbs
-            for fault in choose(verb, counts[verb.name], points_of(verb), seed)
+            (verb, *one) for verb in verbs for one in choose(verb, counts[verb.name], points_of(verb), seed)
         ]
 
         def plant(one: tuple[Verb, Fault, Call]) -> Point:

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.engine import KINDS, Call, Ending, Fault, Library, Place, run
 from tests.faults.invariants import file_problems
 from tests.faults.planted import ANSWER, TEXT
-from tests.faults.points import Counted, Point, Trials, choose
+from tests.faults.points import Counted, Point, Trials, choose, thinned
 from tests.faults.verbs import Templates, Verb
 
 PROGRAM = Path(__file__).with_name("planted.py")
@@ -112,16 +112,21 @@ def test_a_fault_in_a_process_that_the_command_started_is_told_from_one_in_itsel
 
 def test_the_chosen_faults_differ_and_reach_all_parts_of_a_command(tmp_path: Path) -> None:
     verb = Planted(name="any", templates=Templates(tmp_path), points=0, sample=0)
-    calls = numbered_calls(60)
-    faults = choose(verb, Counted(writes=calls, reads=calls[:20]), 64, seed=0)
-    assert len(set(faults)) == len(faults) == 64
-    assert {kind: sum(fault.kind == kind for fault in faults) for kind in KINDS} == dict.fromkeys(KINDS, 8)
-    writing = [fault.at for fault in faults if not fault.reads]
-    assert all(any(low < at <= low + 10 for at in writing) for low in range(0, 60, 10))
-    assert choose(verb, Counted(writes=calls, reads=calls[:20]), 64, seed=0) == faults
-    few = choose(verb, Counted(writes=calls[:2], reads=()), 64, seed=0)
-    assert len(set(few)) == len(few) == 2 * (len(KINDS) - 1)
+    counted = Counted(writes=numbered_calls(60), reads=numbered_calls(20))
+    chosen = [fault for fault, _ in choose(verb, counted, 64, seed=0)]
+    assert len(set(chosen)) == len(chosen) == 64
+    assert {kind: sum(fault.kind == kind for fault in chosen) for kind in KINDS} == dict.fromkeys(KINDS, 8)
+    at = [fault.at for fault in chosen if fault.kind != "read"]
+    assert all(any(low < one <= low + 6 for one in at) for low in range(0, 60, 6)), sorted(at)
+    assert [fault for fault, _ in choose(verb, counted, 64, seed=0)] == chosen
+    few = choose(verb, Counted(writes=numbered_calls(2), reads=()), 64, seed=0)
+    assert len(set(few)) == len(few) == 2 * (len(KINDS) - 1) + 1
+
+
+def test_of_many_equal_calls_three_are_tried() -> None:
+    one, many = numbered_calls(1), [Call(number=n, pid=1, name="write", path=Path("y")) for n in range(2, 90)]
+    assert [call.number for call in thinned([*one, *many])] == [1, 2, 46, 89]
 
 
 def numbered_calls(count: int) -> tuple[Call, ...]:
-    return tuple(Call(number=number, pid=1, name="write", path=Path("x")) for number in range(1, count + 1))
+    return tuple(Call(number=n, pid=1, name="write", path=Path(str(n))) for n in range(1, count + 1))

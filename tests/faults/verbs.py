@@ -47,7 +47,7 @@ synthetic = true
 limit = 12
 batch_size = 4
 model = "none"
-compute = "none"
+compute = "{compute}"
 threads = 1
 epochs = 2
 {more}
@@ -123,8 +123,8 @@ class Templates:
         return place.work
 
 
-def scenario(more: str = 'backends = ["lmdb"]', replicates: int = 1) -> str:
-    return SCENARIO.format(more=more, replicates=replicates)
+def scenario(more: str = 'backends = ["lmdb"]', replicates: int = 1, compute: str = "emulated:0.1") -> str:
+    return SCENARIO.format(more=more, replicates=replicates, compute=compute)
 
 
 def bench_command(*words: str) -> list[str]:
@@ -267,9 +267,10 @@ class Bench(Verb):
     more: str = 'backends = ["lmdb"]'
     stores: tuple[str, ...] = ("lmdb",)
     replicates: int = 1
+    compute: str = "emulated:0.1"
 
     def prepare(self, work: Path) -> None:
-        (work / "scenario.toml").write_text(scenario(self.more, self.replicates))
+        (work / "scenario.toml").write_text(scenario(self.more, self.replicates, self.compute))
         self.templates.stores(work, *self.stores)
 
     def command(self, work: Path) -> list[str]:
@@ -497,6 +498,7 @@ def all_verbs(templates: Templates) -> list[Verb]:
             sample=1,
             more=SHARED,
             stores=("memory",),
+            compute="none",
         ),
         Stale(name="bench over a stale store", templates=templates, points=40, sample=2),
         Resume(name="bench --resume", templates=templates, points=64, sample=4, replicates=2),
