@@ -31,7 +31,7 @@ ORPHAN_S = 15.0
 
 HUNG_S = 180.0
 _CONTROL_BYTES = 4096
-_CONTROL = struct.Struct("<5q")  # struct control in faults.c
+_CONTROL = struct.Struct("<6q")  # struct control in faults.c
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Fault:
 
     @property
     def reads(self) -> bool:
-        """Whether operations that read are counted, in place of those that write."""
+        """Whether its operation is one that reads."""
         return self.kind == "read"
 
     def __str__(self) -> str:
@@ -99,8 +99,8 @@ class Ending:
     ----------
     code
         Its exit code, negative for a signal; None where it had to be ended.
-    calls
-        The operations that were counted, in order.
+    calls, reads
+        The operations that change files, and those that read them, in order.
     fired
         Whether the fault happened.
     in_main
@@ -115,6 +115,7 @@ class Ending:
     stdout: str
     stderr: str
     calls: tuple[Call, ...] = ()
+    reads: tuple[Call, ...] = ()
     fired: bool = False
     in_main: bool = False
     orphans: tuple[str, ...] = ()
@@ -203,21 +204,22 @@ def run(
         code = _wait(process, control, token)
         orphans = _end_orphans(token)
         seconds = time.monotonic() - started
-        _, main, fired, down, _ = _CONTROL.unpack_from(control)
-    calls, events, segments = _read_log(place.folder / "calls")
-    if fault is not None and fault.kind == "power" and fault.at > len(calls):
+        _, main, fired, down, *_ = _CONTROL.unpack_from(control)
+    log = _read_log(place.folder / "calls")
+    if fault is not None and fault.kind == "power" and fault.at > len(log.calls):
         fired = down = main  # after the command's last operation
     if down:
-        _lose_unsynced(place.work, events)
+        _lose_unsynced(place.work, log.events)
     return Ending(
         code=code,
         stdout=(place.folder / "stdout").read_text(errors="replace"),
         stderr=(place.folder / "stderr").read_text(errors="replace"),
-        calls=calls,
+        calls=log.calls,
+        reads=log.reads,
         fired=fired != 0,
         in_main=fired != 0 and fired == main,
         orphans=orphans,
-        segments=segments,
+        segments=log.segments,
         seconds=seconds,
     )
 
@@ -314,21 +316,32 @@ class _Event:
     size: int = 0
 
 
-def _read_log(path: Path) -> tuple[tuple[Call, ...], list[_Event], tuple[Path, ...]]:
-    calls: list[Call] = []
+@dataclass(kw_only=True)
+class _Log:
+    """What the library wrote down."""
+
+    calls: tuple[Call, ...] = ()
+    reads: tuple[Call, ...] = ()
+    events: list[_Event] = field(default_factory=list)
+    segments: tuple[Path, ...] = ()
+
+
+def _read_log(path: Path) -> _Log:
+    calls: dict[str, list[Call]] = {"call": [], "read": []}
     events: list[_Event] = []
     segments: dict[Path, None] = {}
     for line in path.read_text(errors="surrogateescape").splitlines():
         what, _, rest = line.partition(" ")
-        if what == "call":
+        if what in calls:
             number, pid, name, where = rest.split(" ", 3)
-            calls.append(Call(number=int(number), pid=int(pid), name=name, path=Path(where)))
+            calls[what].append(Call(number=int(number), pid=int(pid), name=name, path=Path(where)))
         elif what == "event":
             name, device, inode, size = rest.split(" ")
             events.append(_Event(name, (int(device), int(inode)), int(size)))
         elif what == "shm":
             segments[Path(rest)] = None
-    return tuple(sorted(calls, key=lambda call: call.number)), events, tuple(segments)
+    ordered = {what: tuple(sorted(found, key=lambda call: call.number)) for what, found in calls.items()}
+    return _Log(calls=ordered["call"], reads=ordered["read"], events=events, segments=tuple(segments))
 
 
 def _lose_unsynced(work: Path, events: Sequence[_Event]) -> None:

@@ -1,9 +1,9 @@
 /*
  * A library for LD_PRELOAD that lets the n-th file operation below a folder fail.
  *
- * It wraps the functions of libc that change files (or, when asked to, those that read them), counts the calls
- * that concern a path below FAULTS_ROOT in all processes of a command together, and at call number FAULTS_AT does
- * what FAULTS_KIND names:
+ * It wraps the functions of libc that change files and those that read them. It counts the calls that concern a path
+ * below FAULTS_ROOT, in all processes of a command together and each sort by itself, and at call number FAULTS_AT of
+ * those that change files does what FAULTS_KIND names:
  *
  *   kill        SIGKILL to the process that makes the call, before the call
  *   torn        the same, after the first half of the bytes where the call is a write
@@ -16,7 +16,7 @@
  *
  *   FAULTS_CONTROL      a file of 4096 zero bytes, mapped by all processes (struct control)
  *   FAULTS_LOG          gets a line per call and per event
- *   FAULTS_READS        counts calls that read, and no others
+ *   FAULTS_READS        FAULTS_AT is the number of a call that reads
  *   FAULTS_NO_EXCHANGE  lets renameat2() refuse flags, as file systems do that cannot exchange two names
  *
  * What a process writes through a mapping, and what libc writes for itself (buffered stdio), is not seen.
@@ -53,9 +53,10 @@ struct control { /* read by engine.py: keep the order */
     _Atomic int64_t fired; /* process id in which the fault happened */
     _Atomic int64_t down;  /* power is out: no process may go on */
     _Atomic int64_t full;
+    _Atomic int64_t reads;
 };
 
-enum room { FREES, ONCE, TAKES }; /* what a full disk does to a call: nothing, refuses the n-th only, refuses all */
+enum room { READS, FREES, ONCE, TAKES }; /* a full disk refuses no call, no call, the n-th only, and all of them */
 enum verdict { GO, REFUSE, HALF, HALF_THEN_DIE };
 
 static struct control *control;
@@ -186,10 +187,11 @@ static enum verdict call(const char *name, const char *path, enum room room, siz
     char line[PATH_MAX + 96];
     if (atomic_load(&control->down))
         die();
-    int64_t number = atomic_fetch_add(&control->calls, 1) + 1;
-    int length = snprintf(line, sizeof line, "call %jd %d %s %s\n", (intmax_t)number, (int)getpid(), name, path);
+    int64_t number = atomic_fetch_add(room == READS ? &control->reads : &control->calls, 1) + 1;
+    int length = snprintf(line, sizeof line, "%s %jd %d %s %s\n", room == READS ? "read" : "call", (intmax_t)number,
+                          (int)getpid(), name, path);
     note(line, (size_t)length);
-    if (number != at) {
+    if (number != at || (room == READS) != reads) {
         if (atomic_load(&control->full) && room == TAKES) {
             errno = ENOSPC;
             return REFUSE;
@@ -229,7 +231,7 @@ static enum verdict path_call(const char *name, int folder, const char *given, e
 {
     char path[PATH_MAX];
     int kept = errno;
-    if (!control || reads || !absolute(folder, given, path) || !below_root(path)) {
+    if (!control || !absolute(folder, given, path) || !below_root(path)) {
         errno = kept;
         return GO;
     }
@@ -241,7 +243,7 @@ static enum verdict fd_call(const char *name, int fd, enum room room)
 {
     char path[PATH_MAX];
     int kept = errno;
-    if (!control || reads || !path_of_fd(fd, path) || !below_root(path)) {
+    if (!control || !path_of_fd(fd, path) || !below_root(path)) {
         errno = kept;
         return GO;
     }
@@ -253,12 +255,12 @@ static int read_refused(const char *name, int fd)
 {
     char path[PATH_MAX];
     int kept = errno;
-    if (!control || !reads || !path_of_fd(fd, path) || !below_root(path)) {
+    if (!control || !path_of_fd(fd, path) || !below_root(path)) {
         errno = kept;
         return 0;
     }
     errno = kept;
-    return call(name, path, FREES, 0) == REFUSE;
+    return call(name, path, READS, 0) == REFUSE;
 }
 
 /* Opening. */
@@ -273,8 +275,8 @@ static int opened(const char *name, int folder, const char *given, int flags, mo
         errno = kept;
         if ((flags & O_CREAT) && fresh && !strncmp(path, "/dev/shm/", 9))
             shared_memory(path);
-        if (below_root(path) && (makes ? !reads : reads)) {
-            if (call(name, path, makes && fresh ? TAKES : FREES, 0) == REFUSE)
+        if (below_root(path)) {
+            if (call(name, path, !makes ? READS : fresh ? TAKES : FREES, 0) == REFUSE)
                 return -1;
             made = makes && (fresh || (flags & O_TRUNC));
         }
@@ -315,8 +317,8 @@ EXPORT FILE *fopen(const char *path, const char *mode)
 {
     char full[PATH_MAX];
     int makes = mode[0] != 'r', kept = errno;
-    if (control && absolute(AT_FDCWD, path, full) && below_root(full) && (makes ? !reads : reads)) {
-        enum room room = makes && access(full, F_OK) != 0 ? TAKES : FREES;
+    if (control && absolute(AT_FDCWD, path, full) && below_root(full)) {
+        enum room room = !makes ? READS : access(full, F_OK) != 0 ? TAKES : FREES;
         errno = kept;
         if (call("fopen", full, room, 0) == REFUSE)
             return NULL;
@@ -353,7 +355,7 @@ static struct write begin_write(const char *name, int fd, size_t bytes)
     struct stat seen;
     char path[PATH_MAX];
     int kept = errno;
-    if (control && !reads && path_of_fd(fd, path) && below_root(path)) {
+    if (control && path_of_fd(fd, path) && below_root(path)) {
         one.ours = 1;
         one.before = fstat(fd, &seen) == 0 ? (int64_t)seen.st_size : 0;
         errno = kept;

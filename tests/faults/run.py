@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tests.faults.engine import KINDS, Fault, Library, hear_signals
 from tests.faults.points import Point, Trials, plant_all, table
-from tests.faults.verbs import Templates, Verb, all_verbs
+from tests.faults.templates import Templates
+from tests.faults.verbs import Verb, all_verbs
 
 
 def main() -> int:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.faults.engine import Library, hear_signals
 from tests.faults.points import Point, Trials, chosen_kinds, plant_all
-from tests.faults.verbs import Templates, Verb, all_verbs
+from tests.faults.templates import Templates
+from tests.faults.verbs import Verb, all_verbs
 
 SEED = 0
 NAMES = [

@@ -11,7 +11,8 @@ from tests.faults.engine import KINDS, Call, Ending, Fault, Library, Place, run
 from tests.faults.invariants import file_problems
 from tests.faults.planted import ANSWER, TEXT
 from tests.faults.points import Counted, Point, Trials, choose, thinned
-from tests.faults.verbs import Templates, Verb
+from tests.faults.templates import Templates
+from tests.faults.verbs import Verb
 
 PROGRAM = Path(__file__).with_name("planted.py")
 OLDER = '{"answer": "older"}'
