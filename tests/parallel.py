@@ -10,6 +10,7 @@ import pytest
 
 HARNESS = "tests/unit/harness/test_"
 SCOPES: dict[str, tuple[str, ...]] = {
+    "faults in runs": ("tests/faults/test_run_faults.py",),
     "pages": (
         "tests/unit/probes/",
         f"{HARNESS}cold_cells.py",
@@ -17,6 +18,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
         f"{HARNESS}limited_cells.py",
         "tests/unit/formats_direct/test_planned_reads.py",
     ),
+    "faults in stores": ("tests/faults/test_store_faults.py",),
     "revisions": ("tests/unit/check/test_against.py",),
     "six backends": tuple(
         f"{HARNESS}{name}.py" for name in ("same_training", "interruptions", "time_attribution", "timeline")
