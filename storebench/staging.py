@@ -87,6 +87,7 @@ def blaming(target: Path, folder: Path) -> Iterator[None]:
     except StorebenchError as error:
         if error.where is not None:
             error.where = error.where.replace(str(folder), str(target))
+        error.what = error.what.replace(str(folder), str(target))
         raise
 
 

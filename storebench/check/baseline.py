@@ -165,7 +165,8 @@ def _write(folder: Path, text: str) -> Path:
         try:
             write_whole(path, text)
         except BaseException:
-            if kept is not None:
+            # The new one may be in its place by then: only the history holds the older one in that case.
+            if kept is not None and path.read_bytes() == kept.read_bytes():
                 kept.unlink(missing_ok=True)
             raise
     return path

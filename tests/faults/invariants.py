@@ -189,7 +189,7 @@ def file_problems(folder: Path, known: Mapping[str, list[bytes]]) -> list[str]:
         f"{path.relative_to(folder.parent)} is not whole ({path.stat().st_size} bytes)"
         for path in sorted(folder.rglob("*"))
         if path.is_file()
-        and not LEFTOVER.search(path.name)
+        and not any(map(LEFTOVER.search, path.relative_to(folder).parts))
         and not is_whole(path, known.get(str(path.relative_to(folder)), []))
     ]
 
