@@ -2,7 +2,7 @@
 
 import itertools
 import random
-import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -104,7 +104,8 @@ class Trials:
             f"after the fault: {one}" for one in _judged(lambda: _after_fault(verb, place, ending, fault))
         ]
         if self._keep:
-            shutil.copytree(place.work, place.folder / "after-the-fault", symlinks=True)
+            # Not shutil: there may be sockets.
+            subprocess.run(["cp", "-a", str(place.work), str(place.folder / "after-the-fault")], check=True)
             (place.folder / "stderr-of-the-fault").write_text(ending.stderr)
         again = run(verb.again(place.work), place)
         problems += recovery_problems(again, normal=verb.normal)

@@ -159,6 +159,9 @@ class Damaged(Convert):
         return [] if found and self.store(work).exists() else found
 
 
+RESUME = ("--resume", "--retry-failed")
+
+
 @dataclass(kw_only=True)
 class Bench(Verb):
     """``bench`` of one cell, its store there already; ``--resume`` goes on."""
@@ -176,7 +179,8 @@ class Bench(Verb):
         return bench_command()
 
     def again(self, work: Path) -> list[str]:
-        return bench_command("--resume") if (work / "run" / "run.json").exists() else bench_command()
+        begun = (work / "run" / "run.json").exists()
+        return bench_command(*RESUME) if begun else bench_command()
 
     def after_fault(self, work: Path, ending: Ending) -> list[str]:
         return self.store_problems(work) + run_problems(work / "run") + failures_name_a_file(work / "run")
@@ -220,7 +224,7 @@ class Resume(Bench):
         return bench_command("--resume", "--replicates", str(self.replicates))
 
     def again(self, work: Path) -> list[str]:
-        return self.command(work)
+        return [*self.command(work), "--retry-failed"]
 
 
 @dataclass(kw_only=True)
