@@ -30,6 +30,19 @@ _WITH_PROCESSES = ("replicate", "conversion", "comparison")
 _PRIVATE = 0o700
 
 
+def temporary_place() -> Path:
+    """Return the folder for temporary files, which is the one that `tempfile` would choose.
+
+    To choose it, `tempfile` makes a file of a random name in it, which a kill would leave there for good.
+    """
+    if tempfile.tempdir is None:
+        named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+        places = [os.path.abspath(place) for place in (*named, "/tmp", "/var/tmp") if place]  # noqa: PTH100, S108
+        usable = (place for place in places if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK))  # noqa: PTH112
+        tempfile.tempdir = next(usable, None)
+    return Path(tempfile.gettempdir())
+
+
 @contextmanager
 def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
     """Make an empty, locked folder for the time of a with statement, and remove those that nobody uses any more.
@@ -58,7 +71,7 @@ def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
 
 def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
     """Make a folder and return it with its lock; again, if another process took it for an abandoned one meanwhile."""
-    place = Path(tempfile.gettempdir()) if parent is None else parent
+    place = temporary_place() if parent is None else parent
     prefix = f"{'' if parent is None else '.'}{PREFIX}{kind}-"
     sweep(place)
     while True:
@@ -79,7 +92,7 @@ def shared_folder(name: str) -> tuple[Path, int]:
 
     `remove_unused` gives it up.
     """
-    folder = Path(tempfile.gettempdir()) / name
+    folder = temporary_place() / name
     while True:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=_PRIVATE)
@@ -125,7 +138,7 @@ def sweep(place: Path | None = None) -> list[Path]:
         None is the folder for temporary files.
     """
     abandoned: list[tuple[Path, int]] = []
-    with contextlib.suppress(OSError), os.scandir(place or tempfile.gettempdir()) as entries:
+    with contextlib.suppress(OSError), os.scandir(place or temporary_place()) as entries:
         for entry in entries:
             if _OURS.fullmatch(entry.name):
                 lock = _lock_of_abandoned(Path(entry.path))

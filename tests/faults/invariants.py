@@ -119,9 +119,13 @@ def store_problems(store: Path, *, absent: bool = False) -> list[str]:
     return []
 
 
-def run_problems(run: Path) -> list[str]:
-    """Return what is wrong with the folder of a run that may have been interrupted at any point."""
-    found = _line_faults(run / RECORDS_NAME)
+def run_problems(run: Path, *, halves: int = 0) -> list[str]:
+    """Return what is wrong with the folder of a run that may have been interrupted at any point.
+
+    `halves` is how many half lines earlier interruptions have left, which the next record ends.
+    """
+    broken = _broken_lines(run / RECORDS_NAME)
+    found = broken if len(broken) > halves else []
     try:
         return [*found, *(f"validate: {one}" for one in validate(run))]
     except DataNotFoundError:
@@ -130,7 +134,7 @@ def run_problems(run: Path) -> list[str]:
         return [*found, f"validate: {error}"]
 
 
-def _line_faults(path: Path) -> list[str]:
+def _broken_lines(path: Path) -> list[str]:
     """Return the lines before the last that are no whole JSON."""
     if not path.exists():
         return []
