@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from storebench.check.sides import BASELINE_NAME, read_side
+from storebench.check.sides.model import BASELINE_NAME
+from storebench.check.sides.read import read_side
 from storebench.errors import StorebenchError
 from storebench.manifest import MANIFEST_NAME
 from tests.faults.engine import KINDS, Ending
