@@ -51,6 +51,7 @@ def clone_here(folder: Path) -> Path:
 
 def plant(path: Path, name: str, seconds: float) -> None:
     """Let a function or method of a module sleep before it does its work."""
+    assert path.is_file(), path
     with path.open("a", encoding="utf-8") as file:
         file.write(SLOW.format(name=name, seconds=seconds))
 

@@ -107,7 +107,7 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen_from_the_checkouts_
     untouched: Path, tmp_path: Path
 ) -> None:
     package, before = untouched / "storebench", git(untouched, "rev-parse", "HEAD")
-    plant(package / "formats" / "lmdb.py", "LmdbGetReader.fetch_into", 0.01)
+    plant(package / "formats" / "lmdb" / "get.py", "LmdbGetReader.fetch_into", 0.01)
     plant(package / "codecs.py", "PngCodec.decode_into", 0.001)
     plant(package / "loading" / "threads.py", "ThreadLane.take", 0.01)
     loop = package / "training" / "loop.py"
