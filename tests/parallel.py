@@ -16,6 +16,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
         f"{HARNESS}cold_cells.py",
         f"{HARNESS}cache_cells.py",
         f"{HARNESS}limited_cells.py",
+        f"{HARNESS}leftovers.py",
         "tests/unit/formats_direct/test_planned_reads.py",
     ),
     "faults in stores": ("tests/faults/test_store_faults.py",),
@@ -24,6 +25,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
         f"{HARNESS}{name}.py" for name in ("same_training", "interruptions", "time_attribution", "timeline")
     ),
     "documents": ("tests/docs/",),
+    "faults": ("tests/faults/",),
     "a real run": ("tests/adversary/test_records.py",),
     "proof": (f"{HARNESS}timed_proof.py", f"{HARNESS}epoch_coverage.py"),
 }
