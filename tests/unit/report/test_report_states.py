@@ -184,4 +184,4 @@ def test_long_pauses_for_the_proof_are_named_beside_the_rates(paused_frac: float
     assert record.coverage is not None
     paused = dataclasses.replace(record.coverage, proof_s=paused_frac * record.timed_s)
     notes = cache_notes([cell_of(dataclasses.replace(record, coverage=paused))])
-    assert any("pauses for the proof took up to 5%" in note for note in notes) is said
+    assert any("pauses for the proof took up to 5.0%" in note for note in notes) is said
