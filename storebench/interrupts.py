@@ -7,6 +7,7 @@ A signal that the program was started to ignore (``nohup``) stays ignored.
 import _signal  # type: ignore[import-not-found]  # `signal` adds enumerations to it, which take two milliseconds
 import atexit
 import os
+import sys
 import time
 
 EXIT_INTERRUPTED = 130
@@ -15,6 +16,9 @@ LINE = "storebench: interrupted; nothing half-written was kept"
 _NUMBERS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 _SAME_S = 1.0
 """Signals so close to the first are the same interrupt: a closing terminal sends several."""
+
+_AGAIN_S = 0.02
+"""How soon an interrupt that was lost in a destructor is raised again."""
 
 
 class _State:
@@ -26,11 +30,14 @@ class _State:
         Whether one was raised in a `Raised` block.
     told
         Whether the line was written.
+    block
+        The `Raised` block that is entered.
     """
 
     seen = False
     told = False
     installed = False
+    block: "Raised | None" = None
 
 
 def install() -> None:
@@ -43,6 +50,7 @@ def install() -> None:
             _signal.signal(number, _leave)
     if not _State.installed:
         _State.installed = True
+        sys.unraisablehook = _not_raised
         # Registered first, so called last: while the interpreter is taken apart, a signal would end it by itself.
         atexit.register(_signal.pthread_sigmask, _signal.SIG_BLOCK, _NUMBERS)
 
@@ -67,25 +75,36 @@ class Raised:
     def __init__(self) -> None:
         self._before: dict[int, object] = {}
         self._first_s: float | None = None
+        self._lost = False
 
     def __enter__(self) -> None:
-        _State.told = False
+        _State.told, _State.block = False, self
         for number in _NUMBERS:
             if _is_ours(number):
                 self._before[number] = _signal.getsignal(number)
                 _signal.signal(number, self._raise)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        _State.block = None
         for number, before in self._before.items():
             _signal.signal(number, before)
-        if self._first_s is not None and isinstance(error, Exception):
+        if self._lost or (self._first_s is not None and isinstance(error, Exception)):
             raise KeyboardInterrupt from error
+
+    def lost(self) -> None:
+        """Raise the interrupt again, soon: Python dropped it because it was raised in a destructor or a callback."""
+        import threading
+
+        self._lost = True
+        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), _signal.SIGINT))
+        again.daemon = True
+        again.start()
 
     def _raise(self, _number: int, _frame: object) -> None:
         now = time.monotonic()
-        if self._first_s is not None and now - self._first_s < _SAME_S:
+        if self._first_s is not None and now - self._first_s < _SAME_S and not self._lost:
             return
-        self._first_s = now
+        self._first_s, self._lost = now, False
         _State.seen = True
         raise KeyboardInterrupt
 
@@ -106,6 +125,17 @@ class Held:
 def _is_ours(number: int) -> bool:
     """Return whether a signal is neither ignored nor handled by something that Python cannot put back."""
     return _signal.getsignal(number) not in (_signal.SIG_IGN, None)
+
+
+def _not_raised(dropped: "sys.UnraisableHookArgs") -> None:
+    """Take care of an exception that Python drops: an interrupt is raised again, others are printed for debugging only.
+
+    Libraries complain in their destructors of what was reported as an error before: a full disk, for example.
+    """
+    if isinstance(dropped.exc_value, KeyboardInterrupt) and _State.block is not None:
+        _State.block.lost()
+    elif os.environ.get("STOREBENCH_DEBUG", "0") not in ("", "0"):
+        sys.__unraisablehook__(dropped)
 
 
 def _leave(_number: int, _frame: object) -> None:

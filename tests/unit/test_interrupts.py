@@ -158,3 +158,55 @@ def test_what_nohup_started_does_not_end_with_its_terminal(tmp_path: Path) -> No
         process.send_signal(signal.SIGHUP)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
+
+
+IN_A_DESTRUCTOR = """
+import os, signal, sys, time
+from storebench import interrupts
+interrupts.install()
+import typer
+from storebench.cli.common import exit_codes
+
+class Handle:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        {then}
+
+try:
+    with exit_codes():
+        handle = Handle()
+        del handle
+        time.sleep(20)
+        print("went on")
+except typer.Exit as end:
+    sys.exit(end.exit_code)
+"""
+
+
+@pytest.mark.parametrize("then", ["time.sleep(0)", "raise OSError('closed badly')"])
+def test_an_interrupt_in_a_destructor_is_not_lost(tmp_path: Path, then: str) -> None:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_DESTRUCTOR.format(then=then)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout, done.stderr.splitlines()) == (130, "", [LINE])
+    assert time.monotonic() - started < 15
+
+
+def test_what_destructors_complain_of_is_no_traceback(tmp_path: Path) -> None:
+    code = IN_A_DESTRUCTOR.format(then="raise OSError").replace("os.kill(os.getpid(), signal.SIGINT)", "pass")
+    code = code.replace("time.sleep(20)", "pass")
+    command = [sys.executable, "-c", code]
+    quiet = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "went on\n", "")
+    shown = {**os.environ, "STOREBENCH_DEBUG": "1"}
+    loud = subprocess.run(
+        command, cwd=tmp_path, env=shown, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Exception ignored" in loud.stderr
