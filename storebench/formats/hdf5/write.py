@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +53,18 @@ class Hdf5Writer(Writer):
         self._pending: list[bytes] = []
         self._pending_bytes = self._flushed = 0
         self._reserve()
-        with write_errors(self._path, OSError):
-            self._file = h5py.File(self._path, "w", libver="v110")
-            self._reserve()  # creating the file emptied it
-            self._file.attrs["codec"] = spec.codec
-            self._file.attrs["class_names"] = list(spec.dataset.class_names)
-            self._data = self._create_data()
+        self._file: Any = None
+        self._data: Any = None
+        try:
+            with _destructors_silent(), write_errors(self._path, OSError, RuntimeError):
+                self._file = h5py.File(self._path, "w", libver="v110")
+                self._reserve()  # creating the file emptied it
+                self._file.attrs["codec"] = spec.codec
+                self._file.attrs["class_names"] = list(spec.dataset.class_names)
+                self._data = self._create_data()
+        except BaseException:
+            self.abort()
+            raise
 
     def append(self, payload: Payload, label: int) -> None:
         """Buffer one payload; write some 4 MiB at a time."""
@@ -70,7 +78,7 @@ class Hdf5Writer(Writer):
     def close(self) -> None:
         """Write what is pending, the labels and the offsets; sync."""
         self._flush()
-        with write_errors(self._path, OSError, RuntimeError):
+        with _destructors_silent(), write_errors(self._path, OSError, RuntimeError):
             self._file["label"] = np.asarray(self._labels, dtype=np.int64)
             if not self._raw:
                 self._file["offset"] = np.asarray(self._offsets, dtype=np.int64)
@@ -83,8 +91,10 @@ class Hdf5Writer(Writer):
 
     def abort(self) -> None:
         """Close the file, whatever HDF5 says to it."""
-        with contextlib.suppress(OSError, RuntimeError):
-            self._file.close()
+        with _destructors_silent():
+            with contextlib.suppress(OSError, RuntimeError, AttributeError):
+                self._file.close()
+            self._file = self._data = None
 
     def _reserve(self) -> None:
         """Take the room for what is written next, and for closing."""
@@ -105,7 +115,7 @@ class Hdf5Writer(Writer):
 
     def _flush(self) -> None:
         block = np.frombuffer(b"".join(self._pending), dtype=np.uint8)
-        with write_errors(self._path, OSError, RuntimeError):
+        with _destructors_silent(), write_errors(self._path, OSError, RuntimeError):
             if self._raw:
                 rows = block.reshape(-1, *self.spec.dataset.image_shape)
                 self._data[self._flushed : self._flushed + len(rows)] = rows
@@ -117,3 +127,15 @@ class Hdf5Writer(Writer):
                 self._flushed += len(block)
         self._pending.clear()
         self._pending_bytes = 0
+
+
+@contextlib.contextmanager
+def _destructors_silent() -> Iterator[None]:
+    """Let h5py print no traceback from its destructors: a handle that HDF5 cannot close is reported there once more."""
+    printing, dropping = sys.excepthook, sys.unraisablehook
+    sys.excepthook = lambda *_: None
+    sys.unraisablehook = lambda _: None
+    try:
+        yield
+    finally:
+        sys.excepthook, sys.unraisablehook = printing, dropping
