@@ -166,7 +166,11 @@ def complete_run_problems(run: Path, replicates: int, epochs: int) -> list[str]:
     found += [f"failed: {record.failure}" for record in records if record.status is not Status.OK]
     named = {str(record.steps_file) for record in records}
     text = "".join(path.read_text(errors="replace") for path in run.glob("*.jsonl"))
-    tables = {f"{STEPS_DIR}/{path.name}" for path in (run / STEPS_DIR).iterdir()}
+    # Where removing an empty folder failed, the next start removes it.
+    entries = [
+        path for path in (run / STEPS_DIR).iterdir() if not (path.is_dir() and not any(path.iterdir()))
+    ]
+    tables = {f"{STEPS_DIR}/{path.name}" for path in entries}
     found += [f"no record names {name}" for name in sorted(tables - named) if name not in text]
     return [*found, *(f"validate: {one}" for one in validate(run))]
 
