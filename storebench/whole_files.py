@@ -229,6 +229,11 @@ def _locked_folder(folder: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Return whether a path is what a writer makes for the time of a write, or left when it was killed."""
+    return path.name.startswith(_UNFINISHED)
+
+
 def sweep_unfinished(folder: Path) -> None:
     """Remove what writers that were killed left in `folder`."""
     for stale in folder.glob(f"{_UNFINISHED}*"):

@@ -22,7 +22,7 @@ from storebench.check.sides.baseline import BASELINE_VERSION, side_of_baseline
 from storebench.check.sides.model import BASELINE_NAME, CellData, Side, read_json
 from storebench.errors import IntegrityError, RegressionError, StorebenchError, UsageError, from_os_error
 from storebench.units import number_of
-from storebench.whole_files import made_folder, write_whole
+from storebench.whole_files import is_unfinished, made_folder, write_whole
 
 BASELINES = Path("results/baselines")
 
@@ -32,6 +32,17 @@ _STEM = 100
 """Characters of a file's name in the history; what a baseline says of its time may be anything."""
 
 _REASON = "Say why it is accepted with --reason TEXT: it is stored with the baseline."
+
+
+def is_free(target: Path) -> bool:
+    """Return whether a baseline can be written to `target` and nothing is lost: there is nothing, or an empty folder.
+
+    What a killed writer left does not count: the next write removes it.
+    """
+    if not target.is_dir():
+        return not target.exists()
+    there = [one for one in target.iterdir() if not is_unfinished(one)]
+    return all(one.name == HISTORY and one.is_dir() and not any(one.iterdir()) for one in there)
 
 
 def update(
@@ -160,8 +171,9 @@ def _content(contender: Side, accepted: Mapping[str, str], reason: str) -> dict[
 def _write(folder: Path, text: str) -> Path:
     """Write a baseline, and the one before into its history; where one cannot be written, both stay as they were."""
     path = folder / BASELINE_NAME
-    with made_folder(folder / HISTORY):
-        kept = _keep(path, folder / HISTORY) if path.exists() else None
+    replaced = path.exists()
+    with made_folder(folder / HISTORY if replaced else folder):
+        kept = _keep(path, folder / HISTORY) if replaced else None
         try:
             write_whole(path, text)
         except BaseException:

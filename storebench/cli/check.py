@@ -103,10 +103,10 @@ def _told(formats: list[Format], files: list[Path]) -> bool:
 def _first_baseline(
     baseline: Path, contender: "Side", error: StorebenchError, rules: "Policy", reason: str
 ) -> None:
+    from storebench.check.baseline import is_free
     from storebench.check.baseline import update as write_baseline
 
-    there = baseline.exists() and any(baseline.iterdir() if baseline.is_dir() else [baseline])
-    if there and not reason.strip():
+    if not is_free(baseline) and not reason.strip():
         # What is there is no baseline of this version: replacing it must be somebody's decision.
         raise NotComparableError(error.what, where=error.where, hint="Replace it with --reason TEXT.")
     say(f"wrote {write_baseline(baseline, contender, None, rules, reason=reason)}")

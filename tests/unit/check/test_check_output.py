@@ -1,6 +1,9 @@
 """What a check writes: five formats, and the committed baseline."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -25,6 +28,16 @@ def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     second = write_sessions(tmp_path / "b", seed=2, slower=slower, cells=CELLS[:3] + CELLS[4:])
     return first, second
 
+
+KILLED_AT_THE_RENAME = """
+import os, signal, sys
+from storebench.cli.main import main
+def die(event, arguments):
+    if event == "os.rename" and os.fspath(arguments[1]).endswith("baseline.json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(die)
+main()
+"""
 
 LOST = ("--allow-missing", CELLS[3])
 
@@ -121,6 +134,32 @@ def test_the_first_baseline_is_written_and_read_back(sides: tuple[Path, Path]) -
     code, out, _ = run(target, first, "--format", "json")
     assert code == 0
     assert {one["ratio"] for one in json.loads(out)["cells"]} == {1.0}
+
+
+@pytest.mark.parametrize("left", ["by this release", "by an older one"])
+def test_a_first_baseline_is_written_after_one_that_was_killed(left: str, sides: tuple[Path, Path]) -> None:
+    target = Path("results/baselines/ci")
+    words = ["check", str(target), str(sides[0]), "--update"]
+    killed = subprocess.run([sys.executable, "-c", KILLED_AT_THE_RENAME, *words], timeout=240, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name.startswith(".storebench-unfinished-") for path in target.iterdir()] == [True]
+    if left == "by an older one":
+        (target / "history").mkdir()
+    code, _, err = run(target, sides[0], "--update")
+    assert (code, err) == (0, f"wrote {target / 'baseline.json'}\n")
+    files = [path.name for path in target.rglob("*") if path.is_file()]
+    assert files == ["baseline.json"], "what the killed one left stays"
+
+
+@pytest.mark.parametrize("there", ["notes.txt", "history/old.json"])
+def test_a_first_baseline_does_not_replace_what_it_cannot_read(there: str, sides: tuple[Path, Path]) -> None:
+    path = Path("results/baselines/ci", there)
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    code, _, err = run("results/baselines/ci", sides[0], "--update")
+    assert code == 3
+    assert "Replace it with --reason TEXT." in err
+    assert [one for one in Path("results").rglob("*") if one.is_file()] == [path]
 
 
 def test_an_update_after_a_regression_needs_a_reason_that_is_stored(sides: tuple[Path, Path]) -> None:
