@@ -36,6 +36,7 @@ from storebench.records import (
 )
 from storebench.results import Cell, Record, Status
 from storebench.run_about import read_about
+from storebench.run_entries import make_run_folders
 from storebench.run_lock import claimed
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
@@ -92,6 +93,8 @@ class Run:
         ------
         OutputError
             There is a run already, another process makes one, or the folder cannot be written.
+        CorruptDataError
+            Something in the folder is not what a run would have there.
         """
         with claimed(folder):
             if (folder / RUN_NAME).exists():
@@ -113,7 +116,7 @@ class Run:
                     for one in left_out
                 ],
             }
-            _make_folders(folder)
+            make_run_folders(folder)
             _write_about(folder, about)
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=list(cells))
 
@@ -152,9 +155,18 @@ class Run:
 
     @classmethod
     def resume(cls, folder: Path) -> "Run":
-        """Take up the run in `folder` where it was interrupted."""
+        """Take up the run in `folder` where it was interrupted.
+
+        Raises
+        ------
+        DataNotFoundError
+            There is no run.
+        CorruptDataError
+            Its ``run.json`` is not one, its ``steps`` or ``logs`` is a link or no folder, or a file of records is no
+            regular file.
+        """
         run = cls.read(folder)
-        _make_folders(folder)
+        make_run_folders(folder)
         return run
 
     def extended(self, replicates: int) -> "Run":
@@ -225,9 +237,11 @@ class Run:
         ------
         OutputError
             Another process is running it, or the folder cannot be written.
+        CorruptDataError
+            Something in the folder is not what a run has there.
         """
         with claimed(self.folder):
-            _make_folders(self.folder)
+            make_run_folders(self.folder)
             parts = {key for key, records in self._grouped().items() if not _is_whole(records)}
             if parts:
                 self._replace(parts, [])
@@ -357,15 +371,6 @@ def _free_names(steps: Path, names: Mapping[int, str]) -> dict[int, str]:
         attempt += 1
         free = {epoch: f"{Path(name).stem}-a{attempt}{Path(name).suffix}" for epoch, name in names.items()}
     return free
-
-
-def _make_folders(folder: Path) -> None:
-    """Make the folders of a run; a copy of one may lack those that were empty."""
-    try:
-        for name in (STEPS_DIR, LOGS_DIR):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise from_os_error(error, folder) from error
 
 
 def _write_about(folder: Path, about: Mapping[str, object]) -> None:
