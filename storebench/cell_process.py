@@ -25,6 +25,7 @@ from storebench.surroundings import Surroundings
 GRACE_S = 3.0
 """How long a process may take to end by itself before it is killed."""
 
+_NO_ANSWER_AFTER = "no answer after"
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME = "/pymp-12345678/listener-12345678"
 
@@ -141,7 +142,14 @@ def _environment(scratch: Path) -> dict[str, str]:
 
 def out_of_time(timeout_s: float) -> str:
     """Return why a process that was killed after `timeout_s` gave no answer, and what to do."""
-    return f"no answer after {timeout_s:g} s; give it more time with --timeout, or timeout_s in the scenario"
+    return (
+        f"{_NO_ANSWER_AFTER} {timeout_s:g} s; give it more time with --timeout, or timeout_s in the scenario"
+    )
+
+
+def ran_out_of_time(failure: str) -> bool:
+    """Return whether a failure is that of a process that was killed for the time it took."""
+    return _NO_ANSWER_AFTER in failure
 
 
 def ending(code: int) -> str:

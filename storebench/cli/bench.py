@@ -14,8 +14,10 @@ from storebench.errors import UsageError
 from storebench.units import number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from storebench.check.against import Options
-    from storebench.results import Cell
+    from storebench.results import Cell, Record
     from storebench.run_folder import Run
     from storebench.scenario import Scenario
     from storebench.surroundings import Permitted
@@ -90,8 +92,6 @@ def bench(
         loaded = load_scenario(scenario)
         if replicates is not None:
             loaded = loaded.repeated(replicates)
-        if timeout is not None:
-            loaded = loaded.model_copy(update={"timeout_s": timeout})
         cells = _chosen(loaded, only or [])
         folder = out or new_run_folder(loaded.name)
         writes_into(folder)
@@ -164,9 +164,9 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
         Run.read(folder)  # without a run there, no folder must be made
     with claimed(folder):
         run = _resumed(scenario, folder, how) if found is None else _created(scenario, folder, found)
-        if how.timeout is not None:
-            timed = run.scenario.model_copy(update={"timeout_s": how.timeout})
-            run = dataclasses.replace(run, scenario=timed)
+        # The option is for this time only, and the file that is given now counts: run.json holds neither.
+        timeout_s = scenario.timeout_s if how.timeout is None else how.timeout
+        run = dataclasses.replace(run, scenario=run.scenario.model_copy(update={"timeout_s": timeout_s}))
         from storebench.runner import execute
 
         sweep(stores)
@@ -177,7 +177,16 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     else:
         put(str(folder))
     say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
-    leave(records, hint="Once mended, 'storebench bench --resume --retry-failed' runs the failed ones again.")
+    leave(records, hint=_hint(records))
+
+
+def _hint(records: "Sequence[Record]") -> str:
+    """Return what to do where cells failed."""
+    from storebench.cell_process import ran_out_of_time
+
+    late = any(ran_out_of_time(record.failure or "") for record in records)
+    more = "; --timeout SECONDS gives them more time" if late else ""
+    return f"Once mended, 'storebench bench --resume --retry-failed' runs the failed ones again{more}."
 
 
 def _created(scenario: "Scenario", folder: Path, found: "Permitted") -> "Run":

@@ -1,6 +1,7 @@
 """Cells that hang, are stopped, run out of memory or of disk: one line in the record, and no process stays."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -78,6 +79,27 @@ class TestACellThatRunsOutOfTime:
         done = bench.cli("bench", path, "--out", tmp_path / "run", "--stores", tmp_path / "stores")
         assert done.returncode == 5
         assert "no answer after 4 s" in done.stderr
+
+    def test_is_given_more_by_the_scenario_once_the_option_is_left_out(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        path, run = tmp_path / "slow.toml", tmp_path / "run"
+        text = (
+            'name = "slow"\ntimeout_s = {}\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nsynthetic = true\n'
+            'limit = 16\nmodel = "tiny"\nbackends = ["planted:patient"]\n'
+        )
+        path.write_text(text.format(500))
+        words = ("bench", path, "--out", run, "--stores", tmp_path / "stores")
+        done = bench.cli(*words, "--timeout", "1")
+        assert done.returncode == 5
+        assert "no answer after 1 s" in done.stderr
+        assert "--retry-failed' runs the failed ones again; --timeout SECONDS gives them" in done.stderr
+        assert json.loads((run / "run.json").read_text())["scenario"]["timeout_s"] == 500
+
+        path.write_text(text.format(2))
+        done = bench.cli(*words, "--resume", "--retry-failed")
+        assert done.returncode == 5
+        assert "no answer after 2 s" in done.stderr
 
     @pytest.mark.parametrize("words", [("--timeout", "0"), ("--timeout", "soon")])
     def test_needs_a_time(self, words: tuple[str, str], bench: Bench) -> None:
