@@ -1,6 +1,8 @@
 """A store on disk: where it lies, what it consists of, and whether it is whole."""
 
 import contextlib
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -14,6 +16,7 @@ from storebench.formats import Backend, Format, get_format
 from storebench.formats.common import load_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Say, mute
+from storebench.reading import kind_of
 from storebench.staging import restore
 
 CONVERT_AGAIN = "Convert again."
@@ -165,12 +168,27 @@ def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
 
 
 def measure_sizes(path: Path, store_format: Format) -> Sizes:
-    """Return how much the data files of the store at `path` take."""
-    stats = [file.stat() for file in store_format.data_files(path)]
+    """Return how much the data files of the store at `path` take.
+
+    Raises
+    ------
+    CorruptStoreError
+        One of them is a FIFO, a socket or a device: reading it might never end.
+    """
+    stats = [_regular(file) for file in store_format.data_files(path)]
     return Sizes(
-        file_bytes=sum(stat.st_size for stat in stats),
-        bytes_on_disk=sum(stat.st_blocks * 512 for stat in stats),  # st_blocks counts 512 bytes everywhere
+        file_bytes=sum(found.st_size for found in stats),
+        bytes_on_disk=sum(found.st_blocks * 512 for found in stats),  # st_blocks counts 512 bytes everywhere
     )
+
+
+def _regular(file: Path) -> os.stat_result:
+    found = file.stat()
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise CorruptStoreError(
+            f"{kind_of(found.st_mode)}, not a regular file", where=file, hint=CONVERT_AGAIN
+        )
+    return found
 
 
 def check_sizes(path: Path, manifest: Manifest) -> None:
@@ -179,7 +197,7 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
     Raises
     ------
     CorruptStoreError
-        They have not: something was truncated, removed or added.
+        They have not: something was truncated, removed or added, or is no regular file.
     """
     try:
         found = measure_sizes(path, get_format(manifest.format)).file_bytes

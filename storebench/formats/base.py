@@ -295,7 +295,8 @@ class Format(ABC):
     def data_files(self, store: Path) -> list[Path]:
         """Return every file of the store that holds samples: what is evicted, counted and measured."""
         own = {MANIFEST_NAME, DIGESTS_NAME}
-        return sorted(path for path in store.rglob("*") if path.is_file() and path.name not in own)
+        # What is neither a file nor a folder is listed too, so that it is refused when sizes are taken.
+        return sorted(path for path in store.rglob("*") if path.name not in own and not path.is_dir())
 
     def auditor(self, store: Path, manifest: Manifest) -> Reader:
         """Return a reader for reading everything once, in memory that does not grow with the store.
