@@ -26,7 +26,8 @@ class StoreSamples(Dataset):
     Raises
     ------
     CorruptStoreError
-        It is not a store, or files are missing or have another size than when they were written.
+        It is not a store, files are missing or have another size than when they were written, or its format's
+        library would not survive reading it.
     SchemaVersionError
         Another version of storebench wrote it.
     """
@@ -34,6 +35,7 @@ class StoreSamples(Dataset):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest: Manifest = open_store(path).manifest
+        get_format(self.manifest.format).check_structure(path)
         self._reader: Reader | None = None
 
     @property

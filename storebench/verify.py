@@ -89,6 +89,7 @@ def verify_store(
     manifest = Manifest.read(store)
     table = read_digest_table(store, manifest)
     check_sizes(store, manifest)
+    get_format(manifest.format).check_structure(store)
     with progress(f"verifying {store.name}") as advance:
         return verify_samples(store, manifest, table, reader, advance)
 

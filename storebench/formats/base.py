@@ -305,6 +305,18 @@ class Format(ABC):
         """
         return self.reader(store, manifest)
 
+    def check_structure(self, store: Path) -> None:  # noqa: B027 - most formats have nothing to check
+        """Check what the format's library takes for granted and would end the process over.
+
+        Called once before the store is verified, or read to be converted. The default checks nothing: most
+        libraries raise an error where a file is damaged.
+
+        Raises
+        ------
+        CorruptStoreError
+            The file is damaged in such a place.
+        """
+
     def locate(self, store: Path, manifest: Manifest, index: int) -> Path:  # noqa: ARG002 - for formats with a file a sample
         """Return the file or folder in which sample `index` lies, for a person who has to look at it."""
         return store

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from storebench.errors import CorruptStoreError, UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.common import damaged
 from storebench.formats.lmdb.direct import LmdbDirectReader
 from storebench.formats.lmdb.get import LmdbGetReader
+from storebench.formats.lmdb.index import build_index
 from storebench.formats.lmdb.pages import DATA_FILE
 from storebench.formats.lmdb.write import LmdbWriter
 from storebench.manifest import StoreSpec
@@ -47,6 +50,22 @@ class LmdbFormat(Format):
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return the writer of ``data.mdb``."""
         return LmdbWriter(folder, spec)
+
+    def check_structure(self, store: Path) -> None:
+        """Walk the whole tree, without its values: LMDB follows a damaged page number or pointer out of the file.
+
+        Raises
+        ------
+        CorruptStoreError
+            A page is damaged, or the tree has another shape than its record says.
+        """
+        try:
+            build_index(store)
+        except (
+            CorruptStoreError,
+            UsageError,
+        ) as error:  # of a store of ours, an unknown kind of tree is damage too
+            raise damaged(error.what, store / DATA_FILE) from error
 
     def data_files(self, store: Path) -> list[Path]:
         """Return the one file."""

@@ -272,7 +272,9 @@ class PageFile:
         self._refuse(
             numbers, (flags & _KIND_FLAGS) != kind, "it is of another kind than its place in the tree"
         )
-        wrong = (lower <= HEADER_BYTES) | (lower & 1 != 0) | (lower > upper) | (upper > page_bytes)
+        # LMDB takes it for granted that a branch has two children.
+        least = HEADER_BYTES + (4 if kind == _BRANCH else 2)
+        wrong = (lower < least) | (lower & 1 != 0) | (lower > upper) | (upper > page_bytes)
         self._refuse(numbers, wrong, "its bounds are impossible")
 
     def _check_tiling(self, numbers: Ints, starts: Ints, sizes: Ints, rows: Ints, upper: Ints) -> None:
