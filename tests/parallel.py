@@ -80,6 +80,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Open the locks in a process that runs beside others: the file of pytest's settings, and the folder it is in."""
     if hasattr(config, "workerinput") and config.inipath is not None:
         config.stash[TURN] = Turn(gate=config.inipath, floor=config.rootpath)
+        for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+            # pytest-benchmark would measure nothing in the sessions of their own that tests start.
+            del os.environ[name]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -21,6 +21,8 @@ from storebench.report.validate import validate
 Raw = dict[str, Any]
 Attack = Callable[[Raw], None]
 
+pytestmark = pytest.mark.quiet  # the honest run must not be the busy machine's
+
 
 def rows(run: Path) -> list[Raw]:
     return [json.loads(line) for line in (run / "records.jsonl").read_text(encoding="utf-8").splitlines()]

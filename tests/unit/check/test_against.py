@@ -102,6 +102,7 @@ def scenario() -> Scenario:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.timeout(1200)
 def test_slow_downs_in_reader_codec_loader_and_loop_are_seen_from_the_checkouts_root(
     untouched: Path, tmp_path: Path

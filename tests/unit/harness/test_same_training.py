@@ -123,6 +123,7 @@ def test_without_shuffling_the_order_is_that_of_the_store(bench: Bench, run_fold
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_lenet_reaches_98_percent_on_mnist_after_one_epoch(
     data_root: Path, tmp_path: Path, run_folder: Path
 ) -> None:
