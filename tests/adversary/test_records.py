@@ -118,7 +118,7 @@ ATTACKS: dict[str, tuple[str, str, Attack, str]] = {
     "a cold portion that goes on after the store was resident": (
         "hdf5", "cold", resident_at_once, "portion.steps",
     ),
-    "a cold portion in half of its time": ("hdf5", "cold", lambda r: portion_scaled(r, 0.5), "portion.seconds"),
+    "a cold portion in half of its time": ("hdf5", "cold", lambda r: portion_scaled(r, 0.5), "portion.data_wait_s"),
     "a cold portion of twice the payload": (
         "hdf5", "cold", put("portion.payload_bytes", lambda v: 2 * v), "portion.payload_bytes",
     ),
