@@ -187,6 +187,24 @@ def test_history_keeps_every_baseline(sides: tuple[Path, Path]) -> None:
     assert len(list((target / "history").iterdir())) == 3
 
 
+@pytest.mark.parametrize(
+    ("created", "stem"), [("2026-01-02T03:04:05+00:00", "2026-01-02T030405Z"), (None, "unknown")]
+)
+def test_two_baselines_of_one_time_both_stay_in_the_history(
+    sides: tuple[Path, Path], created: str | None, stem: str
+) -> None:
+    first, _ = sides
+    target = Path("results/baselines/ci")
+    for _ in range(3):
+        assert run(target, first, "--update")[0] == 0
+        path = target / "baseline.json"
+        raw = json.loads(path.read_text())
+        del raw["created_utc"]
+        path.write_text(json.dumps(raw if created is None else raw | {"created_utc": created}))
+    names = {one.name for one in (target / "history").iterdir()}
+    assert names == {f"{stem}.json", f"{stem}-2.json"}
+
+
 def test_an_update_that_is_not_proven_slower_needs_a_reason_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +266,9 @@ def test_a_run_with_failed_cells_is_no_baseline(sides: tuple[Path, Path]) -> Non
     raw = json.loads(path.read_text())
     raw["storebench_failed"] = {"test_read.py::x": "oh"}
     path.write_text(json.dumps(raw))
-    assert run("results/baselines/ci", second, "--update", "--reason", "please")[0] == 5
+    code, _, err = run("results/baselines/ci", second, "--update", "--reason", "please")
+    assert code == 5
+    assert "1 failed cell cannot be a baseline: test_read.py::x: oh" in err
     assert not Path("results").exists()
 
 

@@ -55,6 +55,7 @@ def test_a_folder_is_sessions_and_each_is_one_replicate(tmp_path: Path) -> None:
     alone = read_side(folder / "session-0.json", baseline=True)
     assert {len(cell.replicates) for cell in alone.cells.values()} == {8}
     assert all(cell.one_process for cell in alone.cells.values())
+    assert side.kind == alone.kind == "pytest-benchmark"
 
 
 def test_the_defaults_are_those_of_an_empty_policy(tmp_path: Path) -> None:

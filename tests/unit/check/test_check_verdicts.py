@@ -15,6 +15,7 @@ from planted_sides import (
     failed,
     record,
     run_of,
+    session,
     write_run,
     write_sessions,
 )
@@ -45,7 +46,9 @@ def test_the_same_code_is_within_noise(tmp_path: Path) -> None:
     states = {one.state for one in check(first, second).values()}
     assert State.WORSE not in states
     assert State.WITHIN_NOISE in states
-    assert run(first, second)[0] == 0
+    code, text = run(first, second)
+    assert code == 0
+    assert "no regression in 5 cells [" in text
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -258,6 +261,24 @@ def test_seconds_of_two_machines_are_not_compared(tmp_path: Path) -> None:
     assert run(first, write_sessions(tmp_path / "c", seed=3), "--policy", policy)[0] == 0
 
 
+def test_ratios_that_the_policy_asks_for_need_a_calibration(tmp_path: Path) -> None:
+    first = write_sessions(tmp_path / "a", seed=1, change=lambda extra: extra.clear())
+    second = write_sessions(tmp_path / "b", seed=2, change=lambda extra: extra.clear())
+    found = check(first, second, basis="ratio").values()
+    assert {one.state for one in found} == {State.NOT_COMPARABLE}
+    assert {one.reason for one in found} == {
+        "no calibration on both sides, and the policy allows ratios only"
+    }
+
+
+def test_the_side_that_does_not_say_what_it_read_is_named(tmp_path: Path) -> None:
+    silent = write_sessions(tmp_path / "a", change=lambda extra: extra.update(samples_of=""))
+    second = write_sessions(tmp_path / "b", seed=2)
+    code, text = run(silent, second)
+    assert code == 3
+    assert "the baseline does not say which samples it read" in text
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -299,6 +320,14 @@ def test_a_counter_that_is_gone_fails_the_check(tmp_path: Path) -> None:
     assert run(first, second, "--policy", policy)[0] == 0
 
 
+def test_all_counters_that_are_gone_are_named(tmp_path: Path) -> None:
+    def fewer(extra: dict[str, Any]) -> None:
+        del extra["counters"]["read_calls"], extra["counters"]["payload_bytes"]
+
+    _, text = run(write_sessions(tmp_path / "a"), write_sessions(tmp_path / "b", seed=2, change=fewer))
+    assert "the baseline counted payload_bytes, read_calls, the contender did not" in text
+
+
 @pytest.mark.parametrize(
     ("counter", "value", "worse"),
     [
@@ -330,6 +359,14 @@ def test_counters_of_another_machine_count_only_where_they_mean_the_same(tmp_pat
     assert run(first, write_sessions(tmp_path / "b", seed=2, machine=ELSEWHERE, counters=disk))[0] == 3
     served = {CELLS[1]: {"samples_served": 1000}}
     assert run(first, write_sessions(tmp_path / "c", seed=2, machine=ELSEWHERE, counters=served))[0] == 1
+
+
+def test_a_run_that_served_one_sample_less_is_a_regression(tmp_path: Path) -> None:
+    first = run_of(tmp_path / "a", {"lmdb": 1e-6})
+    second = run_of(tmp_path / "b", {"lmdb": 1e-6}, seed=2, samples=999, timed_samples=999)
+    code, text = run(first, second)
+    assert code == 1
+    assert "samples_served 1,000 -> 999" in text
 
 
 def test_a_counter_that_varies_in_the_baseline_is_held_to_no_tighter_band(tmp_path: Path) -> None:
@@ -404,6 +441,29 @@ def test_a_shrunk_cell_of_a_run_is_missing_and_says_what_was_changed(tmp_path: P
     code, text = run(first, second)
     assert code == 5
     assert "the contender has it with limit 2000 -> 50" in text
+
+
+def test_an_undecided_cell_passes_among_decided_ones_and_not_alone(tmp_path: Path) -> None:
+    def noisier(cell: str, seconds: list[float]) -> list[float]:
+        wide = 0.8 if len(seconds) % 2 else 1.2
+        return [one * wide if cell == CELLS[0] else one for one in seconds]
+
+    def side(name: str, cells: tuple[str, ...]) -> Path:
+        """Write sessions in which the first cell takes a fifth more, or a fifth less."""
+        folder = write_sessions(tmp_path / name, 0)
+        for number in range(4):
+            rounds = 8 + number % 2
+            planted = session(number, seed=1, noise=0.001, cells=cells, rounds=rounds, shape=noisier)
+            (folder / f"session-{number}.json").write_text(json.dumps(planted))
+        return folder
+
+    every, alone = side("a", CELLS), side("b", CELLS[:1])
+    assert check(every, every)[CELLS[0]].state is State.INCONCLUSIVE
+    code, text = run(every, every)
+    assert (code, "no regression in 5 cells (1 inconclusive)" in text) == (0, True)
+    assert run(every, every, "--strict")[0] == 4
+    code, text = run(alone, alone)
+    assert (code, "inconclusive, 1 of 1 cell" in text) == (4, True)
 
 
 def test_a_skipped_benchmark_is_missing_and_says_why(tmp_path: Path) -> None:
@@ -506,6 +566,7 @@ def test_an_older_schema_is_not_comparable_and_says_so(tmp_path: Path) -> None:
     code, text = run(first, older)
     assert code == 3
     assert "schema version 0" in text
+    assert f"tests/benchmarks/test_read.py::test[{CELLS[0]}]" in text
     raw = {"schema_version": 0}
     (tmp_path / "old.jsonl").write_text(json.dumps(raw) + "\n")
     assert run(first, tmp_path / "old.jsonl")[0] == 3

@@ -62,6 +62,13 @@ def test_both_sides_of_a_square_are_shown_and_what_they_disagree_by() -> None:
     assert "interaction -200 [-200, -200]" in sentence
 
 
+def test_costs_of_a_single_round_are_told_without_intervals() -> None:
+    (found,) = squares(cells_of([one for one in square() if one.replicate == 0]))
+    sentence = factor_sentence(found)
+    assert "in microseconds per sample: 140 in all; " in sentence.replace(".0", "")
+    assert "[" not in sentence
+
+
 def test_each_side_has_the_interval_of_its_differences_round_by_round() -> None:
     # PNG files are 10, 20 and 30 slower than planted, raw files as much: paired, the codec's cost does not vary.
     slower = (10.0, 20.0, 30.0)

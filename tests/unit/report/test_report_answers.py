@@ -53,6 +53,20 @@ def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
     assert [one.says for one in answer.conclusions] == [Says.UNDECIDED]
 
 
+def test_a_spread_that_200_rounds_would_not_overcome_is_said() -> None:
+    answer = headline(cells_of(rounds("png", [20, 200, 15]) + rounds("lmdb", [180, 14, 90]))).answer
+    assert answer.endswith("]); with this spread, 200 rounds would not tell a difference of 1.25 times.")
+
+
+@pytest.mark.parametrize(("hdf5_ms", "leveldb_ms", "name"), [(20, 30, "HDF5"), (30, 20, "LevelDB")])
+def test_without_lmdb_the_fastest_other_store_stands_beside_png(
+    hdf5_ms: float, leveldb_ms: float, name: str
+) -> None:
+    records = rounds("png", [60] * 3) + rounds("hdf5", [hdf5_ms] * 3) + rounds("leveldb", [leveldb_ms] * 3)
+    answer = headline(cells_of(records)).answer
+    assert f"{name} feeds CaffeNet 3.0 times [3.0, 3.0] as fast as PNG files" in answer
+
+
 def test_equality_is_said_where_the_interval_is_narrow_around_one() -> None:
     records = rounds("png", [20.0, 20.1, 20.0, 20.1]) + rounds("lmdb", [20.1, 20.0, 20.1, 20.0])
     answer = headline(cells_of(records))
@@ -132,6 +146,9 @@ def test_an_undecided_setting_does_not_lead_and_is_not_kept_back_either() -> Non
     assert {Says.FASTER, Says.UNDECIDED} <= {one.says for one in answer.conclusions}
     assert answer.panel is not None
     assert answer.panel.first.cell.cache == "cold"
+    far = two([30, 60, 40], [44, 35, 52], readahead_kib=8192, **LIMITED)
+    several = headline(cells_of(limited + far + two([60] * 3, [20] * 3)))
+    assert several.answer.endswith(", and 1 further setting.")
     nothing = headline(cells_of(limited + two([30, 60, 40], [44, 35, 52])))
     assert nothing.answer.startswith("On this machine, ImageNet, 4,000 images, larger than memory")
     assert "Asked before" not in nothing.answer

@@ -78,6 +78,9 @@ PLANTED: dict[str, tuple[Kind, str, Callable[[Record], Record]]] = {
     "verified without a count": (
         Kind.CACHE, "resident_frac_before", lambda r: part(r, "cache", resident_frac_before=None),
     ),
+    "a cache state that nobody counted": (
+        Kind.CACHE, "cache", lambda r: dataclasses.replace(r, cache=None),
+    ),
     "a failed cache state in a usable record": (
         Kind.CACHE, "cache.verdict", lambda r: part(r, "cache", verdict=CacheVerdict.FAILED),
     ),
@@ -102,6 +105,21 @@ def test_each_planted_error_is_found_with_its_cell_and_figure(tmp_path: Path, na
     assert (kind, figure) in {(one.kind, one.figure) for one in findings}
     assert {one.cell_id for one in findings} == {record.cell.cell_id}
     assert "lmdb" in str(findings[0])
+
+
+def test_a_finding_names_the_replicate_the_figure_and_what_is_wrong(tmp_path: Path) -> None:
+    record = make_record("lmdb")
+    short = dataclasses.replace(record, epoch_s=record.timed_s / 2)
+    (found,) = validate(write_run(tmp_path / "run", [short]))
+    assert str(found) == (
+        f"imagenet lmdb cold workers=0 [{record.cell.cell_id}] replicate 0 epoch 0: epoch_s:"
+        " the epoch is shorter than its timed steps (arithmetic)"
+    )
+
+
+def test_pages_of_a_store_that_was_read_into_memory_say_nothing(tmp_path: Path) -> None:
+    record = part(make_record("memory:python"), "cache", resident_frac_before=0.5)
+    assert validate(write_run(tmp_path / "run", [record])) == []
 
 
 def test_a_warm_cell_with_missing_pages_is_found(tmp_path: Path) -> None:
@@ -377,6 +395,7 @@ def test_a_line_that_is_no_record_is_found_and_a_half_line_is_not(tmp_path: Path
     findings = validate(run)
     assert [one.kind for one in findings] == [Kind.SCHEMA, Kind.SCHEMA]
     assert findings[0].cell.endswith("records.jsonl:2")
+    assert {(one.cell_id, one.run_id, one.figure) for one in findings} == {("", "", "record")}
 
 
 @pytest.mark.parametrize("command", ["validate", "report"])

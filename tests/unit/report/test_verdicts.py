@@ -7,6 +7,7 @@ import pytest
 from planted import make_record, portion_of, replicates
 
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.decisions import Topic, decide
 from storebench.report.frame import to_frame
 from storebench.report.recommend import recommend
 from storebench.report.verdict import Bound, CellVerdict, judge_all, mending_reader
@@ -212,6 +213,16 @@ def test_computing_longer_beside_a_backend_is_contention_where_it_is_proven() ->
 )
 def test_contention_needs_proof_and_more_than_five_percent(inflation: tuple[float, ...]) -> None:
     assert verdict_of(contended(inflation)).bound is Bound.COMPUTE
+
+
+def test_advice_calls_contention_only_what_the_page_has_decided() -> None:
+    png = [make_record("png", replicate=n, cache="warm", wait_ms=0.2, compute_ms=12.0) for n in range(4)]
+    cells = cells_of(contended((1.2, 1.21, 1.19, 1.2)) + png)
+    page = decide(cells)
+    rates_only = {key: one for key, one in page.found.items() if one.topic is not Topic.COMPUTE}
+    for made, told in ((page, True), (dataclasses.replace(page, found=rates_only), False)):
+        (text,) = [one.text for one in recommend(cells, made) if one.rule == "R5 bottleneck"]
+        assert ("slowed down by contention" in text) is told
 
 
 def test_a_loop_that_is_fed_with_the_networks_own_cores_is_not_called_indifferent() -> None:
