@@ -211,6 +211,7 @@ class _Loader:
         return int(read_pixels(self.reader, [index]).sum())
 
 
+@pytest.mark.quiet  # torch ends workers that a busy machine lets exit late
 def test_torchs_loader_workers_leave_none(store: SmallStore, temporary: Path) -> None:
     from torch.utils.data import DataLoader
 
