@@ -66,7 +66,10 @@ def _opened(path: Path) -> Iterator[Any]:
 
     try:
         # Not by its name, which may be no UTF-8.
-        with open_regular(path) as raw, parquet.ParquetFile(raw) as file:
+        with open_regular(path) as raw:
+            # Read here: an error in one of Arrow's own threads would end the process when it exits.
+            content = pa.BufferReader(raw.read())
+        with parquet.ParquetFile(content) as file:
             if file.metadata.num_rows > MOST_STEPS:
                 raise CorruptDataError(f"a table of {file.metadata.num_rows} steps", where=path)
             yield file
