@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import datetime as dt
 import gc
-import json
 import multiprocessing
 import os
 import signal
@@ -19,14 +18,14 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
 
 from storebench._version import __version__
 from storebench.cache_state import CacheState
-from storebench.cell_job import EXIT_NO_ANSWER, CellJob, read_job
+from storebench.cell_job import CellJob, read_job, write_answer
 from storebench.digests import array_digest
 from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.formats.base import Indices
@@ -427,30 +426,21 @@ def main(arguments: Sequence[str]) -> int:
         if job.memory_group is not None and os.getppid() != runner:
             MemoryGroup(job.memory_group, home=job.memory_group.parent).disband()
     answer = [record_to_dict(record) for record in records]
-    return _answer(job, {"records": answer, "package": str(package_folder())}, 0)
+    return write_answer(job, {"records": answer, "package": str(package_folder())}, 0)
 
 
 def _failed(job: CellJob, error: StorebenchError) -> int:
-    return _answer(job, {"failure": str(error), "exit_code": error.exit_code}, error.exit_code)
+    return write_answer(job, {"failure": str(error), "exit_code": error.exit_code}, error.exit_code)
 
 
 def _unexpected(job: CellJob, error: Exception) -> int:
-    """Write the traceback of an error that nobody expected to the log, and its one line to the answer."""
+    """Write the traceback of an unexpected error to the log, and its one line to the answer."""
     with contextlib.suppress(OSError):
         traceback.print_exception(error)
     failure = f"unexpected error: {summary(error)}"
-    return _answer(job, {"failure": failure, "exit_code": EXIT_INTEGRITY, "see_log": True}, EXIT_INTEGRITY)
-
-
-def _answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
-    """Write the answer and return the exit code, or the one that says that there is no room for it."""
-    unfinished = job.out.with_suffix(".tmp")
-    try:
-        unfinished.write_text(json.dumps(answer), encoding="utf-8")
-        unfinished.replace(job.out)
-    except OSError:
-        return EXIT_NO_ANSWER
-    return exit_code
+    return write_answer(
+        job, {"failure": failure, "exit_code": EXIT_INTEGRITY, "see_log": True}, EXIT_INTEGRITY
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a cell's process is asked to do, and the file in which the runner tells it."""
+"""The job of a cell's process, its answer, and the files that carry them."""
 
 import dataclasses
 import json
@@ -66,3 +66,14 @@ def write_job(job: CellJob, path: Path) -> None:
     # JSON is text: the names of folders need not be.
     content = json.dumps(dataclasses.asdict(job), default=lambda value: text_of_name(str(value)))
     path.write_text(content, encoding="utf-8")
+
+
+def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
+    """Write the answer and return the exit code, or the one that says that there is no room for it."""
+    unfinished = job.out.with_suffix(".tmp")
+    try:
+        unfinished.write_text(json.dumps(answer), encoding="utf-8")
+        unfinished.replace(job.out)
+    except OSError:
+        return EXIT_NO_ANSWER
+    return exit_code

@@ -153,7 +153,7 @@ def ran_out_of_time(failure: str) -> bool:
 
 
 def ending(code: int) -> str:
-    """Return how a process ended, by its exit code, in words."""
+    """Return the words for an exit code: the code itself, or the signal."""
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 

@@ -35,11 +35,12 @@ from storebench.errors import (
     SchemaVersionError,
     from_os_error,
 )
+from storebench.filesystem import sync
 from storebench.formats import Backend, get_format
 from storebench.formats.common import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
-from storebench.staging import blaming, publish, staged, sync_file, temporary_folder, tidy
+from storebench.staging import blaming, publish, staged, temporary_folder, tidy
 from storebench.store_samples import StoreSamples
 from storebench.stores import Phases, Store, measure_sizes, open_store, store_path, when_made
 from storebench.verify import verify_samples
@@ -199,7 +200,7 @@ def _build(dataset: Dataset, backend: Backend, target: Path, how: How) -> Store:
                 verify_samples(folder, manifest, written.digests, None, advance)
         manifest.write(folder)
         for name in (DIGESTS_NAME, MANIFEST_NAME):
-            sync_file(folder / name)
+            sync(folder / name)
         publish(folder, target)
     return Store(path=target, manifest=manifest, built=True, phases=written.phases)
 

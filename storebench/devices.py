@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.errors import from_os_error
+from storebench.filesystem import sync
 from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
-from storebench.staging import blaming, publish, staged, sync_file, temporary_folder, tidy
+from storebench.staging import blaming, publish, staged, temporary_folder, tidy
 
 DEVICES_DIR = ".devices"
 IMAGE_NAME = "store.img"
@@ -90,7 +91,7 @@ def _copy(store: Path, target: Path) -> None:
         fill_image(image, point, store)
         (folder / MANIFEST_NAME).write_bytes(manifest)
         for path in (image, folder / MANIFEST_NAME):
-            sync_file(path)
+            sync(path)
         publish(folder, target)
 
 

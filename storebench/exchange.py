@@ -1,4 +1,4 @@
-"""Put one folder in another's place without a moment in which one of the two could be lost."""
+"""Replace one folder by another without a moment in which either could be lost."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Which file system a path lies on, and whether it has room left."""
+"""The file system under a path: which one it is, whether it has room left, and waiting until it has written a file."""
 
 import os
 from os import PathLike
@@ -50,6 +50,21 @@ def is_full(path: str | PathLike[str]) -> bool:
         return False
     # A file system that does not count blocks or inodes says that it has 0 in all.
     return (found.f_blocks > 0 and not found.f_bavail) or (found.f_files > 0 and not found.f_favail)
+
+
+def sync(path: str | PathLike[str]) -> None:
+    """Wait until the content of a file, or the names in a folder, are on the disk.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened or written.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def unescape(field: str) -> str:

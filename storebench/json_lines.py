@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, from_os_error
+from storebench.filesystem import sync
 from storebench.json_text import parse_line
 from storebench.whole_files import write_whole
 
@@ -79,21 +80,6 @@ def rows_of(path: Path) -> Iterator[Row]:
             row = _parsed(line)
             if row is not None:
                 yield row
-
-
-def sync(path: Path) -> None:
-    """Sync a file, or the names in a folder, to disk.
-
-    Raises
-    ------
-    OSError
-        It cannot be opened or written.
-    """
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _append(path: Path, block: bytes) -> None:

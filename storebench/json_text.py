@@ -1,4 +1,4 @@
-"""JSON that anybody may have written: parsed, or refused in one line, however deep, broken or strange it is."""
+"""Parse untrusted JSON, or refuse it in one line, however deep or broken it is."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Open and read files of others' making: regular files only, and none that is larger than it may be.
+"""Open and read files from other people: regular files only, up to a size limit.
 
 A FIFO would wait for a writer that never comes, a device such as ``/dev/zero`` has no end, and opening some
 devices already does something. So each file is looked at before it is opened, and again once it is open.
@@ -81,7 +81,7 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> io.BufferedRea
 
 
 def kind_of(mode: int) -> str:
-    """Return what a file that is neither a regular file nor a folder is, in words, by its ``st_mode``."""
+    """Return the words for a special file ("a FIFO"), by its ``st_mode``."""
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
 
 

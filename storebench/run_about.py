@@ -1,4 +1,4 @@
-"""What ``run.json`` says of a run: read and checked, for whoever goes on with the run or judges its records."""
+"""Read and check ``run.json``, the description of a run."""
 
 from pathlib import Path
 from typing import Any

@@ -44,7 +44,7 @@ def make_run_folders(folder: Path) -> None:
 
 
 def _check_folder(path: Path) -> None:
-    """Refuse a link, also one to a folder: what is removed from it would be somebody else's."""
+    """Refuse a link, even one to a folder: a run would remove files of another folder."""
     if not os.path.lexists(path):
         return
     mode = path.lstat().st_mode

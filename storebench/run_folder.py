@@ -22,7 +22,8 @@ from pathlib import Path
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
-from storebench.json_lines import Row, replace_lines, rows_of, sync
+from storebench.filesystem import sync
+from storebench.json_lines import Row, replace_lines, rows_of
 from storebench.records import (
     LOGS_DIR,
     RECORDS_NAME,
@@ -39,8 +40,9 @@ from storebench.run_about import read_about
 from storebench.run_entries import make_run_folders
 from storebench.run_lock import claimed
 from storebench.scenario import Scenario
+from storebench.scratch import sweep
 from storebench.surroundings import LeftOut
-from storebench.whole_files import sweep_unfinished, write_whole
+from storebench.whole_files import write_whole
 
 RUN_SCHEMA_VERSION = 1
 
@@ -347,7 +349,7 @@ class Run:
         steps = self.folder / STEPS_DIR
         for folder in steps.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(folder, ignore_errors=True)
-        sweep_unfinished(self.folder)
+        sweep(self.folder)
         rows = itertools.chain(*(rows_of(self.folder / name) for name in (RECORDS_NAME, SUPERSEDED_NAME)))
         named = {str(row.get("steps_file")) for row in rows}
         for file in steps.iterdir():

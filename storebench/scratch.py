@@ -1,8 +1,8 @@
 """Temporary folders and shared memory that do not outlive their owners: what a killed one left goes at the next start.
 
-Whoever uses one holds a file lock (``flock``) on it, which the kernel drops when the process ends, however it ends.
-Whoever gets the lock alone therefore knows that nobody uses it, and removes it, with the processes that were started
-for it. On a file system without such locks nothing is taken for abandoned.
+A process that uses one holds a file lock (``flock``) on it, which the kernel drops when the process ends, however it
+ends. A process that gets the exclusive lock therefore knows that it is unused, and removes it with the processes that
+were started for it. On a file system without such locks nothing is taken for abandoned.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ PREFIX = "storebench-"
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
 SEGMENT_PREFIX = f"{PREFIX}pixels"
 
-_KINDS = "replicate|conversion|confirmation|comparison|checkup|attempt|kept|snapshot-[a-z]+|turns-[0-9]+"
+_KINDS = "unfinished|replicate|conversion|confirmation|comparison|checkup|attempt|kept|snapshot-[a-z]+|turns-[0-9]+"
 _OURS = re.compile(rf"\.?{PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
 _SEMAPHORE = re.compile(rf"sem\.{PREFIX}(?P<owner>\d+-\d+-\d+)-[a-z0-9_]+")
 _WITH_PROCESSES = ("replicate", "conversion", "comparison")
@@ -45,7 +45,7 @@ def temporary_place() -> Path:
 
 @contextmanager
 def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
-    """Make an empty, locked folder for the time of a with statement, and remove those that nobody uses any more.
+    """Make an empty, locked folder for the time of a with statement, and remove abandoned ones.
 
     Parameters
     ----------
@@ -80,7 +80,10 @@ def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             continue
-        with contextlib.suppress(OSError):  # no locks here: then nobody takes it for abandoned
+        except BaseException:
+            folder.rmdir()
+            raise
+        with contextlib.suppress(OSError):  # without locks, no process takes it for abandoned
             fcntl.flock(lock, fcntl.LOCK_EX)
         if is_at(lock, folder):
             return folder, lock
@@ -118,7 +121,7 @@ def remove(folder: Path, lock: int) -> None:
 
 
 def remove_unused(path: Path, lock: int) -> None:
-    """Let go of a shared folder or segment, and remove it if nobody else holds a lock on it."""
+    """Give up a shared folder or segment, and remove it if no other process holds a lock on it."""
     try:
         if lock_alone(lock) and is_at(lock, path):
             if path.is_dir():
@@ -185,7 +188,7 @@ def sweep_segments() -> None:
 
 
 def lock_alone(handle: int) -> bool:
-    """Take the exclusive lock if nobody has any, and return whether that was so."""
+    """Take the exclusive lock if no process holds one, and return whether it was taken."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # somebody has one, or there are no locks here
@@ -202,7 +205,7 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 def _lock_of_abandoned(folder: Path) -> int | None:
-    """Return the lock of a folder that is this user's and that nobody uses; None for any other."""
+    """Return the lock of an abandoned folder of this user; None for any other folder."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

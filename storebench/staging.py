@@ -22,6 +22,7 @@ from pathlib import Path
 
 from storebench.errors import OutputError, StorebenchError, from_os_error
 from storebench.exchange import remove, replace
+from storebench.filesystem import sync
 from storebench.progress import Say, mute
 
 WhenMade = Callable[[Path], tuple[str, int] | None]
@@ -101,9 +102,9 @@ def publish(folder: Path, target: Path) -> None:
     OSError
         The new one is not in place and the old one is; or the new one is, and the old one cannot be removed.
     """
-    sync_folder(folder)
+    sync(folder)
     replace(folder, target, target.with_name(_temporary_name(target)))
-    sync_folder(target.parent)
+    sync(target.parent)
     remove(folder)
 
 
@@ -141,24 +142,6 @@ def restore(target: Path, when_made: WhenMade, say: Say = mute) -> None:
         ) from error
 
 
-def sync_file(path: Path) -> None:
-    """Wait until a file's content is on the disk."""
-    _sync(path, os.O_RDONLY)
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until a folder's entries are on the disk."""
-    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _temporary_name(target: Path) -> str:
     return f".{target.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
 
@@ -191,7 +174,7 @@ def _settle(target: Path, when_made: WhenMade, say: Say) -> None:
     if whole and not os.path.lexists(target):
         newest = max(whole, key=lambda folder: whole[folder])
         newest.rename(target)
-        sync_folder(target.parent)
+        sync(target.parent)
         del whole[newest]
         say(f"put {target} back: a process that was killed left it as {newest.name}")
     if whole and when_made(target) is not None:

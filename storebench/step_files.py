@@ -1,4 +1,4 @@
-"""Read the tables of steps that a run wrote, whatever lies there under their names."""
+"""Read the tables of steps that a run wrote, and refuse files that are not tables of steps."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

@@ -98,7 +98,7 @@ def open_store(path: Path) -> Store:
 def when_made(path: Path) -> tuple[str, int] | None:
     """Return when the store at `path` was made, as something to sort by; None if there is no whole store.
 
-    What cannot be judged here counts as whole, because it may be somebody's only copy: a store of another schema
+    What cannot be judged here counts as whole, because it may be the only copy: a store of another schema
     version, which counts as the oldest, and one of a format that is not installed.
     """
     try:

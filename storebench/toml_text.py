@@ -1,4 +1,4 @@
-"""TOML that anybody may have written: parsed, or refused in one line, however deep, broken or strange it is."""
+"""Parse untrusted TOML, or refuse it in one line, however deep or broken it is."""
 
 import tomllib
 from os import PathLike

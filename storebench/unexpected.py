@@ -1,4 +1,4 @@
-"""What is said of an error that nobody expected: one line, and a file that holds what is needed to mend it."""
+"""Report an unexpected error: one line, and a file with the traceback."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def summary(error: BaseException) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return the line for an error that nobody expected, and write its traceback to the file that the line names.
+    """Return the line for an unexpected error, and write its traceback to the file that the line names.
 
     The file is in the temporary folder, readable by its owner only, and nothing removes it.
     """

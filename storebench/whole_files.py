@@ -1,7 +1,7 @@
 """Write files whole or not at all: under a temporary name on the same file system, synced, then renamed.
 
-What is being written lies in a hidden folder beside its final place, which its process locks (``flock``). The folder is
-removed when the write ends, however it ends; what a killed process left is removed by the next write into that place.
+A write works in a hidden, locked folder beside the final place (`storebench.scratch`). The folder is removed when the
+write ends. What a killed process left is removed by the next write into that place.
 
 - One file (`write_whole`) is the old one or the new one at every moment, also when the process is killed.
 - A new folder (`write_all`) is there with all of its files, or not at all, also when the process is killed.
@@ -11,19 +11,21 @@ removed when the write ends, however it ends; what a killed process left is remo
 
 import contextlib
 import errno
-import fcntl
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from storebench.filesystem import sync
+from storebench.scratch import PREFIX, locked_folder, remove
+
 Content = str | bytes
 """Text is written as UTF-8."""
 
-_UNFINISHED = ".storebench-unfinished-"
+_KIND = "unfinished"
+_UNFINISHED = f".{PREFIX}{_KIND}-"
 
 
 def write_whole(path: Path, content: Content) -> None:
@@ -48,7 +50,7 @@ def write_whole(path: Path, content: Content) -> None:
             _fill(new, content)
             _sync_file(new, like=target)
             new.replace(target)
-        sync_folder(target.parent)
+        sync(target.parent)
 
 
 def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
@@ -78,7 +80,7 @@ def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
                 new.rename(folder)
             else:
                 _exchange(work, folder, list(files))
-        sync_folder(place)
+        sync(place)
     return [folder / name for name in files]
 
 
@@ -144,7 +146,7 @@ def _fill_all(new: Path, folder: Path, files: Mapping[str, Content]) -> None:
     for name in files:
         with _named(folder / name):
             _sync_file(new / name, like=folder / name)
-    sync_folder(new)
+    sync(new)
 
 
 def _sync_file(path: Path, *, like: Path) -> None:
@@ -153,15 +155,6 @@ def _sync_file(path: Path, *, like: Path) -> None:
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(handle, stat.S_IMODE(like.stat().st_mode))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the entries of a folder are on the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -201,46 +194,13 @@ def _keep(target: Path, old: Path) -> None:
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
     """Make a hidden folder in `folder` for the time of a write; remove those of writers that were killed."""
-    sweep_unfinished(folder)
-    work, lock = _locked_folder(folder)
+    work, lock = locked_folder(_KIND, folder)
     try:
         yield work
     finally:
-        shutil.rmtree(work, ignore_errors=True)
-        os.close(lock)
-
-
-def _locked_folder(folder: Path) -> tuple[Path, int]:
-    """Make a hidden folder and lock it; again, if a sweeper took it for a dead writer's before it was locked."""
-    while True:
-        work = folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
-        work.mkdir(mode=0o700)
-        try:
-            lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        except BaseException:
-            work.rmdir()
-            raise
-        with contextlib.suppress(OSError):  # a file system without locks: then no sweeper can lock it either
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if work.exists():
-            return work, lock
-        os.close(lock)
+        remove(work, lock)
 
 
 def is_unfinished(path: Path) -> bool:
     """Return whether a path is what a writer makes for the time of a write, or left when it was killed."""
     return path.name.startswith(_UNFINISHED)
-
-
-def sweep_unfinished(folder: Path) -> None:
-    """Remove what writers that were killed left in `folder`."""
-    for stale in folder.glob(f"{_UNFINISHED}*"):
-        with contextlib.suppress(OSError):
-            lock = os.open(stale, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(stale, ignore_errors=True)
-            finally:
-                os.close(lock)

@@ -17,8 +17,8 @@ from typing import BinaryIO
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError, from_os_error
+from storebench.filesystem import sync
 from storebench.progress import Advance, Progress, silent
-from storebench.whole_files import sync_folder
 
 TIMEOUT_S = 10.0
 """Of connecting, and of waiting for the next bytes."""
@@ -152,7 +152,7 @@ class Fetcher:
             part = path.with_name(path.name + ".part")
             self._download(remote, part)
             part.replace(path)
-            sync_folder(folder)
+            sync(folder)
         except OSError as error:
             told = from_os_error(error, path)
             if isinstance(told, DiskFullError):

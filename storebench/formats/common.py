@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, StorebenchError, from_os_error
+from storebench.filesystem import sync
 from storebench.formats.base import Batch, Indices
 from storebench.reading import open_regular
 
@@ -134,15 +135,7 @@ def sync_folder(folder: Path) -> None:
         _syncfs(folder)
     else:
         for path in paths:
-            _fsync(path)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            sync(path)
 
 
 def _syncfs(folder: Path) -> None:

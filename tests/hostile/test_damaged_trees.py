@@ -1,36 +1,16 @@
 """LMDB files whose damage the library would follow out of the file: one line and exit code 5, never a signal."""
 
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from refusals import refused, storebench
 
 PAGE = 4096
 BRANCH, LEAF = 1, 2
 FAR = 0xFFF8
 """A place in a page that no page has."""
-
-
-def storebench(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "storebench", *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Check that a command refused with exit code 5, in one line that holds these words."""
-    assert done.returncode == 5, (done.returncode, done.stderr)
-    [line] = done.stderr.splitlines()
-    assert line.startswith("storebench: ")
-    assert not [word for word in words if word not in line], line
 
 
 def pages_of(data: bytearray, kind: int) -> list[int]:

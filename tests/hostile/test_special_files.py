@@ -2,31 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-
-def storebench(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "storebench", *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Check that a command refused with exit code 5, in one line that holds these words."""
-    assert done.returncode == 5, (done.returncode, done.stderr)
-    [line] = done.stderr.splitlines()
-    assert line.startswith("storebench: ")
-    assert not [word for word in words if word not in line], line
+from refusals import refused, storebench
 
 
 def instead_of(path: Path, make: Callable[[Path], None]) -> None:
