@@ -194,7 +194,7 @@ class _Trial:
 
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:
     # Spawned, not forked: the caller may have threads, open stores and locks that a fork would copy.
-    with named_semaphores():
+    with named_semaphores(), _interrupts_held_back():
         pool = ProcessPoolExecutor(
             processes,
             mp_context=multiprocessing.get_context("spawn"),
@@ -219,7 +219,8 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    # A process inherits the mask, so that Ctrl-C and a closed terminal are this process's affair alone.
+    # A process inherits the mask, so that Ctrl-C and a closed terminal are this process's affair alone: the encoders',
+    # and the one that multiprocessing starts beside them to unlink semaphores.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield

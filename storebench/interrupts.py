@@ -52,7 +52,7 @@ def install() -> None:
         _State.installed = True
         sys.unraisablehook = _not_raised
         # Registered first, so called last: while the interpreter is taken apart, a signal would end it by itself.
-        atexit.register(_signal.pthread_sigmask, _signal.SIG_BLOCK, _NUMBERS)
+        atexit.register(_ignore)
 
 
 def seen() -> bool:
@@ -136,6 +136,13 @@ def _not_raised(dropped: "sys.UnraisableHookArgs") -> None:
         _State.block.lost()
     elif os.environ.get("STOREBENCH_DEBUG", "0") not in ("", "0"):
         sys.__unraisablehook__(dropped)
+
+
+def _ignore() -> None:
+    """Ignore interrupts from here on, whichever thread the kernel gives them to: everything is done and said."""
+    for number in _NUMBERS:
+        if _is_ours(number):
+            _signal.signal(number, _signal.SIG_IGN)
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -104,7 +104,7 @@ def spans(document: Path) -> list[Command]:
         Command(
             document=document,
             line=text.count("\n", 0, found.start()) + 1,
-            words=tuple(found[1].replace("\n", " ").split()),
+            words=tuple(shlex.split(found[1].replace("\n", " "))),
         )
         for found in re.finditer(rf"`((?:{'|'.join(PROGRAMS)}) [^`]+)`", text)
     ]

@@ -114,7 +114,7 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen_from_the_checkouts_
     loop = package / "training" / "loop.py"
     slower = loop.read_text().replace(
         "step.compute()\n",
-        'step.compute()\n        time.sleep(0.01 * (vars(step).get("_seconds") == 0.02 / 1000))\n',
+        'step.compute()\n        if vars(step).get("_seconds") == 0.02 / 1000:\n            time.sleep(0.01)\n',
     )
     loop.write_text(slower)
     after = commit(untouched, "Sleep in four places")

@@ -126,12 +126,9 @@ def test_without_compute_the_loop_only_waits_and_ceilings_are_measured(
     assert record.ceilings.matrix_products_per_s is None
 
 
-@pytest.mark.quiet
-def test_the_null_backend_fetches_nothing_and_is_the_fastest(bench: Bench, run_folder: Path) -> None:
+def test_the_null_backend_fetches_nothing(bench: Bench, run_folder: Path) -> None:
     record = only_record(small_cell("null", compute="none"), bench.stores, run_folder)
     assert (record.fetch_s, record.decode_s, record.prep_s) == (0, 0, 0)
-    lmdb = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
-    assert record.samples_per_s > lmdb.samples_per_s
 
 
 def test_the_null_backend_trains_on_real_samples_with_their_labels(bench: Bench, run_folder: Path) -> None:
