@@ -3,7 +3,7 @@
 import os
 import sys
 
-from storebench.interrupts import install
+from storebench.system.interrupts import install
 
 
 def main() -> None:

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from storebench._version import __version__
-from storebench.cell_process import end, ending, out_of_time
-from storebench.conversions import SAMPLES_OF, ConversionRecord, append_conversion, read_conversions
-from storebench.convert import How, convert_to
 from storebench.errors import StorebenchError
 from storebench.formats import get_format, parse_backend
-from storebench.interrupts import Held
 from storebench.probes.page_cache import evict, resident
-from storebench.processes import end_processes, expend, marked
 from storebench.progress import Say, mute
 from storebench.results import Cell, Status
+from storebench.runs.conversions import SAMPLES_OF, ConversionRecord, append_conversion, read_conversions
 from storebench.scenario import TIMEOUT_S, Scenario, cell_backend, cell_spec
-from storebench.scratch import scratch_folder
-from storebench.store_samples import StoreSamples
+from storebench.stores.convert import How, convert_to
+from storebench.stores.samples import StoreSamples
+from storebench.system.interrupts import Held
+from storebench.system.processes import end_processes, expend, marked
+from storebench.system.scratch import scratch_folder
+from storebench.worker.launch import end, ending, out_of_time
 
 FIRST_SOURCE = "files+png"
 

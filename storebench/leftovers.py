@@ -1,6 +1,6 @@
 """Remove what earlier commands left behind because they were killed: folders, processes, shared memory, control groups.
 
-What a living process uses stays, and so does what other users own: see `storebench.scratch` and
+What a living process uses stays, and so does what other users own: see `storebench.system.scratch` and
 `storebench.probes.cgroup`. Two processes may do this at the same time.
 """
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from storebench.probes.cgroup import sweep_groups
 from storebench.probes.remembered import user_cache_folder
-from storebench.scratch import sweep as sweep_folders
-from storebench.scratch import sweep_segments
+from storebench.system.scratch import sweep as sweep_folders
+from storebench.system.scratch import sweep_segments
 
 
 def sweep(stores: Path | None = None) -> None:

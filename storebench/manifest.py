@@ -15,8 +15,8 @@ from typing import Any
 
 from storebench.datasets.base import DatasetInfo, Provenance
 from storebench.errors import CorruptDataError, CorruptStoreError, SchemaVersionError
-from storebench.json_text import brief, complaint, parse_json
-from storebench.reading import read_small_file
+from storebench.fileio.json_text import brief, complaint, parse_json
+from storebench.fileio.reading import read_small_file
 from storebench.results import StoreFacts
 
 SCHEMA_VERSION = 1

@@ -10,7 +10,7 @@ from storebench.datasets import DatasetSpec, open_dataset
 from storebench.formats.registry import parse_backend
 from storebench.results import Cell
 from storebench.scenario import Scenario, cell_backend, cell_spec
-from storebench.stores import store_path
+from storebench.stores.find import store_path
 from storebench.surroundings import permitted
 
 PROCESS_START_S = 3.0

@@ -1,6 +1,6 @@
 """The record: one per replicate and epoch.
 
-How records are written and read stands in `storebench.records`.
+How records are written and read stands in `storebench.runs.records`.
 
 Schema versions
 ---------------

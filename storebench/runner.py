@@ -2,7 +2,7 @@
 
 Within each round every cell runs once, in an order drawn anew: a machine that
 slows down slows every backend. A replicate is recorded when all of it
-is over, by this process alone (`storebench.run_folder`).
+is over, by this process alone (`storebench.runs.folder`).
 """
 
 import dataclasses
@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import Protocol
 
 from storebench._version import __version__
-from storebench.cell_job import CellJob
-from storebench.cell_process import answer_of
 from storebench.conversion_rounds import ConversionRounds
-from storebench.convert import How, Replace, ensure_store
 from storebench.datasets import DatasetSpec, Origin
-from storebench.devices import StoreImage, ensure_image
 from storebench.errors import DataNotFoundError, StorebenchError
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import cell_environment, running_digest
-from storebench.records import LOGS_DIR, record_from_dict
 from storebench.results import Cell, Record, Status
-from storebench.run_folder import Run, Work
-from storebench.run_lock import claimed
+from storebench.runs.folder import Run, Work
+from storebench.runs.lock import claimed
+from storebench.runs.records import LOGS_DIR, record_from_dict
 from storebench.scenario import Scenario, cell_backend, cell_spec
-from storebench.scratch import scratch_folder
+from storebench.stores.convert import How, Replace, ensure_store
+from storebench.stores.devices import StoreImage, ensure_image
 from storebench.surroundings import check_size, refusals, surroundings
+from storebench.system.scratch import scratch_folder
+from storebench.worker.job import CellJob
+from storebench.worker.launch import answer_of
 
 # Run has been imported from here since before it had a module of its own (`check/against_side.py`).
 __all__ = ["Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]

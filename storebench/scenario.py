@@ -35,12 +35,12 @@ import pydantic
 from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, MOST_SEED, DatasetSpec
 from storebench.datasets.catalog import DATASETS
 from storebench.errors import CorruptDataError, ScenarioError, StorebenchError, UnknownNameError
+from storebench.fileio.json_text import brief
+from storebench.fileio.reading import read_small_file
+from storebench.fileio.toml_text import parse_toml
 from storebench.formats.registry import PAPER_BACKENDS, Backend, parse_backend
-from storebench.json_text import brief
 from storebench.names import printable
-from storebench.reading import read_small_file
 from storebench.results import Cell
-from storebench.toml_text import parse_toml
 from storebench.units import format_bytes, parse_bytes
 
 CACHE_STATES = ("cold", "warm", "limited", "any")

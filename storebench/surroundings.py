@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storebench.devices import StoreImage
 from storebench.errors import UsageError
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import MemoryGroup, find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.results import Cell
 from storebench.scenario import Scenario
+from storebench.stores.devices import StoreImage
 from storebench.units import format_bytes
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.results import Record
-from storebench.step_files import read_steps
-from storebench.step_paths import step_path
+from storebench.runs.step_files import read_steps
+from storebench.runs.step_paths import step_path
 
 LOOP_TID = 0
 """Thread number of the training loop; producer w has number w + 2, so the loop's own producer has 1."""

@@ -17,14 +17,14 @@ from storebench.check.side_code import SideCode, plugin_sides, side_environment,
 from storebench.check.sides.model import PAIRING_NAME
 from storebench.check.sides.records import label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
-from storebench.processes import marked
-from storebench.records import RECORDS_NAME, read_records
+from storebench.fileio.whole_files import write_whole
 from storebench.results import Cell
-from storebench.run_folder import schedule
-from storebench.run_lock import claimed
+from storebench.runs.folder import schedule
+from storebench.runs.lock import claimed
+from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
-from storebench.whole_files import write_whole
+from storebench.system.processes import marked
 
 _SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
 _SETTINGS = ("seed", "check_pixels", "test_limit")

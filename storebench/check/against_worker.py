@@ -59,7 +59,7 @@ def main(job: dict[str, Any]) -> int:
 
 def _claimed(folder: Path) -> contextlib.AbstractContextManager[None]:
     try:
-        from storebench.run_lock import claimed
+        from storebench.runs.lock import claimed
     except ImportError:  # an older revision
         return contextlib.nullcontext()
     return claimed(folder)

@@ -21,8 +21,8 @@ from storebench.check.result import CellResult, State
 from storebench.check.sides.baseline import BASELINE_VERSION, side_of_baseline
 from storebench.check.sides.model import BASELINE_NAME, CellData, Side, read_json
 from storebench.errors import IntegrityError, RegressionError, StorebenchError, UsageError, from_os_error
+from storebench.fileio.whole_files import is_unfinished, made_folder, write_whole
 from storebench.units import number_of
-from storebench.whole_files import is_unfinished, made_folder, write_whole
 
 BASELINES = Path("results/baselines")
 

@@ -13,8 +13,8 @@ from storebench.check.result import CellResult, State
 from storebench.check.sides.model import Side, read_pairing
 from storebench.check.sides.read import read_side
 from storebench.errors import IntegrityError, UsageError
-from storebench.records import RECORDS_NAME
-from storebench.scratch import scratch_folder
+from storebench.runs.records import RECORDS_NAME
+from storebench.system.scratch import scratch_folder
 from storebench.units import number_of
 
 Say = Callable[[str], None]
@@ -95,8 +95,8 @@ def _again(
 
 
 def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, how: How) -> Side:
-    from storebench.run_folder import Run
     from storebench.runner import execute
+    from storebench.runs.folder import Run
 
     before = Run.read(folder)
     wanted = {one.rerun for one in suspects}
@@ -110,7 +110,7 @@ def _against_again(
     suspects: Sequence[CellResult], before: Path, folder: Path, scratch: Path, how: How
 ) -> tuple[Side, Side]:
     from storebench.check.against import Options, run_against
-    from storebench.run_folder import Run
+    from storebench.runs.folder import Run
 
     about = read_pairing(folder)
     sides = run_against(

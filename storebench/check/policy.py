@@ -22,10 +22,10 @@ from typing import Annotated, Any, Literal, cast
 import pydantic
 
 from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
-from storebench.json_text import brief
-from storebench.reading import read_small_file
+from storebench.fileio.json_text import brief
+from storebench.fileio.reading import read_small_file
+from storebench.fileio.toml_text import parse_toml
 from storebench.stats import MIN_ROUNDS
-from storebench.toml_text import parse_toml
 
 MOST_FILE_BYTES = 4 * 2**20
 _MOST_SHARE = 1e12

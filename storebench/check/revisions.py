@@ -12,7 +12,7 @@ from storebench.errors import OutputError, UsageError
 from storebench.formats.origin import distribution_of, plugin_sources
 from storebench.formats.registry import ENTRY_POINT_GROUP, plugin_points
 from storebench.probes.code import checkout_of, git_environment, package_folder
-from storebench.scratch import scratch_folder
+from storebench.system.scratch import scratch_folder
 
 Say = Callable[[str], None]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from storebench.check.against import Options
     from storebench.results import Cell, Record
-    from storebench.run_folder import Run
+    from storebench.runs.folder import Run
     from storebench.scenario import Scenario
     from storebench.surroundings import Permitted
 
@@ -154,9 +154,9 @@ class _How:
 
 def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, how: _How) -> None:
     from storebench.leftovers import sweep
-    from storebench.records import read_records, record_to_dict
-    from storebench.run_folder import Run
-    from storebench.run_lock import claimed
+    from storebench.runs.folder import Run
+    from storebench.runs.lock import claimed
+    from storebench.runs.records import read_records, record_to_dict
     from storebench.surroundings import permitted
 
     found = None if how.resume else permitted(scenario, cells, stores)
@@ -182,7 +182,7 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
 
 def _hint(records: "Sequence[Record]") -> str:
     """Return what to do where cells failed."""
-    from storebench.cell_process import ran_out_of_time
+    from storebench.worker.launch import ran_out_of_time
 
     late = any(ran_out_of_time(record.failure or "") for record in records)
     more = "; --timeout SECONDS gives them more time" if late else ""
@@ -190,7 +190,7 @@ def _hint(records: "Sequence[Record]") -> str:
 
 
 def _created(scenario: "Scenario", folder: Path, found: "Permitted") -> "Run":
-    from storebench.run_folder import Run
+    from storebench.runs.folder import Run
 
     for line in (*scenario.impossible(), *found.lines()):
         say(line)
@@ -198,7 +198,7 @@ def _created(scenario: "Scenario", folder: Path, found: "Permitted") -> "Run":
 
 
 def _resumed(scenario: "Scenario", folder: Path, how: _How) -> "Run":
-    from storebench.run_folder import Run
+    from storebench.runs.folder import Run
 
     run = Run.resume(folder)
     if run.scenario.name != scenario.name:

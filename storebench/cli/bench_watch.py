@@ -7,9 +7,9 @@ from storebench.cli.common import progress, say
 from storebench.units import format_bytes
 
 if TYPE_CHECKING:
-    from storebench.convert import How
     from storebench.results import Cell, Record
-    from storebench.run_folder import Work
+    from storebench.runs.folder import Work
+    from storebench.stores.convert import How
 
 
 class Teller:
@@ -17,7 +17,7 @@ class Teller:
 
     def store(self, cell: "Cell") -> "How":  # noqa: ARG002 - one way to build for all
         """Build with progress; a store of other samples is replaced, and a line says so."""
-        from storebench.convert import How, Replace
+        from storebench.stores.convert import How, Replace
 
         return How(replace=Replace.STALE, progress=progress, say=say)
 

@@ -129,7 +129,7 @@ def _results(
 def _write(results: "list[CellResult]", decided: object, formats: list[Format], files: list[Path]) -> None:
     from storebench.check.outcome import Outcome
     from storebench.check.render import RENDERERS
-    from storebench.whole_files import write_whole
+    from storebench.fileio.whole_files import write_whole
 
     assert isinstance(decided, Outcome)
     if len(files) > len(formats):

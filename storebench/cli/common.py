@@ -11,10 +11,11 @@ from typing import NoReturn
 
 import typer
 
-from storebench import errors, interrupts
+from storebench import errors
 from storebench.cli.streams import put, put_json, put_text, say
 from storebench.plain_text import plain
-from storebench.unexpected import debugging, told
+from storebench.system import interrupts
+from storebench.system.unexpected import debugging, told
 
 __all__ = [
     "exit_codes",

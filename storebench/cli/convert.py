@@ -11,10 +11,10 @@ from storebench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storebench.convert import How
     from storebench.datasets.base import DatasetSpec
     from storebench.formats import Backend
-    from storebench.stores import Store
+    from storebench.stores.convert import How
+    from storebench.stores.find import Store
 
 MOST_PROCESSES = 256
 
@@ -59,8 +59,8 @@ def convert(
     samples are read out of another store, and the new one is put beside it.
     """
     with exit_codes():
-        from storebench.convert import How, Replace
         from storebench.datasets.base import DatasetSpec
+        from storebench.stores.convert import How, Replace
 
         writes_into(out or stores_dir())
         if (dataset is None) == (source is None):
@@ -111,8 +111,8 @@ def _refuse_choice(**options: Any) -> None:
 def _from_dataset(
     spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, how: "How"
 ) -> "Iterator[Store]":
-    from storebench.convert import convert as convert_dataset
     from storebench.datasets import open_dataset
+    from storebench.stores.convert import convert as convert_dataset
 
     opened = open_dataset(spec)
     for backend in wanted:
@@ -121,9 +121,9 @@ def _from_dataset(
 
 def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "How") -> "Iterator[Store]":
     """Convert a store into others beside it, or in the folder of the same name in `out`."""
-    from storebench.convert import convert_to
-    from storebench.store_samples import StoreSamples
-    from storebench.stores import restore_store
+    from storebench.stores.convert import convert_to
+    from storebench.stores.find import restore_store
+    from storebench.stores.samples import StoreSamples
 
     restore_store(source, how.say)
     samples = StoreSamples(source)

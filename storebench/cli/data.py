@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from storebench import interrupts
 from storebench.cli.common import exit_codes, progress, put, put_json, say, writes_into
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UnknownNameError
 from storebench.plain_text import plain
+from storebench.system import interrupts
 
 data = typer.Typer(
     help="List the datasets that are there, or fetch them.", no_args_is_help=True, rich_markup_mode=None

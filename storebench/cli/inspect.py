@@ -9,7 +9,7 @@ import typer
 from storebench.cli.common import exit_codes, put, put_json
 
 if TYPE_CHECKING:
-    from storebench.inspection import Inspection, Part
+    from storebench.stores.inspection import Inspection, Part
 
 
 def inspect(
@@ -24,7 +24,7 @@ def inspect(
     Nothing is written and no sample is read; an LMDB file's tree is walked.
     """
     with exit_codes():
-        from storebench import inspection
+        from storebench.stores import inspection
 
         found = inspection.inspect(path, database=database)
         if as_json:

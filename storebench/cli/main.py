@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from storebench import interrupts
 from storebench._version import __version__
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.check import check
@@ -18,6 +17,7 @@ from storebench.cli.run import run
 from storebench.cli.trace import trace
 from storebench.cli.validate import validate
 from storebench.cli.verify import verify
+from storebench.system import interrupts
 
 app = typer.Typer(
     name="storebench",
@@ -67,7 +67,7 @@ def main() -> None:
     except SystemExit as end:
         # Between two of our lines click may be the one that catches an interrupt, and it ends with 1.
         if interrupts.seen() and end.code:
-            raise SystemExit(interrupts.EXIT_INTERRUPTED) from None
+            interrupts.leave()
         raise
 
 

@@ -123,7 +123,7 @@ def run(
         settings = {"replicates": replicates} | ({} if timeout is None else {"timeout_s": timeout})
         records = _run(given, settings, out, stores, drop_caches=drop_caches)
         if as_json:
-            from storebench.records import record_to_dict
+            from storebench.runs.records import record_to_dict
 
             put_json([record_to_dict(record) for record in records])
         leave(records)
@@ -142,9 +142,9 @@ def _run(
     # Before libraries are imported: what is refused is refused at once.
     scenario = make_scenario({"name": "run", **settings, "matrix": [matrix]})
     from storebench.leftovers import sweep
-    from storebench.run_folder import Run
-    from storebench.run_lock import claimed
     from storebench.runner import execute
+    from storebench.runs.folder import Run
+    from storebench.runs.lock import claimed
     from storebench.surroundings import permitted
 
     for line in scenario.impossible():

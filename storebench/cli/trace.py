@@ -16,9 +16,9 @@ def trace(
 ) -> None:
     """Write the timeline of one epoch in Chrome's trace format; open it at ui.perfetto.dev."""
     with exit_codes():
-        from storebench.records import read_records
+        from storebench.fileio.whole_files import write_whole
+        from storebench.runs.records import read_records
         from storebench.timeline import choose_record, trace_events
-        from storebench.whole_files import write_whole
 
         record = choose_record(read_records(run), cell)
         events = trace_events(record, run)

@@ -20,7 +20,7 @@ def verify(
     The first sample that differs is named; the exit code is then 5.
     """
     with exit_codes():
-        from storebench.verify import verify_store
+        from storebench.stores.verify import verify_store
 
         found = verify_store(store, reader, progress=progress, say=say)
         if as_json:

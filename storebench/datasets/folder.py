@@ -9,8 +9,8 @@ from storebench.datasets.base import FOLDER_PREFIX, Dataset, DatasetInfo, Image,
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
 from storebench.datasets.walk import ClassFolders
 from storebench.errors import DataNotFoundError
+from storebench.fileio.reading import open_regular
 from storebench.names import text_of_name
-from storebench.reading import open_regular
 
 IMAGE_SHAPE = (images.SIDE, images.SIDE, 3)
 

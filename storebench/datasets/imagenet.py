@@ -17,8 +17,8 @@ from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Proven
 from storebench.datasets.folder import IMAGE_SHAPE, TEST_FOLDERS, FolderDataset, has_class_folders
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.fileio.reading import open_regular
 from storebench.names import text_of_name
-from storebench.reading import open_regular
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"

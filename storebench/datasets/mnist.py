@@ -19,7 +19,7 @@ from storebench.datasets.arrays import ArrayDataset, Arrays
 from storebench.datasets.base import Dataset, Origin, Provenance
 from storebench.datasets.sources import unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.reading import open_regular
+from storebench.fileio.reading import open_regular
 
 CLASS_NAMES = tuple(str(digit) for digit in range(10))
 IMAGE_SIDE = 28

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.errors import DataNotFoundError
-from storebench.reading import read_small_file
+from storebench.fileio.reading import read_small_file
 
 WHOLE_CONTENT_BYTES = 64 << 20
 """Sources up to this size are told apart by their content, larger ones by name, size and time."""

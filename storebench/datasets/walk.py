@@ -11,7 +11,7 @@ from pathlib import Path
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import unreadable
 from storebench.errors import CorruptDataError
-from storebench.reading import kind_of
+from storebench.fileio.reading import kind_of
 
 MOST_ENTRIES = 50_000_000
 """Files and folders that one set of class folders may hold; ImageNet-21k has 14 million images."""

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, StorebenchError, from_os_error
+from storebench.fileio.reading import open_regular
 from storebench.filesystem import sync
 from storebench.formats.base import Batch, Indices
-from storebench.reading import open_regular
 
 CONVERT_AGAIN = "Convert the dataset again."
 MANY_FILES = 500

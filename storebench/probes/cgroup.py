@@ -25,7 +25,7 @@ from typing import Self
 
 from storebench.errors import UsageError
 from storebench.probes.machine import read_text
-from storebench.processes import started_ticks
+from storebench.system.processes import started_ticks
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 OWN_GROUPS = Path("/proc/self/cgroup")

@@ -18,7 +18,7 @@ from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
 from storebench.results import BelowCache, CacheFacts, CacheVerdict, Counters
-from storebench.scratch import scratch_folder
+from storebench.system.scratch import scratch_folder
 
 SCRATCH_BYTES = 8 << 20
 DEFAULT_READ_AHEAD_KB = 128

@@ -20,7 +20,7 @@ from storebench.errors import CellFailedError, from_os_error
 from storebench.probes.machine import block_device, read_text
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import evict
-from storebench.scratch import scratch_folder
+from storebench.system.scratch import scratch_folder
 
 TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
 """The programs that are used, from util-linux and e2fsprogs."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError
-from storebench.json_text import parse_json
-from storebench.reading import read_small_file
-from storebench.whole_files import made_folder, write_whole
+from storebench.fileio.json_text import parse_json
+from storebench.fileio.reading import read_small_file
+from storebench.fileio.whole_files import made_folder, write_whole
 
 
 def user_cache_folder() -> Path:

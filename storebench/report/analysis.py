@@ -8,12 +8,12 @@ import pandas as pd
 
 from storebench import stats
 from storebench.errors import DataNotFoundError, UsageError
-from storebench.records import RECORDS_NAME, read_records
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.decisions import looks
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
 from storebench.report.intervals import Ratio, ratios, unpaired_ratios
-from storebench.step_files import read_table
+from storebench.runs.records import RECORDS_NAME, read_records
+from storebench.runs.step_files import read_table
 
 Paths = str | Path | Sequence[str | Path]
 

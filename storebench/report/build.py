@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
+from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import Paths
 from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, by_dataset, panels, summarise
@@ -30,7 +31,6 @@ from storebench.report.tables import Table, dataset_tables, to_csv
 from storebench.report.validate import Sourced, read_all, validate_records
 from storebench.report.verdict import judge_all
 from storebench.units import number_of
-from storebench.whole_files import write_all
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from storebench.conversions import read_conversions, seconds_by_source
-from storebench.records import run_looks
 from storebench.results import (
     CacheFacts,
     Ceilings,
@@ -26,7 +24,9 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
-from storebench.step_paths import step_path
+from storebench.runs.conversions import read_conversions, seconds_by_source
+from storebench.runs.records import run_looks
+from storebench.runs.step_paths import step_path
 
 PARTS: dict[str, tuple[type, str]] = {
     "cell": (Cell, "{}"),

@@ -8,10 +8,17 @@ import numpy as np
 from storebench.errors import StorebenchError
 from storebench.formats.base import Reader
 from storebench.formats.registry import get_format
-from storebench.portion import KEPT_POINTS, StorePages, asked_frac, expected_frac, portion_sums, step_ends
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.report.findings import Finding, Kind, finding
 from storebench.results import Cell, Portion, PortionKind, Record, ResidencyPoint, StoreFacts
+from storebench.worker.portion import (
+    KEPT_POINTS,
+    StorePages,
+    asked_frac,
+    expected_frac,
+    portion_sums,
+    step_ends,
+)
 
 COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
 """What is needed of a step table besides the columns of `storebench.report.validate`."""

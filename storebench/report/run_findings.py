@@ -10,10 +10,10 @@ from typing import Any
 
 from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
-from storebench.records import RUN_NAME
 from storebench.report.findings import Finding, Kind, finding, record_name
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
-from storebench.run_about import read_about
+from storebench.runs.about import read_about
+from storebench.runs.records import RUN_NAME
 
 _EXCESS_MOST_FRAC = 0.5
 """No portion is believed to be cold beyond this, even of a store so small that its few pages of overhead are a tenth."""

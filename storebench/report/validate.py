@@ -6,13 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, StorebenchError
-from storebench.records import (
-    RECORDS_NAME,
-    RecordError,
-    raw_records,
-    record_from_dict,
-    without_half_replicate,
-)
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.findings import Finding, Kind, check_record, finding, record_name
 from storebench.report.intervals import Ratio, Round, ratio
@@ -21,9 +14,16 @@ from storebench.report.limits import check_limits
 from storebench.report.portion_findings import COLUMNS, LATER_COLUMNS, check_portion
 from storebench.report.run_findings import check_run
 from storebench.results import Record, Status
+from storebench.runs.records import (
+    RECORDS_NAME,
+    RecordError,
+    raw_records,
+    record_from_dict,
+    without_half_replicate,
+)
+from storebench.runs.step_files import read_steps
+from storebench.runs.step_paths import step_path
 from storebench.stats import MIN_ROUNDS
-from storebench.step_files import read_steps
-from storebench.step_paths import step_path
 
 _COMPUTE_HEADROOM = 1.15
 """What the null cell may lose in a round to a busy machine: every round, or the whole interval, must be above this."""

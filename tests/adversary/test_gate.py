@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from storebench.check.sides.model import PAIRING_NAME
 from storebench.cli.main import app
-from storebench.records import read_records
 from storebench.results import Counters, Record
+from storebench.runs.records import read_records
 from tests.unit.check.planted_sides import CELLS, ELSEWHERE, record, run_of, write_run, write_sessions
 
 Sessions = dict[str, Any]

@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from storebench.records import read_records
 from storebench.results import Cell, Record, Status
+from storebench.runs.records import read_records
 from storebench.stats import ALPHA, Comparison, Verdict, compare, corrected
 from storebench.units import Better
 from tests.benchmarks.runs import bench_text

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 
-from storebench.convert import ensure_store
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
@@ -31,6 +30,7 @@ from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.stats import compare, compare_family
+from storebench.stores.convert import ensure_store
 from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import EmulatedStep, NoStep, Step
 

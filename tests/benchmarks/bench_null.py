@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from storebench.records import read_records
 from storebench.results import Record, Status
+from storebench.runs.records import read_records
 from storebench.stats import Comparison, compare
 from storebench.units import Better
 from tests.benchmarks.runs import bench_text

@@ -27,7 +27,6 @@ from pathlib import Path
 
 import torch
 
-from storebench.convert import How, ensure_store
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.loading import producer
@@ -36,6 +35,7 @@ from storebench.loading.kept import SampleKeeper
 from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.stats import Comparison, compare
+from storebench.stores.convert import How, ensure_store
 from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
 from storebench.training.steps import NoStep, Step, make_step

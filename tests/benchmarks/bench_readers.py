@@ -27,7 +27,6 @@ import numpy as np
 import torch
 
 from storebench.codecs import get_codec
-from storebench.convert import How, ensure_store
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import format_names, get_format, parse_backend
@@ -35,6 +34,7 @@ from storebench.manifest import Manifest
 from storebench.probes.gather import WAYS, YARDSTICK, gather_rate
 from storebench.probes.page_cache import warm
 from storebench.stats import Comparison, compare, compare_family
+from storebench.stores.convert import How, ensure_store
 
 ALSO = ("files+raw",)
 WARM_UP_S = 5.0

@@ -17,8 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from storebench.records import STEPS_DIR, append_record
 from storebench.results import Record
+from storebench.runs.records import STEPS_DIR, append_record
 from tests.unit.report.planted import FORMATS, make_record, steps_table
 
 MOST_S, MOST_BYTES = 30.0, 1 << 30

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.convert import How, ensure_store
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import Backend, get_format, parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
@@ -27,6 +26,7 @@ from storebench.manifest import Manifest
 from storebench.probes.page_cache import evict
 from storebench.probes.residency import Curve, Sampler
 from storebench.stats import Comparison, compare
+from storebench.stores.convert import How, ensure_store
 from storebench.training.loop import run_epoch
 from storebench.training.steps import NoStep
 from storebench.units import Better

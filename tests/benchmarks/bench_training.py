@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from storebench.records import read_records
 from storebench.results import Cell, Record, Status
+from storebench.runs.records import read_records
 from storebench.stats import Comparison, compare
 from tests.benchmarks.runs import bench
 

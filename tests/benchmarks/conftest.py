@@ -13,11 +13,11 @@ import torch
 from drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
 
 from storebench.check.sides.benchmarks import FAILED_KEY, SKIPPED_KEY
-from storebench.convert import convert
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.probes.environment import environment
-from storebench.stores import Store
+from storebench.stores.convert import convert
+from storebench.stores.find import Store
 from storebench.testing.benchmarks import Measurement, measure, settle_allocator
 
 PLANT_ENV = "STOREBENCH_PLANT"

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storebench.records import read_records
 from storebench.results import Record
+from storebench.runs.records import read_records
 
 
 def bench(scenario: Path, folder: Path, stores: Path, replicates: int | None = None) -> list[Record]:

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.records import read_records
 from storebench.results import Record, Status
+from storebench.runs.records import read_records
 
 PROCESSES = 8
 """Reader processes of each machine in the outlook."""

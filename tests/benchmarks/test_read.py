@@ -16,7 +16,7 @@ from storebench.formats.registry import format_names, get_format
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import cache_facts, evict, resident, warm
 from storebench.results import CacheFacts, CacheVerdict
-from storebench.stores import Store
+from storebench.stores.find import Store
 from storebench.testing.benchmarks import Measurement
 from storebench.testing.calibrations import BATCH, Calibrate, device_reads, drop, gather, inflate, interpreter
 

@@ -13,7 +13,7 @@ from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Spa
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
-from storebench.stores import Store
+from storebench.stores.find import Store
 from storebench.testing.benchmarks import Measurement
 from storebench.testing.calibrations import BATCH, gather, gather_in_processes, matrix_product
 from storebench.training.models import get_model

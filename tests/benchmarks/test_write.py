@@ -10,9 +10,9 @@ from drawn import DrawnDataset, draw, skip_without_library
 
 from storebench.check.calibration import Kind
 from storebench.codecs import CODECS
-from storebench.convert import How, Replace, convert
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import format_names, parse_backend
+from storebench.stores.convert import How, Replace, convert
 from storebench.testing.benchmarks import Measurement
 from storebench.testing.calibrations import gather, inflate, interpreter
 

@@ -15,11 +15,11 @@ from command_line import positional, without
 from typer.testing import CliRunner
 from unit.datasets.dataset_files import cifar_binary, labels, pixels, write_class_folders, write_mnist
 
-from storebench import cell, cell_process
 from storebench.cli.main import app
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from storebench.formats.registry import parse_backend
 from storebench.surroundings import Surroundings
+from storebench.worker import launch, replicate
 
 MNIST, CIFAR10_BATCH, TEST = 96, 16, 24
 BACKEND = "lmdb"
@@ -74,7 +74,7 @@ class Sandbox:
 
     def run(self, *words: str) -> None:
         """Run ``storebench WORDS`` in this process."""
-        with contextlib.chdir(self.root), mock.patch.object(cell_process, "_fresh_process", _forked_process):
+        with contextlib.chdir(self.root), mock.patch.object(launch, "_fresh_process", _forked_process):
             result = CliRunner(env=self.env).invoke(app, list(words))
         allowed = (EXIT_OK, EXIT_INCONCLUSIVE) if words[0] == "check" else (EXIT_OK,)
         assert result.exit_code in allowed, (
@@ -99,10 +99,10 @@ class Sandbox:
 
         It has what earlier runs measured of the device, which takes seconds.
         """
-        folder, kept = Path("runs") / str(next(self.numbers)), self.root / cell.PROBES_FOLDER
+        folder, kept = Path("runs") / str(next(self.numbers)), self.root / replicate.PROBES_FOLDER
         (self.root / folder).mkdir(parents=True)
         kept.mkdir(exist_ok=True)
-        (self.root / folder / cell.PROBES_FOLDER).symlink_to(kept)
+        (self.root / folder / replicate.PROBES_FOLDER).symlink_to(kept)
         return [*without(words, "--out"), "--out", str(folder)]
 
     def interrupted(self, scenario: str, folder: str) -> None:
@@ -123,7 +123,7 @@ def _cell(job: Path, log: Path) -> None:
     with log.open("ab") as output:
         for standard in (1, 2):
             os.dup2(output.fileno(), standard)
-    sys.exit(cell.main([str(job)]))
+    sys.exit(replicate.main([str(job)]))
 
 
 def make_sandbox(root: Path, repository: Path) -> Sandbox:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from storebench.errors import EXIT_INTEGRITY, EXIT_INTERRUPTED, EXIT_USAGE, DataNotFoundError, StorebenchError
-from storebench.records import RECORDS_NAME, STEPS_DIR, read_records
 from storebench.report.validate import validate
 from storebench.results import Status
-from storebench.verify import verify_store
+from storebench.runs.records import RECORDS_NAME, STEPS_DIR, read_records
+from storebench.stores.verify import verify_store
 from tests.faults.engine import DEADLY, SIGNALS, Ending, Fault
 
 KILLED = -9

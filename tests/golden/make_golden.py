@@ -16,8 +16,8 @@ from storebench.digests import array_digest, sample_digest, set_digest
 from storebench.loading.augment import Augment
 from storebench.loading.checks import order_digest
 from storebench.loading.order import epoch_order, split_batches
-from storebench.records import json_schema
 from storebench.results import SCHEMA_VERSION
+from storebench.runs.records import json_schema
 from storebench.training.trace import step_table
 
 GOLDEN = Path(__file__).with_name("golden.json")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from make_golden import GOLDEN, golden
 
-from storebench.records import read_records
 from storebench.results import CacheVerdict, Status
+from storebench.runs.records import read_records
 from storebench.stats import compare
 
 RECORDS = Path(__file__).with_name("records_v1.jsonl")

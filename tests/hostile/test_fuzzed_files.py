@@ -118,7 +118,7 @@ def test_a_table_of_steps_without_a_column_or_a_row_is_one_line(here: Here, run:
 
 
 def test_conversions_with_impossible_values_are_left_out(here: Here, run: Path) -> None:
-    from storebench.conversions import ConversionRecord, append_conversion, read_conversions
+    from storebench.runs.conversions import ConversionRecord, append_conversion, read_conversions
 
     record = ConversionRecord(
         storebench_version="0", run_id="x", replicate=0, dataset="mnist", source="files+png", target="lmdb+raw",

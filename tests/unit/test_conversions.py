@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 
 from storebench.conversion_rounds import ConversionRounds, conversion_pairs
-from storebench.conversions import CONVERSIONS_NAME, append_conversion, read_conversions, seconds_by_source
-from storebench.convert import ensure_store
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
-from storebench.records import SUPERSEDED_NAME
 from storebench.results import Cell, Status
+from storebench.runs.conversions import (
+    CONVERSIONS_NAME,
+    append_conversion,
+    read_conversions,
+    seconds_by_source,
+)
+from storebench.runs.records import SUPERSEDED_NAME
 from storebench.scenario import make_scenario
-from storebench.store_samples import StoreSamples
-from storebench.stores import Store
-from storebench.verify import verify_store
+from storebench.stores.convert import ensure_store
+from storebench.stores.find import Store
+from storebench.stores.samples import StoreSamples
+from storebench.stores.verify import verify_store
 
 SPEC = DatasetSpec(name="cifar10", limit=30, synthetic=True)
 

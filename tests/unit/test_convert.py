@@ -15,9 +15,7 @@ import pytest
 from PIL import Image as PilImage
 from small_datasets import SPEC, Gradients, ProcessIds, Suicidal, Unreadable
 
-from storebench.convert import How, Replace, convert
 from storebench.digests import sample_digest, set_digest
-from storebench.encode import available_processes
 from storebench.errors import (
     CorruptDataError,
     CorruptStoreError,
@@ -28,7 +26,9 @@ from storebench.errors import (
 from storebench.formats import PAPER_BACKENDS, open_reader, parse_backend
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Advance
-from storebench.stores import Store, open_store
+from storebench.stores.convert import How, Replace, convert
+from storebench.stores.encode import available_processes
+from storebench.stores.find import Store, open_store
 
 FORCE = How(replace=Replace.YES)
 
@@ -304,7 +304,7 @@ def test_a_store_in_a_folder_that_may_not_be_written_is_used_as_it_is(
     def refuse(*_arguments: object) -> None:
         raise AssertionError("a store that is there needs no lock")
 
-    monkeypatch.setattr("storebench.convert.staged", refuse)
+    monkeypatch.setattr("storebench.stores.convert.staged", refuse)
     assert not build(Gradients(), "hdf5", stores).built
 
 

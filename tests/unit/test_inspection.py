@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from storebench.errors import CorruptDataError, CorruptStoreError, DataNotFoundError, UsageError
-from storebench.inspection import inspect
+from storebench.stores.inspection import inspect
 
 
 def storebench(*arguments: object) -> subprocess.CompletedProcess[str]:

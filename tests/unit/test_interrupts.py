@@ -160,9 +160,32 @@ def test_what_nohup_started_does_not_end_with_its_terminal(tmp_path: Path) -> No
     assert process.returncode == 0, error
 
 
+IN_COMPILED_TEXT = """
+import sys
+from storebench.cli import main
+from storebench.cli.common import exit_codes
+
+@main.app.command("planted")
+def planted():
+    with exit_codes():
+        exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(20)")
+
+sys.argv = ["storebench", "planted"]
+main.main()
+"""
+
+
+def test_an_interrupt_in_code_compiled_from_text_ends_with_130(tmp_path: Path) -> None:
+    """CPython would end by SIGINT there; `dataclasses` compiles text whenever it makes a class."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_COMPILED_TEXT], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, LINE)
+
+
 IN_A_DESTRUCTOR = """
 import os, signal, sys, time
-from storebench import interrupts
+from storebench.system import interrupts
 interrupts.install()
 import typer
 from storebench.cli.common import exit_codes

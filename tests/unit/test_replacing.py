@@ -16,9 +16,7 @@ from pathlib import Path
 import pytest
 from small_datasets import SPEC, Gradients
 
-from storebench.convert import How, Replace, convert, ensure_store
 from storebench.datasets.base import DatasetSpec
-from storebench.devices import ensure_image
 from storebench.errors import (
     CorruptDataError,
     CorruptStoreError,
@@ -28,8 +26,10 @@ from storebench.errors import (
 )
 from storebench.formats import parse_backend
 from storebench.manifest import MANIFEST_NAME
-from storebench.stores import Store, open_store
-from storebench.verify import verify_store
+from storebench.stores.convert import How, Replace, convert, ensure_store
+from storebench.stores.devices import ensure_image
+from storebench.stores.find import Store, open_store
+from storebench.stores.verify import verify_store
 
 CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]
@@ -100,7 +100,7 @@ FAILURES = {
 def test_an_error_at_the_exchange_leaves_one_whole_store(
     failure: str, done: bool, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from storebench import exchange
+    from storebench.stores import exchange
 
     raised, told = FAILURES[failure]
     fault = Fault(exchange.exchange, 1, raised, done=done)
@@ -118,7 +118,7 @@ def test_an_error_at_the_exchange_leaves_one_whole_store(
 def test_an_error_between_two_renamings_leaves_one_whole_store(
     nth: int, failure: str, done: bool, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storebench.exchange.exchange", no_exchange)
+    monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
     raised, told = FAILURES[failure]
     fault = Fault(os.rename, nth, raised, done=done)
     monkeypatch.setattr(os, "rename", fault)
@@ -130,7 +130,7 @@ def test_an_error_between_two_renamings_leaves_one_whole_store(
 
 
 def test_without_an_exchange_two_renamings_do(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storebench.exchange.exchange", no_exchange)
+    monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
     replace(old)
     assert age(old) == "new"
     assert beside(old) == []
@@ -139,7 +139,7 @@ def test_without_an_exchange_two_renamings_do(old: Path, monkeypatch: pytest.Mon
 def test_a_store_that_cannot_be_put_back_is_there_for_the_next(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storebench.exchange.exchange", no_exchange)
+    monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
     real, calls = os.rename, itertools.count(1)
 
     def only_the_first(one: Path, other: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_store_that_cannot_be_put_back_is_there_for_the_next(
 
 
 def test_the_exchange_is_one_step_here(old: Path) -> None:
-    from storebench.exchange import exchange
+    from storebench.stores.exchange import exchange
 
     other = old.with_name("other")
     other.mkdir()
@@ -177,7 +177,7 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(
     exchanging: bool, there: bool, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchanging:
-        monkeypatch.setattr("storebench.exchange.exchange", no_exchange)
+        monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
     elsewhere = tmp_path / "elsewhere"
     shutil.move(old, elsewhere)
     old.symlink_to(elsewhere if there else tmp_path / "nowhere")

@@ -10,14 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
-from storebench.records import (
-    RECORDS_NAME,
-    append_record,
-    json_schema,
-    read_records,
-    record_from_dict,
-    record_to_dict,
-)
 from storebench.results import (
     CacheFacts,
     CacheVerdict,
@@ -29,6 +21,14 @@ from storebench.results import (
     Percentiles,
     Record,
     Status,
+)
+from storebench.runs.records import (
+    RECORDS_NAME,
+    append_record,
+    json_schema,
+    read_records,
+    record_from_dict,
+    record_to_dict,
 )
 
 ISSUE_NAMES = {

@@ -279,7 +279,7 @@ MUCH = """
 import contextlib, sys, time
 from pathlib import Path
 from small_datasets import SPEC, ProcessIds
-from storebench.convert import How, convert
+from storebench.stores.convert import How, convert
 from storebench.formats import parse_backend
 
 @contextlib.contextmanager

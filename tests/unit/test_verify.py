@@ -10,13 +10,13 @@ import pytest
 from PIL import Image as PilImage
 from small_datasets import SPEC, Gradients
 
-from storebench import verify
-from storebench.convert import convert
 from storebench.errors import CorruptStoreError, DigestMismatchError, IntegrityError, UnknownNameError
 from storebench.formats import PAPER_BACKENDS, parse_backend
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME
-from storebench.stores import Store
-from storebench.verify import verify_store
+from storebench.stores import verify
+from storebench.stores.convert import convert
+from storebench.stores.find import Store
+from storebench.stores.verify import verify_store
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

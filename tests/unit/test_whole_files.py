@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.whole_files import write_all, write_whole
+from storebench.fileio.whole_files import write_all, write_whole
 
 LargestFile = Callable[[int], AbstractContextManager[None]]
 
@@ -117,7 +117,7 @@ def test_a_rename_that_fails_puts_the_files_before_it_back(tmp_path: Path) -> No
 WRITER = """\
 import sys
 from pathlib import Path
-from storebench.whole_files import write_all, write_whole
+from storebench.fileio.whole_files import write_all, write_whole
 number = 0
 while True:
     number += 1

@@ -5,7 +5,7 @@ from typing import Any
 from storebench.check.sides.model import CellData, Side
 from storebench.check.sides.rules import cell_of
 from storebench.errors import CorruptDataError, SchemaVersionError
-from storebench.json_text import brief
+from storebench.fileio.json_text import brief
 
 BASELINE_VERSION = 2
 """1 held the lower quartile of each session; it is read, and its sessions are compared with nothing."""

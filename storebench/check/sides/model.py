@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError
-from storebench.json_text import parse_json
-from storebench.reading import read_small_file
+from storebench.fileio.json_text import parse_json
+from storebench.fileio.reading import read_small_file
 
 BASELINE_NAME = "baseline.json"
 

@@ -15,7 +15,7 @@ from storebench.check.sides.model import BASELINE_NAME, Side, read_json
 from storebench.check.sides.records import side_of_records
 from storebench.check.sides.rules import checked_side
 from storebench.errors import CorruptDataError, IntegrityError, NotComparableError, StorebenchError
-from storebench.records import RECORDS_NAME
+from storebench.runs.records import RECORDS_NAME
 
 
 def read_side(path: Path, *, baseline: bool) -> Side:

@@ -17,8 +17,8 @@ from storebench.check.sides.model import (
     slowest_tenth,
 )
 from storebench.errors import DataNotFoundError
-from storebench.records import read_records
 from storebench.results import CacheVerdict, Cell, Record, Status
+from storebench.runs.records import read_records
 
 _ASKED_FOR_STATES = ("cold", "limited")
 _EPOCHS_TAIL = "slowest tenth of the epochs"

@@ -9,7 +9,7 @@ import pydantic
 
 from storebench.check.sides.model import CellData, Replicate, Side, Where
 from storebench.errors import CorruptDataError
-from storebench.json_text import brief, complaint
+from storebench.fileio.json_text import brief, complaint
 
 _SECONDS = (1e-12, 1e9)
 _RATIO = (1e-12, 1e12)

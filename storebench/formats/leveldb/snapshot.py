@@ -13,7 +13,7 @@ from pathlib import Path
 
 from storebench.errors import DiskFullError, OutputError, StorebenchError, from_os_error
 from storebench.formats.common import damaged
-from storebench.scratch import locked_folder, remove
+from storebench.system.scratch import locked_folder, remove
 
 
 class Snapshot:

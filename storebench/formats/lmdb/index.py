@@ -18,6 +18,7 @@ from storebench.errors import (
     UnknownNameError,
     UsageError,
 )
+from storebench.fileio.reading import read_small_file
 from storebench.formats.lmdb.pages import (
     DATA_FILE,
     Ints,
@@ -29,8 +30,7 @@ from storebench.formats.lmdb.pages import (
     refuse_special,
     sub_databases,
 )
-from storebench.reading import read_small_file
-from storebench.scratch import scratch_folder
+from storebench.system.scratch import scratch_folder
 
 _VERSION = 1
 _HEADER_BYTES = 8 * 8 + 16

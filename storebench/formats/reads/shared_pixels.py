@@ -23,7 +23,14 @@ from storebench.errors import OutputError, UsageError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.common import out_of_range
 from storebench.manifest import Manifest
-from storebench.scratch import SEGMENT_PREFIX, SEGMENTS, is_at, lock_alone, remove_unused, sweep_segments
+from storebench.system.scratch import (
+    SEGMENT_PREFIX,
+    SEGMENTS,
+    is_at,
+    lock_alone,
+    remove_unused,
+    sweep_segments,
+)
 
 _HEADER_BYTES = 4096
 _COMPLETE = b"storebench pixels, complete"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from storebench.scratch import remove_unused, shared_folder
+from storebench.system.scratch import remove_unused, shared_folder
 
 
 class Turns:

@@ -24,7 +24,7 @@ from storebench.report.plots.style import (
 )
 from storebench.report.states import Row, bounded
 from storebench.results import ResidencyPoint
-from storebench.step_files import read_steps
+from storebench.runs.step_files import read_steps
 
 COLD_QUESTION = "How long is a cold epoch cold?"
 STEADY_QUESTION = "Has the limited page cache reached a steady state?"

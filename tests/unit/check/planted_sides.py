@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from storebench.check.sides.benchmarks import EXTRA_VERSION, FAILED_KEY
-from storebench.records import append_record
 from storebench.results import (
     CacheFacts,
     CacheVerdict,
@@ -21,6 +20,7 @@ from storebench.results import (
     Status,
     StoreFacts,
 )
+from storebench.runs.records import append_record
 
 HERE = {"key": "here", "match": {"cpu": "planted", "kernel": "6.8"}}
 ELSEWHERE = {"key": "elsewhere", "match": {"cpu": "another", "kernel": "6.8"}}

@@ -20,8 +20,8 @@ from storebench.check.side_code import plugin_sides, side_environment, storebenc
 from storebench.check.sides.read import read_side
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.probes.code import code_digest
-from storebench.records import read_records
 from storebench.results import Record
+from storebench.runs.records import read_records
 from storebench.scenario import Scenario
 
 PLUGIN = ROOT / "tests" / "unit" / "harness" / "planted_plugin.py"

@@ -13,8 +13,8 @@ from storebench.check.confirm import How, confirm
 from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
 from storebench.check.sides.read import read_side
-from storebench.records import read_records
 from storebench.runner import Run, execute
+from storebench.runs.records import read_records
 from storebench.scenario import Scenario
 
 BENCHMARK = """

@@ -19,7 +19,7 @@ from storebench.errors import CorruptStoreError
 from storebench.formats.leveldb.snapshot import Snapshot
 from storebench.formats.registry import get_format
 from storebench.manifest import Manifest
-from storebench.scratch import sweep
+from storebench.system.scratch import sweep
 from storebench.testing.stores import SmallStore, build_small_store, read_pixels
 
 
@@ -96,7 +96,7 @@ def test_a_snapshot_in_use_is_not_stale(source: Path, temporary: Path) -> None:
 
 def test_another_process_leaves_a_snapshot_in_use_alone(source: Path, temporary: Path) -> None:
     snapshot = Snapshot("test", source, linked=is_big)
-    code = "from storebench.scratch import sweep; sweep()"
+    code = "from storebench.system.scratch import sweep; sweep()"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert snapshot.folder.is_dir()
     snapshot.remove()

@@ -17,7 +17,7 @@ import pytest
 from storebench.errors import CorruptStoreError, OutputError, UsageError
 from storebench.formats.reads.shared_pixels import SharedPixels, store_tag
 from storebench.formats.registry import get_format, open_reader
-from storebench.scratch import SEGMENT_PREFIX, SEGMENTS, sweep_segments
+from storebench.system.scratch import SEGMENT_PREFIX, SEGMENTS, sweep_segments
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store
 
 USER = f"{SEGMENT_PREFIX}-{os.getuid()}"

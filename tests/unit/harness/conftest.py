@@ -11,7 +11,7 @@ import pytest
 import torch
 from harness_tools import SAMPLES, SIX, Bench, environment
 
-from storebench.cell import PROBES_FOLDER
+from storebench.worker.replicate import PROBES_FOLDER
 
 SIX_SCENARIO = f"""
 name = "six"

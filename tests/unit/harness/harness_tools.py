@@ -14,12 +14,12 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 
-from storebench.cell import CellRun
-from storebench.cell_job import CellJob
-from storebench.records import STEPS_DIR
 from storebench.results import Cell, Record
 from storebench.runner import Silent, prepare
+from storebench.runs.records import STEPS_DIR
 from storebench.scenario import Scenario, make_scenario
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import CellRun
 
 SIX = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
 SAMPLES = 200

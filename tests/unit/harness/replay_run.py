@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import EXIT_INTERRUPTED, StorebenchError
-from storebench.run_folder import Run
-from storebench.run_lock import claimed
+from storebench.runs.folder import Run
+from storebench.runs.lock import claimed
 
 OPERATIONS = ("fsync", "rename", "replace", "write")
 

@@ -18,7 +18,7 @@ from test_interruptions import SMALL, busy_run
 
 from storebench.errors import UsageError
 from storebench.probes.cgroup import memory_group
-from storebench.records import read_records
+from storebench.runs.records import read_records
 
 MIB = 1 << 20
 

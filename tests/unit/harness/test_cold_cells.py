@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from harness_tools import Bench, cell_job, cell_records, only_record, scenario, steps_of
 
-from storebench.cell import CellRun
 from storebench.errors import UsageError
 from storebench.formats.registry import get_format
 from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
-from storebench.portion import portion_sums
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, resident, warm
 from storebench.report.portion_findings import check_portion
 from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
+from storebench.worker.portion import portion_sums
+from storebench.worker.replicate import CellRun
 
 COLD: dict[str, Any] = {
     "dataset": "cifar10",
@@ -277,7 +277,7 @@ def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         drop_caches()
         marker.read_bytes()
 
-    monkeypatch.setattr("storebench.cache_state.drop_caches", drop_and_mark)
+    monkeypatch.setattr("storebench.worker.cache_state.drop_caches", drop_and_mark)
     return marker
 
 

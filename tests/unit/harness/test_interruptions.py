@@ -16,8 +16,8 @@ import psutil
 import pytest
 from harness_tools import Bench, scenario
 
-from storebench.records import LOGS_DIR, RECORDS_NAME, read_records
-from storebench.run_folder import schedule
+from storebench.runs.folder import schedule
+from storebench.runs.records import LOGS_DIR, RECORDS_NAME, read_records
 
 SCENARIO = """
 name = "matrix"

@@ -19,8 +19,8 @@ from test_interruptions import SMALL, busy_run, wait_for
 from storebench.errors import UsageError
 from storebench.formats.reads.turns import Turns
 from storebench.probes.cgroup import find_controller
-from storebench.processes import MARK, end_processes, started_ticks
-from storebench.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
+from storebench.system.processes import MARK, end_processes, started_ticks
+from storebench.system.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
 
 SEGMENT = "-".join((f"{PREFIX}pixels", str(os.getuid())))
 

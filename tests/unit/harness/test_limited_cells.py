@@ -24,7 +24,7 @@ from storebench.probes.cgroup import find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import resident
-from storebench.verify import verify_store
+from storebench.stores.verify import verify_store
 
 MIB = 1 << 20
 LIMIT = 40 * MIB
@@ -219,7 +219,7 @@ def test_the_image_holds_the_same_store_and_is_not_cached_itself(
     assert (folder / "manifest.json").read_bytes() == (home / "lmdb+raw" / "manifest.json").read_bytes()
     script = (
         "import sys; from pathlib import Path; from storebench.probes.loop_mount import mount_image;"
-        "from storebench.verify import verify_store; from storebench.probes.page_cache import resident;"
+        "from storebench.stores.verify import verify_store; from storebench.probes.page_cache import resident;"
         "image, point = map(Path, sys.argv[1:]); mount_image(image, point, 128);"
         "print(verify_store(point).count, resident([image]).frac)"
     )
@@ -277,7 +277,7 @@ def _inside(runner: int) -> int:
                 groups_of_it = Path("/proc", str(child.pid), "cgroup").read_text()
             except OSError:
                 continue
-            if "/storebench-" in groups_of_it and "storebench.cell" in " ".join(child.cmdline()):
+            if "/storebench-" in groups_of_it and "storebench.worker.replicate" in " ".join(child.cmdline()):
                 found.append(child.pid)
         return bool(found)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from storebench.loading.batch import Spans
-from storebench.measure import epoch_record
 from storebench.results import Cell, Percentiles, Record
 from storebench.training.loop import StepTimes
 from storebench.training.trace import StepTable, handover_ns, queue_depth, step_table
+from storebench.worker.measure import epoch_record
 
 MS = 1_000_000
 BATCHES = (10, 10, 10, 4)

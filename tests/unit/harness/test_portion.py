@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from storebench.loading.batch import Spans
-from storebench.portion import (
+from storebench.probes.page_count import PAGE_BYTES
+from storebench.probes.residency import Curve
+from storebench.results import PortionKind
+from storebench.training.loop import StepTimes
+from storebench.training.trace import StepTable, step_table
+from storebench.worker.portion import (
     EXCESS_MAX_FRAC,
     KEPT_POINTS,
     StorePages,
@@ -16,11 +21,6 @@ from storebench.portion import (
     residency_points,
     steady_portion,
 )
-from storebench.probes.page_count import PAGE_BYTES
-from storebench.probes.residency import Curve
-from storebench.results import PortionKind
-from storebench.training.loop import StepTimes
-from storebench.training.trace import StepTable, step_table
 
 MS = 1_000_000
 PAYLOAD = 64 * PAGE_BYTES

@@ -17,16 +17,16 @@ import pytest
 import replay_run
 from harness_tools import Bench, cell_job, scenario
 
-from storebench.cell import CellRun
-from storebench.conversions import read_conversions
 from storebench.errors import DataNotFoundError, OutputError
-from storebench.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, read_records
 from storebench.report.findings import Finding, Kind
 from storebench.report.validate import validate
 from storebench.results import Record, Status
-from storebench.run_folder import Run
-from storebench.run_lock import claimed
 from storebench.runner import execute
+from storebench.runs.conversions import read_conversions
+from storebench.runs.folder import Run
+from storebench.runs.lock import claimed
+from storebench.runs.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, read_records
+from storebench.worker.replicate import CellRun
 
 MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny", "epochs": 2}
 ALL_EPOCHS = Counter((replicate, epoch) for replicate in (0, 1) for epoch in (0, 1))
@@ -35,7 +35,7 @@ ENDS = {"kill": -signal.SIGKILL, "full": 5, "interrupt": 130}
 HOLDER = """
 import sys, time
 from pathlib import Path
-from storebench.run_lock import claimed
+from storebench.runs.lock import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(120)

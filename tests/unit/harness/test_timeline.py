@@ -10,8 +10,8 @@ import pytest
 from harness_tools import Bench, only_record, scenario, steps_of
 
 from storebench.errors import DataNotFoundError, UsageError
-from storebench.records import append_record, read_records
 from storebench.results import Record
+from storebench.runs.records import append_record, read_records
 from storebench.timeline import choose_record, trace_events
 
 Event = dict[str, Any]

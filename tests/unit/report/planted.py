@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from storebench.conversions import ConversionRecord
-from storebench.records import STEPS_DIR, append_record
 from storebench.results import (
     CacheFacts,
     CacheVerdict,
@@ -26,6 +24,8 @@ from storebench.results import (
     ResidencyPoint,
     StoreFacts,
 )
+from storebench.runs.conversions import ConversionRecord
+from storebench.runs.records import STEPS_DIR, append_record
 
 FORMATS = {
     "png": ("files", "png", "pillow"),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from planted import make_conversion, make_record, portion_of, replicates
 
-from storebench.conversions import append_conversion
 from storebench.report.cells import CellSummary, Panel, panels, summarise
 from storebench.report.decisions import decide
 from storebench.report.factors import BreakEven, break_even, shares, squares
@@ -16,6 +15,7 @@ from storebench.report.frame import to_frame
 from storebench.report.paper import factor_sentence
 from storebench.report.recommend import recommend
 from storebench.results import Record, Status
+from storebench.runs.conversions import append_conversion
 
 
 def cells_of(records: list[Record], run: Path = Path("run")) -> list[CellSummary]:

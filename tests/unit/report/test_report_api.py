@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from planted import make_conversion, make_record, paper_records, replicates, write_run
 
 import storebench
-from storebench.conversions import append_conversion
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.report.schema import STEP_COLUMNS, schema_markdown
+from storebench.runs.conversions import append_conversion
 from storebench.training.trace import step_table
 
 ROOT = Path(__file__).parents[3]

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from planted import make_record, portion_of, steps_table
 
 import storebench
-from storebench.portion import portion_sums
-from storebench.records import STEPS_DIR, append_record
 from storebench.report.build import write_report
 from storebench.report.cells import summarise
 from storebench.report.plots.curves import cold_answer, steady_answer
 from storebench.results import Record, ResidencyPoint
+from storebench.runs.records import STEPS_DIR, append_record
+from storebench.worker.portion import portion_sums
 
 STEPS, COLD = 100, 4
 LIMITED = {"cache": "limited", "memory_bytes": 300_000_000}

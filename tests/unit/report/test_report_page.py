@@ -14,10 +14,10 @@ import pytest
 from planted import make_conversion, make_record, paper_records, write_run
 
 import storebench
-from storebench.conversions import append_conversion
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
 from storebench.results import CacheVerdict, Counters, Record, Status
+from storebench.runs.conversions import append_conversion
 
 Cli = Callable[..., CompletedProcess[str]]
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import storebench
 from storebench.cli.main import app
 from storebench.errors import CorruptDataError
-from storebench.records import append_record
 from storebench.results import Environment, Record, Status
+from storebench.runs.records import append_record
 
 PWN = "::error::pwn"
 NASTY = f"\n{PWN} ##[error]x \x1b[31mred\u202e <script>alert(1)</script> | [x](http://e) $\\frac{{$"

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from planted import make_record, portion_of
 
-from storebench.records import append_record, run_looks
 from storebench.report.cells import WHOLE_COLD, WHOLE_LIMITED, CellSummary, summarise
 from storebench.report.decisions import Topic, decide
 from storebench.report.decisions import looks as cell_looks
 from storebench.report.frame import to_frame
 from storebench.results import PortionKind, Record
 from storebench.runner import Run
+from storebench.runs.records import append_record, run_looks
 from storebench.scenario import make_scenario
 from storebench.stats import look_alpha
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from storebench.convert import How, ensure_store
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import open_reader, parse_backend
 from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.stores.convert import How, ensure_store
 from storebench.training.evaluate import accuracy
 from storebench.training.loop import run_epoch
 from storebench.training.models import MODELS

@@ -10,7 +10,7 @@ from storebench.datasets.base import Dataset, DatasetInfo, Image
 from storebench.digests import DigestTable
 from storebench.formats import Reader, get_format, parse_backend
 from storebench.manifest import Manifest
-from storebench.stores import open_store, read_digest_table
+from storebench.stores.find import open_store, read_digest_table
 
 
 class StoreSamples(Dataset):

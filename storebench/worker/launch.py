@@ -2,7 +2,7 @@
 
 It never outlives the runner: it is told to end when the runner ends, and the temporary folder that it works in is
 locked by the runner, so what a killed runner leaves is found and ended when storebench starts again
-(`storebench.scratch`). Memory that runs out costs the cell, not the runner.
+(`storebench.system.scratch`). Memory that runs out costs the cell, not the runner.
 """
 
 import json
@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from storebench.cell_job import EXIT_NO_ANSWER, CellJob, write_job
-from storebench.interrupts import Held
 from storebench.probes.cgroup import oom_kills
 from storebench.probes.code import cell_environment
 from storebench.probes.machine import read_text
-from storebench.processes import end_processes, expend, marked
-from storebench.scratch import sweep_segments
 from storebench.surroundings import Surroundings
+from storebench.system.interrupts import Held
+from storebench.system.processes import end_processes, expend, marked
+from storebench.system.scratch import sweep_segments
+from storebench.worker.job import EXIT_NO_ANSWER, CellJob, write_job
 
 GRACE_S = 3.0
 """How long a process may take to end by itself before it is killed."""
@@ -103,7 +103,7 @@ def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float)
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
-            around.command([sys.executable, "-P", "-m", "storebench.cell", str(job)]),
+            around.command([sys.executable, "-P", "-m", "storebench.worker.replicate", str(job)]),
             env=_environment(job.parent),
             stdin=subprocess.DEVNULL,
             stdout=output,

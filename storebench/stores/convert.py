@@ -27,7 +27,6 @@ from storebench.codecs import get_codec
 from storebench.datasets import open_dataset
 from storebench.datasets.base import Dataset, DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
-from storebench.encode import Encoder, encode
 from storebench.errors import (
     CorruptDataError,
     CorruptStoreError,
@@ -40,10 +39,11 @@ from storebench.formats import Backend, get_format
 from storebench.formats.common import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
-from storebench.staging import blaming, publish, staged, temporary_folder, tidy
-from storebench.store_samples import StoreSamples
-from storebench.stores import Phases, Store, measure_sizes, open_store, store_path, when_made
-from storebench.verify import verify_samples
+from storebench.stores.encode import Encoder, encode
+from storebench.stores.find import Phases, Store, measure_sizes, open_store, store_path, when_made
+from storebench.stores.samples import StoreSamples
+from storebench.stores.staging import blaming, publish, staged, temporary_folder, tidy
+from storebench.stores.verify import verify_samples
 
 FORCE = "Replace it with 'storebench convert --force'."
 

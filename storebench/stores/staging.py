@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storebench.errors import OutputError, StorebenchError, from_os_error
-from storebench.exchange import remove, replace
 from storebench.filesystem import sync
 from storebench.progress import Say, mute
+from storebench.stores.exchange import remove, replace
 
 WhenMade = Callable[[Path], tuple[str, int] | None]
 """Returns when what is in a folder was made, as something to sort by; None where it is not whole."""

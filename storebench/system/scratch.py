@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storebench.errors import from_os_error
-from storebench.processes import end_processes, is_dead, own_name
+from storebench.system.processes import end_processes, is_dead, own_name
 
 PREFIX = "storebench-"
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from storebench.errors import CorruptDataError
-from storebench.records import STEPS_DIR
+from storebench.runs.records import STEPS_DIR
 
 
 def step_path(run: Path, name: str) -> Path:

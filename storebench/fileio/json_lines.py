@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, from_os_error
+from storebench.fileio.json_text import parse_line
+from storebench.fileio.whole_files import write_whole
 from storebench.filesystem import sync
-from storebench.json_text import parse_line
-from storebench.whole_files import write_whole
 
 Row = dict[str, Any]
 """One line of a file, parsed."""

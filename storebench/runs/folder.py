@@ -4,7 +4,7 @@ A cell writes its step tables into a folder of its attempt, ``steps/.unfinished-
 the replicate is over, the tables get their names, and then all its records are appended as
 one block. Whatever ends the process in between, the next one that takes up the run finds
 whole replicates, and removes the rest. Only one process at a time may do so
-(`storebench.run_lock`).
+(`storebench.runs.lock`).
 """
 
 import contextlib
@@ -22,9 +22,14 @@ from pathlib import Path
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
+from storebench.fileio.json_lines import Row, replace_lines, rows_of
+from storebench.fileio.whole_files import write_whole
 from storebench.filesystem import sync
-from storebench.json_lines import Row, replace_lines, rows_of
-from storebench.records import (
+from storebench.results import Cell, Record, Status
+from storebench.runs.about import read_about
+from storebench.runs.entries import make_run_folders
+from storebench.runs.lock import claimed
+from storebench.runs.records import (
     LOGS_DIR,
     RECORDS_NAME,
     RUN_NAME,
@@ -35,14 +40,9 @@ from storebench.records import (
     record_from_dict,
     record_to_dict,
 )
-from storebench.results import Cell, Record, Status
-from storebench.run_about import read_about
-from storebench.run_entries import make_run_folders
-from storebench.run_lock import claimed
 from storebench.scenario import Scenario
-from storebench.scratch import sweep
 from storebench.surroundings import LeftOut
-from storebench.whole_files import write_whole
+from storebench.system.scratch import sweep
 
 RUN_SCHEMA_VERSION = 1
 

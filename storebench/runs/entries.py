@@ -7,10 +7,10 @@ import os
 import stat
 from pathlib import Path
 
-from storebench.conversions import CONVERSIONS_NAME
 from storebench.errors import CorruptDataError, from_os_error
-from storebench.reading import kind_of
-from storebench.records import LOGS_DIR, RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME
+from storebench.fileio.reading import kind_of
+from storebench.runs.conversions import CONVERSIONS_NAME
+from storebench.runs.records import LOGS_DIR, RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME
 
 _FOLDERS = (STEPS_DIR, LOGS_DIR)
 _FILES = (RECORDS_NAME, SUPERSEDED_NAME, CONVERSIONS_NAME)

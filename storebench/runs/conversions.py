@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.json_lines import Row, replace_lines, rows_of
-from storebench.records import SUPERSEDED_NAME
+from storebench.fileio.json_lines import Row, replace_lines, rows_of
 from storebench.results import Cell, Status
+from storebench.runs.records import SUPERSEDED_NAME
 
 CONVERSIONS_NAME = "conversions.jsonl"
 CONVERSIONS_SCHEMA_VERSION = 1

@@ -6,9 +6,9 @@ from typing import Any
 import pydantic
 
 from storebench.errors import CorruptDataError
-from storebench.json_text import complaint, parse_json
-from storebench.reading import read_small_file
-from storebench.records import MOST_RUN_BYTES
+from storebench.fileio.json_text import complaint, parse_json
+from storebench.fileio.reading import read_small_file
+from storebench.runs.records import MOST_RUN_BYTES
 
 _HINT = "Start anew."
 _Text = pydantic.StrictStr

@@ -12,12 +12,12 @@ import numpy as np
 from storebench.datasets.base import DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
+from storebench.fileio.reading import kind_of
 from storebench.formats import Backend, Format, get_format
 from storebench.formats.common import load_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Say, mute
-from storebench.reading import kind_of
-from storebench.staging import restore
+from storebench.stores.staging import restore
 
 CONVERT_AGAIN = "Convert again."
 

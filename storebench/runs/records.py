@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
-from storebench.json_lines import append_lines
-from storebench.json_text import brief, complaint, parse_json, parse_line
-from storebench.reading import read_small_file
-from storebench.record_ranges import impossible
+from storebench.fileio.json_lines import append_lines
+from storebench.fileio.json_text import brief, complaint, parse_json, parse_line
+from storebench.fileio.reading import read_small_file
 from storebench.results import SCHEMA_VERSION, Cell, Record
+from storebench.runs.ranges import impossible
 
 RECORDS_NAME = "records.jsonl"
 SUPERSEDED_NAME = "superseded.jsonl"

@@ -1,6 +1,6 @@
 """Run one replicate of one cell in this process: open, bring the cache into its state, train, count, prove.
 
-``python -P -m storebench.cell JOB.json`` is what the runner starts, a fresh
+``python -P -m storebench.worker.replicate JOB.json`` is what the runner starts, a fresh
 process for every replicate. It writes its records to the job's `out` file and
 nothing else that anybody reads.
 """
@@ -24,8 +24,6 @@ import numpy as np
 import torch
 
 from storebench._version import __version__
-from storebench.cache_state import CacheState
-from storebench.cell_job import CellJob, read_job, write_answer
 from storebench.digests import array_digest
 from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.formats.base import Indices
@@ -38,7 +36,6 @@ from storebench.loading.kept import SampleKeeper, TimedCheck, Truth
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest, store_facts
-from storebench.measure import epoch_record
 from storebench.probes.below import below_cache, with_below
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
@@ -49,8 +46,6 @@ from storebench.probes.gather import gather_rate
 from storebench.probes.limited import LimitedCache
 from storebench.probes.loop_mount import mount_image
 from storebench.probes.page_count import resident
-from storebench.processes import end_with_parent
-from storebench.records import STEPS_DIR, record_to_dict
 from storebench.results import (
     CacheFacts,
     CacheVerdict,
@@ -62,15 +57,20 @@ from storebench.results import (
     Record,
     Status,
 )
-from storebench.stores import read_digest_table
+from storebench.runs.records import STEPS_DIR, record_to_dict
+from storebench.stores.find import read_digest_table
+from storebench.system.processes import end_with_parent
+from storebench.system.unexpected import summary
 from storebench.training.calibration import matrix_products_per_s
 from storebench.training.evaluate import accuracy
 from storebench.training.loop import run_epoch
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import CpuStep, Step, make_step, warm_up
 from storebench.training.trace import StepTable, step_table, write_steps
-from storebench.unexpected import summary
-from storebench.watch import ResidencyWatch
+from storebench.worker.cache_state import CacheState
+from storebench.worker.job import CellJob, read_job, write_answer
+from storebench.worker.measure import epoch_record
+from storebench.worker.watch import ResidencyWatch
 
 DEVICE_S = 0.8
 """How long each of the device's rates is measured, once per replicate for all cells that only load."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptDataError
-from storebench.reading import open_regular
+from storebench.fileio.reading import open_regular
 
 MOST_STEPS = 1 << 24
 """Rows of one table; an epoch has one row for each of its steps."""

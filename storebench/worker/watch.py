@@ -11,17 +11,17 @@ from storebench.formats.base import Reader
 from storebench.formats.registry import get_format
 from storebench.loading.batch import Batch
 from storebench.manifest import Manifest
-from storebench.portion import (
+from storebench.probes.page_count import Residency
+from storebench.probes.residency import Curve, Sampler
+from storebench.results import CacheFacts, Cell, Portion
+from storebench.training.trace import StepTable
+from storebench.worker.portion import (
     Judgement,
     StorePages,
     cold_portion,
     residency_points,
     steady_portion,
 )
-from storebench.probes.page_count import Residency
-from storebench.probes.residency import Curve, Sampler
-from storebench.results import CacheFacts, Cell, Portion
-from storebench.training.trace import StepTable
 
 _STATES = ("cold", "limited")
 _IN_MEMORY = "the epoch is served from memory, so the cache state is one of the opening only"

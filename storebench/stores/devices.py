@@ -14,7 +14,7 @@ from storebench.filesystem import sync
 from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
-from storebench.staging import blaming, publish, staged, temporary_folder, tidy
+from storebench.stores.staging import blaming, publish, staged, temporary_folder, tidy
 
 DEVICES_DIR = ".devices"
 IMAGE_NAME = "store.img"

@@ -1,6 +1,6 @@
 """Write files whole or not at all: under a temporary name on the same file system, synced, then renamed.
 
-A write works in a hidden, locked folder beside the final place (`storebench.scratch`). The folder is removed when the
+A write works in a hidden, locked folder beside the final place (`storebench.system.scratch`). The folder is removed when the
 write ends. What a killed process left is removed by the next write into that place.
 
 - One file (`write_whole`) is the old one or the new one at every moment, also when the process is killed.
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storebench.filesystem import sync
-from storebench.scratch import PREFIX, locked_folder, remove
+from storebench.system.scratch import PREFIX, locked_folder, remove
 
 Content = str | bytes
 """Text is written as UTF-8."""

@@ -10,6 +10,10 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` would have to be loaded first
+    from typing import NoReturn
+
 EXIT_INTERRUPTED = 130
 LINE = "storebench: interrupted; nothing half-written was kept"
 
@@ -58,6 +62,21 @@ def install() -> None:
 def seen() -> bool:
     """Return whether an interrupt was raised in a `Raised` block of this process."""
     return _State.seen
+
+
+def leave() -> "NoReturn":
+    """End this process, which an interrupt has stopped, with exit code 130.
+
+    Leaving it to Python is not enough: where the interrupt passed through code that was compiled from text, such as the
+    methods that `dataclasses` writes, CPython ends by SIGINT whatever exit code was asked for.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to leave with their work done and this exit code
+    for stream in (sys.stdout, sys.stderr):
+        try:  # noqa: SIM105 - contextlib may not be loaded yet
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # its reader has gone, or it was closed
+    os._exit(EXIT_INTERRUPTED)
 
 
 def told() -> bool:

@@ -19,7 +19,7 @@ from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices
 from storebench.manifest import Manifest
 from storebench.progress import Advance, Progress, Say, mute, silent
-from storebench.stores import CONVERT_AGAIN, check_sizes, read_digest_table, restore_store
+from storebench.stores.find import CONVERT_AGAIN, check_sizes, read_digest_table, restore_store
 
 BATCH_BYTES = 16 << 20
 """Decoded bytes that are read and compared at a time."""

@@ -18,8 +18,8 @@ from storebench.codecs import Codec
 from storebench.datasets.base import Dataset, Image
 from storebench.digests import sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
-from storebench.processes import end_with_parent, expend
-from storebench.scratch import named_semaphores
+from storebench.system.processes import end_with_parent, expend
+from storebench.system.scratch import named_semaphores
 
 CHUNK_BYTES = 4 << 20
 """Decoded bytes of one piece of work; with the two limits below it bounds the memory in flight."""

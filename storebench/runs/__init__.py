@@ -1,0 +1,1 @@
+"""A run's folder: its records and step tables, who may write it, and reading it again."""

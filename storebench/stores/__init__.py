@@ -1,0 +1,1 @@
+"""Stores on disk: building them out of sight and publishing them whole, finding, verifying and inspecting them."""
