@@ -18,7 +18,7 @@ def validate(
 ) -> None:
     """Check results: schema, arithmetic, coverage, cache states, ceilings, equal samples. Exit 5 if any fails."""
     with exit_codes():
-        from storebench.report.validate import validate as find
+        from storebench.report.validation.validate import validate as find
         from storebench.units import number_of
 
         findings = find(results)

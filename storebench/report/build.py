@@ -10,10 +10,16 @@ from storebench.report.analysis import Paths
 from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, by_dataset, panels, summarise
 from storebench.report.decisions import Decisions, decide
-from storebench.report.findings import Finding
 from storebench.report.frame import to_frame
-from storebench.report.headline import headline
-from storebench.report.labels import (
+from storebench.report.main_panel import main_panel
+from storebench.report.page import Content, Section, html, markdown
+from storebench.report.plots.style import png_bytes
+from storebench.report.plots.throughput import ceilings
+from storebench.report.tables import Table, dataset_tables, to_csv
+from storebench.report.texts.advice import recommend
+from storebench.report.texts.claims import factor_lines, then_and_now
+from storebench.report.texts.headline import headline
+from storebench.report.texts.labels import (
     backend_label,
     caveats,
     dataset_label,
@@ -21,14 +27,8 @@ from storebench.report.labels import (
     number,
     setting_label,
 )
-from storebench.report.main_panel import main_panel
-from storebench.report.page import Content, Section, html, markdown
-from storebench.report.paper import factor_lines, then_and_now
-from storebench.report.plots.style import png_bytes
-from storebench.report.plots.throughput import ceilings
-from storebench.report.recommend import recommend
-from storebench.report.tables import Table, dataset_tables, to_csv
-from storebench.report.validate import Sourced, read_all, validate_records
+from storebench.report.validation.findings import Finding
+from storebench.report.validation.validate import Sourced, read_all, validate_records
 from storebench.report.verdict import judge_all
 from storebench.units import number_of
 

@@ -14,19 +14,6 @@ from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.decisions import Decisions, decide
 from storebench.report.factors import BreakEven, break_even, paying_panel
 from storebench.report.frame import CELL_COLUMNS
-from storebench.report.headline import headline
-from storebench.report.labels import (
-    backend_label,
-    caveats,
-    common_setting,
-    duration,
-    file_name,
-    number,
-    percent,
-    setting_slug,
-    varying_fields,
-    with_interval,
-)
 from storebench.report.ladder import by_state, ladders
 from storebench.report.main_panel import main_panel
 from storebench.report.plots.costs import codec_answer, plot_break_even, plot_container_codec
@@ -45,6 +32,19 @@ from storebench.report.plots.steptime import plot_step_time
 from storebench.report.plots.style import svg_bytes
 from storebench.report.plots.throughput import plot_throughput, plot_workers
 from storebench.report.plots.tradeoffs import plot_amplification, plot_size, reads_from_disk
+from storebench.report.texts.headline import headline
+from storebench.report.texts.labels import (
+    backend_label,
+    caveats,
+    common_setting,
+    duration,
+    file_name,
+    number,
+    percent,
+    setting_slug,
+    varying_fields,
+    with_interval,
+)
 
 MOST_CELLS = 24
 """Cells drawn in one plot; the tables hold the others."""

@@ -13,9 +13,9 @@ from storebench import stats
 from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.frame import CELL_COLUMNS
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
-from storebench.report.labels import backend_label
 from storebench.report.main_panel import main_panel
 from storebench.report.states import Row
+from storebench.report.texts.labels import backend_label
 from storebench.stats import Verdict
 from storebench.units import number_of
 

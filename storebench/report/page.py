@@ -12,14 +12,14 @@ from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
 from storebench.report.catalog import Plot
 from storebench.report.cells import CellSummary
-from storebench.report.findings import Finding
-from storebench.report.headline import QUESTION, Headline
-from storebench.report.labels import backend_label, dataset_label, setting_label, state_label
-from storebench.report.method import method
-from storebench.report.notes import cache_notes
-from storebench.report.paper import Claim
-from storebench.report.recommend import RULES, Advice
 from storebench.report.tables import Table, mark
+from storebench.report.texts.advice import RULES, Advice
+from storebench.report.texts.claims import Claim
+from storebench.report.texts.headline import QUESTION, Headline
+from storebench.report.texts.labels import backend_label, dataset_label, setting_label, state_label
+from storebench.report.texts.method import method
+from storebench.report.texts.notes import cache_notes
+from storebench.report.validation.findings import Finding
 from storebench.report.verdict import CellVerdict
 from storebench.results import Environment
 from storebench.units import METRICS, number_of

@@ -11,7 +11,9 @@ from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.decisions import Decision, Decisions, decide
 from storebench.report.frame import PLACE_COLUMNS
 from storebench.report.intervals import Interval
-from storebench.report.labels import (
+from storebench.report.main_panel import main_panel
+from storebench.report.states import BOUNDED
+from storebench.report.texts.labels import (
     backend_label,
     caveats,
     dataset_label,
@@ -23,9 +25,7 @@ from storebench.report.labels import (
     varying_fields,
     with_interval,
 )
-from storebench.report.main_panel import main_panel
-from storebench.report.notes import cache_notes, usage_notes
-from storebench.report.states import BOUNDED
+from storebench.report.texts.notes import cache_notes, usage_notes
 from storebench.report.verdict import judge_all
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, ceiling_key
 from storebench.report.decisions import FED_FRAC, Decision, Decisions, decide
-from storebench.report.labels import backend_label, duration, number, percent, with_interval
+from storebench.report.texts.labels import backend_label, duration, number, percent, with_interval
 from storebench.results import PortionKind
 
 BOUND_FRAC = FED_FRAC

@@ -16,7 +16,7 @@ import pytest
 
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
-from storebench.report.validate import validate
+from storebench.report.validation.validate import validate
 
 Raw = dict[str, Any]
 Attack = Callable[[Raw], None]

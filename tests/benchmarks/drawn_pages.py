@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from storebench.report.cells import CellSummary
-from storebench.report.conclusions import Conclusion, Says
 from storebench.report.decisions import Decisions, decide
 from storebench.report.frame import column_types
-from storebench.report.headline import headline
-from storebench.report.recommend import recommend
+from storebench.report.texts.advice import recommend
+from storebench.report.texts.conclusions import Conclusion, Says
+from storebench.report.texts.headline import headline
 from storebench.results import Cell
 from storebench.stats import PRACTICAL_FRAC
 

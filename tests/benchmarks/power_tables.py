@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from drawn_pages import BACKENDS, Truth, drawn_page, false_claims
 
 from storebench.report.decisions import decide
-from storebench.report.recommend import recommend
+from storebench.report.texts.advice import recommend
 from storebench.stats import compare_family, look_alpha, rounds_needed
 
 SPREADS = (0.02, 0.05, 0.10, 0.20, 0.30)

@@ -7,8 +7,8 @@ import pytest
 from drawn_pages import BACKENDS, Truth, concluded, drawn_page, false_claims
 from scipy import stats as scipy_stats
 
-from storebench.report.conclusions import Says
-from storebench.report.recommend import recommend
+from storebench.report.texts.advice import recommend
+from storebench.report.texts.conclusions import Says
 from storebench.stats import compare
 
 PAGES = 100

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 import storebench
 from storebench.report.cells import summarise
-from storebench.report.headline import headline
 from storebench.report.plots.style import svg_bytes
+from storebench.report.texts.headline import headline
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference"

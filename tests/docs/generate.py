@@ -14,7 +14,7 @@ import typer
 
 from storebench import errors
 from storebench.cli.main import app
-from storebench.report.schema import schema_markdown
+from tests.docs.schema_page import schema_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,8 +10,15 @@ from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells, panels
 from storebench.report.decisions import decide
 from storebench.report.factors import BreakEven, break_even
-from storebench.report.labels import FORMATS, backend_label, common_setting, duration, number, with_interval
 from storebench.report.plots.style import look, new_axes, plain_numbers, styled, title, whiskers
+from storebench.report.texts.labels import (
+    FORMATS,
+    backend_label,
+    common_setting,
+    duration,
+    number,
+    with_interval,
+)
 
 _CODECS = ("raw", "png", "jpeg")
 

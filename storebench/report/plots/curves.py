@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 
 from storebench.errors import CorruptDataError
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import backend_label, number, panel_state, percent, size
 from storebench.report.plots.style import (
     companion,
     legend_below,
@@ -23,6 +22,7 @@ from storebench.report.plots.style import (
     title,
 )
 from storebench.report.states import Row, bounded
+from storebench.report.texts.labels import backend_label, number, panel_state, percent, size
 from storebench.results import ResidencyPoint
 from storebench.runs.step_files import read_steps
 

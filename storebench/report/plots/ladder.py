@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from storebench.plain_text import plain
-from storebench.report.labels import common_setting, number, with_interval
 from storebench.report.ladder import RUNGS, Ladder, top_gain
 from storebench.report.plots.style import (
     legend_below,
@@ -16,6 +15,7 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
+from storebench.report.texts.labels import common_setting, number, with_interval
 from storebench.stats import Verdict
 
 QUESTION = "What does each of LMDBIO's optimisations gain"

@@ -10,7 +10,6 @@ from matplotlib.ticker import MaxNLocator
 
 from storebench.plain_text import plain
 from storebench.report.cells import NULL_FORMAT, backend_rank
-from storebench.report.labels import backend_label
 from storebench.report.plots.style import (
     Look,
     backend_look,
@@ -20,6 +19,7 @@ from storebench.report.plots.style import (
     styled,
     title,
 )
+from storebench.report.texts.labels import backend_label
 
 MOST_POINTS = 2000
 """Points drawn a line: more cannot be seen and make the file large."""

@@ -8,7 +8,6 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch, Rectangle
 
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import common_setting, duration, percent
 from storebench.report.plots.style import (
     PART_COLOURS,
     Look,
@@ -21,6 +20,7 @@ from storebench.report.plots.style import (
     styled,
     title,
 )
+from storebench.report.texts.labels import common_setting, duration, percent
 
 LOOP_PARTS = {"data wait": "data_wait_s", "copy": "h2d_s", "compute": "compute_s"}
 PRODUCER_PARTS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "hand-over": "handover_s"}

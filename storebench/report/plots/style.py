@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Interval
-from storebench.report.labels import backend_label, caveats
+from storebench.report.texts.labels import backend_label, caveats
 
 # Okabe and Ito's palette, which people with any kind of colour blindness can tell apart.
 BACKEND_COLOURS = {

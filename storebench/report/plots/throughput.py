@@ -10,7 +10,6 @@ from matplotlib.ticker import MaxNLocator
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.intervals import Interval
-from storebench.report.labels import backend_label, common_setting, number, with_interval
 from storebench.report.plots.style import (
     bar,
     beside,
@@ -25,6 +24,7 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
+from storebench.report.texts.labels import backend_label, common_setting, number, with_interval
 
 _RANDOM = tuple(f"device_random_{depth}_bytes_per_s" for depth in (1, 4, 16, 32))
 _NEAR = 2.5

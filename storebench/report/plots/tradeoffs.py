@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.intervals import Interval
-from storebench.report.labels import backend_label, common_setting, number
 from storebench.report.plots.style import (
     Look,
     bar,
@@ -22,6 +21,7 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
+from storebench.report.texts.labels import backend_label, common_setting, number
 
 _ASKED = Look(colour="#BBBBBB", hatch="", marker="o", line="-")
 

@@ -20,7 +20,7 @@ from storebench.manifest import Manifest
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, resident, warm
-from storebench.report.portion_findings import check_portion
+from storebench.report.validation.portion import check_portion
 from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
 from storebench.worker.portion import portion_sums
 from storebench.worker.replicate import CellRun

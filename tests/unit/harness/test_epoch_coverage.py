@@ -15,7 +15,8 @@ from storebench.loading.batch import Batch, EpochPlan
 from storebench.loading.checks import PixelCheck, coverage, order_digest
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.order import epoch_order
-from storebench.report.findings import Kind, check_record
+from storebench.report.validation.findings import Kind
+from storebench.report.validation.record import check_record
 from storebench.results import Cell, Status
 
 SAMPLES, BATCH = 50, 8

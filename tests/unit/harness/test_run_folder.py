@@ -18,8 +18,8 @@ import replay_run
 from harness_tools import Bench, cell_job, scenario
 
 from storebench.errors import DataNotFoundError, OutputError
-from storebench.report.findings import Finding, Kind
-from storebench.report.validate import validate
+from storebench.report.validation.findings import Finding, Kind
+from storebench.report.validation.validate import validate
 from storebench.results import Record, Status
 from storebench.runner import execute
 from storebench.runs.conversions import read_conversions

@@ -12,8 +12,8 @@ from storebench.report.cells import CellSummary, Panel, panels, summarise
 from storebench.report.decisions import decide
 from storebench.report.factors import BreakEven, break_even, shares, squares
 from storebench.report.frame import to_frame
-from storebench.report.paper import factor_sentence
-from storebench.report.recommend import recommend
+from storebench.report.texts.advice import recommend
+from storebench.report.texts.claims import factor_sentence
 from storebench.results import Record, Status
 from storebench.runs.conversions import append_conversion
 

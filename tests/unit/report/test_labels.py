@@ -3,7 +3,7 @@
 import pytest
 
 from storebench.report.intervals import Interval
-from storebench.report.labels import between, number, with_interval
+from storebench.report.texts.labels import between, number, with_interval
 
 
 @pytest.mark.parametrize(

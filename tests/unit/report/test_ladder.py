@@ -11,9 +11,9 @@ from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, by_dataset, summarise
 from storebench.report.frame import to_frame
 from storebench.report.ladder import by_state, ladders, rates, top_gain
-from storebench.report.paper import then_and_now
 from storebench.report.plots.ladder import ladder_answer, plot_ladder
 from storebench.report.plots.throughput import plot_throughput
+from storebench.report.texts.claims import then_and_now
 from storebench.results import Record, Status
 
 OPTIONS = {

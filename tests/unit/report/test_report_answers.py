@@ -8,11 +8,11 @@ import pytest
 from planted import make_record, paper_records, portion_of, replicates
 
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.conclusions import Conclusion, Says
 from storebench.report.frame import to_frame
-from storebench.report.headline import headline
-from storebench.report.paper import then_and_now
-from storebench.report.recommend import Advice, recommend
+from storebench.report.texts.advice import Advice, recommend
+from storebench.report.texts.claims import then_and_now
+from storebench.report.texts.conclusions import Conclusion, Says
+from storebench.report.texts.headline import headline
 from storebench.results import Record, Status
 
 

@@ -1,4 +1,4 @@
-"""The names that notebooks rely on, and the schema page that is made from the code."""
+"""The names that notebooks rely on."""
 
 import subprocess
 import sys
@@ -13,11 +13,8 @@ from planted import make_conversion, make_record, paper_records, replicates, wri
 
 import storebench
 from storebench.errors import DataNotFoundError, UsageError
-from storebench.report.schema import STEP_COLUMNS, schema_markdown
 from storebench.runs.conversions import append_conversion
 from storebench.training.trace import step_table
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +63,7 @@ def test_several_paths_and_folders_of_runs_are_read_once(run: Path, results: pd.
 def test_steps_carry_their_cell(results: pd.DataFrame) -> None:
     steps = storebench.load_steps(results[results["backend"] == "lmdb"].head(1))
     assert len(steps) == 100
-    assert set(STEP_COLUMNS) <= set(steps.columns)
+    assert set(step_table([], [], warmup_steps=0)) <= set(steps.columns)
     assert set(steps["backend"]) == {"lmdb"}
 
 
@@ -145,19 +142,3 @@ def test_no_text_is_cut_off(results: pd.DataFrame) -> None:
             box = text.get_window_extent()
             assert box.x0 >= inside.x0 - 1, text.get_text()
             assert box.x1 <= inside.x1 + 1, text.get_text()
-
-
-def test_the_schema_page_is_what_the_code_says() -> None:
-    page = (ROOT / "docs" / "schema.md").read_text(encoding="utf-8")
-    assert page == schema_markdown(), "run: python -m storebench.report.schema > docs/schema.md"
-
-
-def test_every_field_of_the_schema_has_a_meaning() -> None:
-    empty = [
-        line for line in schema_markdown().splitlines() if line.startswith("| `") and line.endswith("|  |")
-    ]
-    assert empty == []
-
-
-def test_the_step_columns_are_those_that_the_harness_writes() -> None:
-    assert list(step_table([], [], warmup_steps=0)) == list(STEP_COLUMNS)

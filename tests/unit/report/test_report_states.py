@@ -9,10 +9,10 @@ from planted import cold_start, make_record, portion_of, replicates
 from storebench.report.cells import AUGMENTING, CellSummary, ceiling_key, panels, summarise, time_ratio
 from storebench.report.decisions import decide
 from storebench.report.frame import to_frame
-from storebench.report.headline import headline
-from storebench.report.labels import setting_label, state_label
-from storebench.report.notes import cache_notes
 from storebench.report.tables import dataset_tables
+from storebench.report.texts.headline import headline
+from storebench.report.texts.labels import setting_label, state_label
+from storebench.report.texts.notes import cache_notes
 from storebench.report.verdict import judge_all
 from storebench.results import PortionKind, Record
 from storebench.training.models import MODELS

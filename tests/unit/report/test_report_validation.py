@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from planted import COPY_BYTES_PER_S, ENVIRONMENT, make_record, paper_records, steps_table, write_run
 
-from storebench.report.findings import Kind
-from storebench.report.validate import validate
+from storebench.report.validation.findings import Kind
+from storebench.report.validation.validate import validate
 from storebench.results import (
     CacheVerdict,
     Counters,

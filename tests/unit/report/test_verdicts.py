@@ -9,7 +9,7 @@ from planted import make_record, portion_of, replicates
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.decisions import Topic, decide
 from storebench.report.frame import to_frame
-from storebench.report.recommend import recommend
+from storebench.report.texts.advice import recommend
 from storebench.report.verdict import Bound, CellVerdict, judge_all, mending_reader
 from storebench.results import Ceilings, Counters, Record, Status
 

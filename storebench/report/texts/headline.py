@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary, Panel, panels
-from storebench.report.conclusions import Conclusion, Says
 from storebench.report.decisions import Decision, Decisions, decide, rounds_to_tell
 from storebench.report.factors import Share, shares
 from storebench.report.intervals import Ratio
-from storebench.report.labels import (
+from storebench.report.main_panel import main_panel, ordered
+from storebench.report.texts.conclusions import Conclusion, Says
+from storebench.report.texts.labels import (
     MODELS,
     backend_label,
     between,
@@ -20,7 +21,6 @@ from storebench.report.labels import (
     state_label,
     with_interval,
 )
-from storebench.report.main_panel import main_panel, ordered
 from storebench.units import number_of
 
 QUESTION = "Does it matter how you store the training images?"

@@ -10,7 +10,7 @@ from typing import Any
 
 from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
-from storebench.report.findings import Finding, Kind, finding, record_name
+from storebench.report.validation.findings import Finding, Kind, finding, record_name
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 from storebench.runs.about import read_about
 from storebench.runs.records import RUN_NAME

@@ -1,10 +1,9 @@
-"""What validation can find wrong with a result, and the arithmetic of a single record."""
+"""What one record must keep by itself: its arithmetic, the coverage of its samples, and its cache state."""
 
-import enum
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
 
 COLD_MOST_RESIDENT_FRAC = 0.01
@@ -22,67 +21,6 @@ _OVERHEAD_EPOCH_S = 5e-3
 _SPANS_FRAC = 0.02
 _SPANS_STEP_S = 50e-6
 """What producers' spans may exceed the loop's wait by: two clocks are read at slightly different moments."""
-
-
-class Kind(enum.StrEnum):
-    """Which rule a finding breaks."""
-
-    SCHEMA = "schema"
-    ARITHMETIC = "arithmetic"
-    COVERAGE = "coverage"
-    CACHE = "cache"
-    CEILING = "ceiling"
-    DISAGREEMENT = "disagreement"
-    STEPS = "steps"
-    RUN = "run"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that is wrong with a result.
-
-    Attributes
-    ----------
-    cell
-        "backend, setting" in words, or the place in the file where there is no cell.
-    cell_id, run_id
-        Of the record, or "".
-    figure
-        Name of the figure that is wrong.
-    message
-        What is wrong, with the values.
-    """
-
-    kind: Kind
-    cell: str
-    cell_id: str
-    run_id: str
-    figure: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.cell}: {self.figure}: {self.message} ({self.kind})"
-
-
-def record_name(record: Record) -> str:
-    """Return a record in words, with what finds it again."""
-    cell = record.cell
-    return (
-        f"{cell.dataset} {cell.backend} {cell.cache} workers={cell.workers} [{cell.cell_id}]"
-        f" replicate {record.replicate} epoch {record.epoch}"
-    )
-
-
-def finding(kind: Kind, record: Record, figure: str, message: str) -> Finding:
-    """Return a finding about a record."""
-    return Finding(
-        kind=kind,
-        cell=record_name(record),
-        cell_id=record.cell.cell_id,
-        run_id=record.run_id,
-        figure=figure,
-        message=message,
-    )
 
 
 def check_record(record: Record) -> list[Finding]:
@@ -237,7 +175,7 @@ def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
         message = f"called limited to {record.cell.memory_bytes} bytes, but {cache.limit_bytes} were in force"
         yield finding(Kind.CACHE, record, "cache.limit_bytes", message)
         return
-    # What was sampled in between is held against the limit in `report.limits`.
+    # What was sampled in between is held against the limit in `validation.limits`.
     most = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0)
     size = record.store.file_bytes if record.store else 0
     if most * size > cache.limit_bytes + LIMIT_TOLERATED_FRAC * size:

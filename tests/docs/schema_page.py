@@ -1,13 +1,9 @@
-"""The result schema in words, made from the code: what docs/schema.md must say.
-
-``python -m storebench.report.schema`` prints it.
-"""
+"""Make docs/schema.md, the result schema in words, from the code (``make docs``)."""
 
 import dataclasses
 import enum
 import inspect
 import re
-import sys
 import types
 import typing
 from typing import Any
@@ -17,7 +13,7 @@ from storebench.units import METRICS
 
 _HEAD = f"""# What a result holds
 
-Made from the code by `python -m storebench.report.schema > docs/schema.md`; a test holds the two together.
+Made from the code by `make docs`; a test holds this page against it.
 
 A run's folder only grows. Nothing that is recorded is overwritten:
 
@@ -194,7 +190,3 @@ def type_words(hint: Any) -> str:
     if origin is not None:
         return "object" if origin is dict else "array"
     return {str: "string", Any: "any"}.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-if __name__ == "__main__":
-    sys.stdout.write(schema_markdown())

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary, Panel, panels
-from storebench.report.conclusions import Conclusion, Says
 from storebench.report.decisions import Decision, Decisions, Topic, decide, siblings
 from storebench.report.factors import break_even, paying_panel
-from storebench.report.headline import more_rounds
 from storebench.report.intervals import Ratio
-from storebench.report.labels import (
+from storebench.report.main_panel import main_panel
+from storebench.report.texts.conclusions import Conclusion, Says
+from storebench.report.texts.headline import more_rounds
+from storebench.report.texts.labels import (
     backend_label,
     dataset_label,
     panel_label,
@@ -19,7 +20,6 @@ from storebench.report.labels import (
     state_label,
     with_interval,
 )
-from storebench.report.main_panel import main_panel
 from storebench.report.verdict import BOUND_FRAC, Bound, judge_all, mending_reader
 from storebench.stats import PRACTICAL_FRAC
 

@@ -9,7 +9,8 @@ from storebench.report.cells import CellSummary, Panel, panels
 from storebench.report.decisions import Decisions, decide
 from storebench.report.factors import Square, squares
 from storebench.report.intervals import Interval, Ratio
-from storebench.report.labels import (
+from storebench.report.ladder import RUNGS, Ladder, Rung, ladders, top_gain
+from storebench.report.texts.labels import (
     backend_label,
     dataset_label,
     panel_label,
@@ -18,7 +19,6 @@ from storebench.report.labels import (
     state_label,
     with_interval,
 )
-from storebench.report.ladder import RUNGS, Ladder, Rung, ladders, top_gain
 
 LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
 LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"

@@ -9,7 +9,7 @@ from storebench.errors import StorebenchError
 from storebench.formats.base import Reader
 from storebench.formats.registry import get_format
 from storebench.probes.page_count import PAGE_BYTES
-from storebench.report.findings import Finding, Kind, finding
+from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import Cell, Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.worker.portion import (
     KEPT_POINTS,
@@ -21,7 +21,7 @@ from storebench.worker.portion import (
 )
 
 COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
-"""What is needed of a step table besides the columns of `storebench.report.validate`."""
+"""What is needed of a step table besides the columns of `storebench.report.validation.validate`."""
 
 LATER_COLUMNS = ("paused_ns",)
 """What tables of earlier releases lack."""
@@ -78,7 +78,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
     """Find a cold portion that goes on after more was resident than had been asked for."""
     curve = record.cache.curve if record.cache else ()
     if not curve:
-        return  # said by `run_findings`
+        return  # `validation.run` reports it
     last = part.first_step + part.steps - 1
     end_s = int(step_ends(dict(steps))[last] - steps["start_ns"][0]) / 1e9
     if curve[-1].elapsed_s < end_s - _SAME:

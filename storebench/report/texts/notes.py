@@ -6,8 +6,8 @@ from storebench.errors import StorebenchError
 from storebench.formats.registry import get_format
 from storebench.probes.below import below_sentence
 from storebench.report.cells import CellSummary
-from storebench.report.labels import backend_label, percent, size
 from storebench.report.states import BOUNDED, Row, bounded
+from storebench.report.texts.labels import backend_label, percent, size
 from storebench.results import BelowCache, CacheFacts, CacheVerdict
 
 WARM = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from storebench.report.findings import Finding, Kind, finding
+from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import PortionKind, Record
 
 _HEADROOM = 1.25

@@ -7,12 +7,13 @@ from typing import Any
 
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.report.analysis import Paths, find_runs
-from storebench.report.findings import Finding, Kind, check_record, finding, record_name
 from storebench.report.intervals import Ratio, Round, ratio
-from storebench.report.labels import with_interval
-from storebench.report.limits import check_limits
-from storebench.report.portion_findings import COLUMNS, LATER_COLUMNS, check_portion
-from storebench.report.run_findings import check_run
+from storebench.report.texts.labels import with_interval
+from storebench.report.validation.findings import Finding, Kind, finding, record_name
+from storebench.report.validation.limits import check_limits
+from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
+from storebench.report.validation.record import check_record
+from storebench.report.validation.run import check_run
 from storebench.results import Record, Status
 from storebench.runs.records import (
     RECORDS_NAME,

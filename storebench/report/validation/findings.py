@@ -1,0 +1,69 @@
+"""What a finding is: one thing that is wrong with a result, and the rule that it breaks."""
+
+import enum
+from dataclasses import dataclass
+
+from storebench.results import Record
+
+
+class Kind(enum.StrEnum):
+    """Which rule a finding breaks."""
+
+    SCHEMA = "schema"
+    ARITHMETIC = "arithmetic"
+    COVERAGE = "coverage"
+    CACHE = "cache"
+    CEILING = "ceiling"
+    DISAGREEMENT = "disagreement"
+    STEPS = "steps"
+    RUN = "run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is wrong with a result.
+
+    Attributes
+    ----------
+    kind
+        The rule that it breaks.
+    cell
+        "backend, setting" in words, or the place in the file where there is no cell.
+    cell_id, run_id
+        Of the record, or "".
+    figure
+        Name of the figure that is wrong.
+    message
+        What is wrong, with the values.
+    """
+
+    kind: Kind
+    cell: str
+    cell_id: str
+    run_id: str
+    figure: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.cell}: {self.figure}: {self.message} ({self.kind})"
+
+
+def record_name(record: Record) -> str:
+    """Return a record in words, with what finds it again."""
+    cell = record.cell
+    return (
+        f"{cell.dataset} {cell.backend} {cell.cache} workers={cell.workers} [{cell.cell_id}]"
+        f" replicate {record.replicate} epoch {record.epoch}"
+    )
+
+
+def finding(kind: Kind, record: Record, figure: str, message: str) -> Finding:
+    """Return a finding about a record."""
+    return Finding(
+        kind=kind,
+        cell=record_name(record),
+        cell_id=record.cell.cell_id,
+        run_id=record.run_id,
+        figure=figure,
+        message=message,
+    )
