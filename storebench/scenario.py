@@ -26,7 +26,7 @@ are checked before a cell is built.
 import itertools
 import math
 import re
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -41,6 +41,7 @@ from storebench.fileio.toml_text import parse_toml
 from storebench.formats.registry import PAPER_BACKENDS, Backend, parse_backend
 from storebench.names import printable
 from storebench.results import Cell
+from storebench.scenario_files import without_missing_libraries
 from storebench.units import format_bytes, parse_bytes
 
 CACHE_STATES = ("cold", "warm", "limited", "any")
@@ -371,8 +372,15 @@ def cell_backend(cell: Cell) -> Backend:
     return Backend(format=cell.format, codec=cell.codec, reader=cell.reader, options=cell.reader_options)
 
 
-def load_scenario(path: Path) -> Scenario:
+def load_scenario(path: Path, *, tell: Callable[[str], None] | None = None) -> Scenario:
     """Read and validate a scenario file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    tell
+        Is told of each library that is not installed, and the backends that need it are left out; None refuses them.
 
     Raises
     ------
@@ -389,8 +397,9 @@ def load_scenario(path: Path) -> Scenario:
             f"cannot be read ({reason})", where=path, hint="See 'storebench scenarios'."
         ) from None
     raw = parse_toml(text, path)
+    kept = raw if tell is None else without_missing_libraries(raw, tell)
     try:
-        return Scenario.model_validate(raw)
+        return Scenario.model_validate(kept)
     except pydantic.ValidationError as error:
         raise _explained(error, text, path) from None
 

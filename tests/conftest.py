@@ -20,6 +20,7 @@ from parallel import (  # noqa: F401 - hooks of pytest
 )
 
 from storebench.probes.machine import damon
+from tests.support.installed import Built, build
 
 # No deadline: a busy machine is no defect. In CI the same examples every time: a red run must mean a change.
 settings.register_profile(
@@ -56,6 +57,12 @@ def data_root() -> Path:
     if not root or not Path(root).is_dir():
         pytest.skip("STOREBENCH_DATA names no folder: real images are needed")
     return Path(root).resolve()
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Build the source archive and the wheel, once."""
+    return build(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture

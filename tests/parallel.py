@@ -24,7 +24,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "six backends": tuple(
         f"{HARNESS}{name}.py" for name in ("same_training", "interruptions", "time_attribution", "timeline")
     ),
-    "documents": ("tests/docs/",),
+    "documents": ("tests/docs/", "tests/packaging/"),
     "faults": ("tests/faults/",),
     "a real run": ("tests/adversary/test_records.py",),
     "proof": (f"{HARNESS}timed_proof.py", f"{HARNESS}epoch_coverage.py"),

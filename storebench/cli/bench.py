@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 def bench(
     scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO.toml", help="A scenario file; see 'storebench scenarios'.")
+        str,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="Name of a scenario that 'storebench scenarios' lists, or path of a scenario file (.toml).",
+        ),
     ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print cells, bytes and estimated time; run nothing.")
@@ -88,8 +92,10 @@ def bench(
     """Run every cell of a scenario in fresh processes, interleaved, and write one folder of records."""
     with exit_codes():
         from storebench.scenario import load_scenario
+        from storebench.scenario_files import find_scenario
 
-        loaded = load_scenario(scenario)
+        path = find_scenario(scenario)
+        loaded = load_scenario(path, tell=say)
         if replicates is not None:
             loaded = loaded.repeated(replicates)
         cells = _chosen(loaded, only or [])
@@ -113,7 +119,7 @@ def bench(
             from storebench.check.against import Options
 
             options = Options(only=only or [], replicates=replicates, drop_caches=drop_caches)
-            _against(against, scenario, loaded, folder, stores or stores_dir(), repository, options)
+            _against(against, path, loaded, folder, stores or stores_dir(), repository, options)
             return
         _bench(
             loaded,
@@ -259,34 +265,52 @@ def _duration(seconds: float) -> str:
 
 
 def scenarios(
-    folder: Annotated[Path, typer.Option(help="Where scenario files are.")] = Path("scenarios"),
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="A folder of scenario files. [default: those that come with storebench]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List the scenarios: the question of each, and how many cells answer it."""
     with exit_codes():
-        from storebench.scenario import load_scenario
+        from storebench.scenario_files import SHIPPED, shipped_scenarios
 
-        paths = sorted(folder.glob("*.toml"))
-        if not paths:
-            raise UsageError("no scenario files here", where=folder, hint="Pass --folder.")
-        found: list[dict[str, Any]] = []
-        for path in paths:
-            loaded = load_scenario(path)
-            found.append(
-                {
-                    "path": str(path),
-                    "name": loaded.name,
-                    "question": loaded.question,
-                    "cells": len(loaded.cells()),
-                    "replicates": loaded.replicates,
-                }
-            )
+        files = shipped_scenarios() if folder is None else {str(path): path for path in _in(folder)}
+        if not files:
+            raise UsageError("no scenario files here", where=folder or SHIPPED, hint="Pass --folder.")
+        listed = _listed(files)
         if as_json:
-            put_json(found)
-        else:
-            put(
-                *(
-                    f"{one['path']}: {one['question']} ({number_of(one['cells'], 'cell')} x {number_of(one['replicates'], 'replicate')})"
-                    for one in found
-                )
+            put_json([{"path": str(files[word]), **about} for word, about in listed.items()])
+            return
+        put(
+            *(
+                f"{word}: {about['question']} ({number_of(about['cells'], 'cell')} x "
+                f"{number_of(about['replicates'], 'replicate')})"
+                for word, about in listed.items()
             )
+        )
+        if folder is None:
+            say(f"'storebench bench NAME' runs one; the files are in {next(iter(files.values())).parent}")
+
+
+def _in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.toml"))
+
+
+def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    """Return what there is to say of scenario files, by the word that names each to ``bench``."""
+    from storebench.scenario import load_scenario
+
+    missing: dict[str, None] = {}
+    listed: dict[str, dict[str, Any]] = {}
+    for word, path in files.items():
+        loaded = load_scenario(path, tell=missing.setdefault)
+        listed[word] = {
+            "name": loaded.name,
+            "question": loaded.question,
+            "cells": len(loaded.cells()),
+            "replicates": loaded.replicates,
+        }
+    for line in missing:
+        say(line)
+    return listed

@@ -43,11 +43,12 @@ def _describe(name: str) -> dict[str, Any]:
         "install": entry.install,
         "available": True,
         "missing": None,
+        "hint": None,
     }
     try:
         return row | _facts(get_format(name))
     except MissingDependencyError as error:
-        return row | {"available": False, "missing": error.what}
+        return row | {"available": False, "missing": error.what, "hint": error.hint}
 
 
 def _facts(found: "Format") -> dict[str, Any]:
@@ -106,9 +107,10 @@ def _starred(names: list[str], default: str) -> str:
 def _details(found: list[dict[str, Any]]) -> list[str]:
     lines: list[str] = []
     for one in found:
-        lines.append(f"{one['name']}: {one['summary'] if one['available'] else one['missing']}")
         if not one["available"]:
+            lines.append(". ".join(filter(None, [f"{one['name']}: {one['missing']}", one["hint"]])))
             continue
+        lines.append(f"{one['name']}: {one['summary']}")
         lines += _usage_line("  written", one)
         for name, reader in one["readers"].items():
             lines.append(f"  {one['name']}:{name}  {reader['summary']}; {_trait_words(reader['traits'])}")

@@ -28,10 +28,28 @@ ALIASES = {"png": "files+png", "jpeg": "files+jpeg"}
 
 @dataclass(frozen=True, kw_only=True)
 class FormatEntry:
-    """Where a format's class is, and what installs the library it needs."""
+    """Where a format's class is, and what installs the library it needs.
+
+    Attributes
+    ----------
+    target
+        "module:Class".
+    install
+        The command that installs the library; None where none is needed, or the author does not say.
+    note
+        What the command needs on some machines, as a clause; "" for nothing.
+    """
 
     target: str
     install: str | None = None
+    note: str = ""
+
+    @property
+    def hint(self) -> str | None:
+        """What to do where the library is missing, as a sentence; None where nobody says."""
+        if self.install is None:
+            return None
+        return f"Run: {self.install} ({self.note})." if self.note else f"Run: {self.install}."
 
 
 BUILTIN: dict[str, FormatEntry] = {
@@ -41,7 +59,10 @@ BUILTIN: dict[str, FormatEntry] = {
     ),
     "memory": FormatEntry(target="storebench.formats.memory.format:MemoryFormat"),
     "leveldb": FormatEntry(
-        target="storebench.formats.leveldb.format:LevelDbFormat", install="pip install 'storebench[leveldb]'"
+        target="storebench.formats.leveldb.format:LevelDbFormat",
+        install="pip install 'storebench[leveldb]'",
+        note="plyvel has no wheel for Python 3.13 and later: there, install LevelDB's headers first, "
+        "such as Debian's libleveldb-dev",
     ),
     "lmdb": FormatEntry(
         target="storebench.formats.lmdb.format:LmdbFormat", install="pip install 'storebench[lmdb]'"
@@ -128,7 +149,7 @@ def get_format(name: str) -> Format:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"the format {name!r} needs the library {error.name!r}, which is not installed",
-            hint=f"Run: {entry.install}." if entry.install else None,
+            hint=entry.hint,
         ) from error
     assert isinstance(found, Format)
     return found

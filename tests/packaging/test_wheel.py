@@ -1,0 +1,115 @@
+"""The wheel is whole: everything in it works in any folder, and nothing else is in it."""
+
+import email
+import json
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from storebench._version import __version__
+from tests.support.installed import (
+    ROOT,
+    Built,
+    Environment,
+    editable_environment,
+    environment_with,
+    output_of,
+)
+
+SCENARIOS = {path.name for path in (ROOT / "scenarios").glob("*.toml")}
+SMALL_RUN = (
+    *("--dataset", "mnist", "--synthetic", "--limit", "32", "--batch-size", "16", "--max-steps", "1"),
+    *("--model", "tiny", "--threads", "1", "--cache", "any"),
+)
+
+
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return environment_with(built.wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def editable(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return editable_environment(built.source, tmp_path_factory.mktemp("editable"))
+
+
+def package_files() -> set[str]:
+    """Return the package's files in the checkout, links followed."""
+    found: set[str] = set()
+    for folder, _, names in os.walk(ROOT / "storebench", followlinks=True):
+        found |= {str((Path(folder) / name).relative_to(ROOT)) for name in names}
+    return {name for name in found if "__pycache__" not in name}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        names = set(archive.namelist())
+    about = {name for name in names if name.startswith(f"storebench-{__version__}.dist-info/")}
+    assert names - about == package_files()
+    assert {"storebench/py.typed", "storebench/report/templates/report.html.j2"} <= names
+    assert {name for name in names if name.startswith("storebench/scenarios/")} == {
+        f"storebench/scenarios/{name}" for name in SCENARIOS
+    }
+
+
+def test_the_source_archive_has_what_its_build_needs(built: Built) -> None:
+    with tarfile.open(built.sdist) as archive:
+        files = {member.name.partition("/")[2] for member in archive if member.isfile()}
+        assert not [member.name for member in archive if member.issym()]
+    assert {"pyproject.toml", "README.md", "LICENSE", *package_files()} <= files
+
+
+def test_the_metadata_names_pythons_and_extras(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        text = archive.read(f"storebench-{__version__}.dist-info/METADATA").decode()
+    about = email.message_from_string(text)
+    assert about["Requires-Python"] == ">=3.11"
+    classifiers = about.get_all("Classifier", [])
+    for version in ("3.11", "3.12", "3.13"):
+        assert f"Programming Language :: Python :: {version}" in classifiers
+    wanted = about.get_all("Requires-Dist", [])
+    (plyvel,) = [line for line in wanted if line.startswith("plyvel") and "all" in line]
+    assert 'python_version < "3.13"' in plyvel
+
+
+def test_its_scenarios_are_run_by_name(installed: Environment, tmp_path: Path) -> None:
+    listed = json.loads(installed.run("storebench", "scenarios", "--json", cwd=tmp_path))
+    assert {Path(row["path"]).name for row in listed} == SCENARIOS
+    assert {Path(row["path"]).parent for row in listed} == {installed.site_packages / "storebench/scenarios"}
+    plan = json.loads(installed.run("storebench", "bench", "smoke", "--dry-run", "--json", cwd=tmp_path))
+    assert {cell["backend"] for cell in plan["cells"]} >= {"png", "lmdb"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_lists_the_formats(installed: Environment, tmp_path: Path) -> None:
+    listed = json.loads(installed.run("storebench", "formats", "--json", cwd=tmp_path))
+    assert [row["name"] for row in listed if row["builtin"]] == ["files", "hdf5", "memory", "leveldb", "lmdb"]
+
+
+def test_it_measures_and_reports(installed: Environment, tmp_path: Path) -> None:
+    words = ("storebench", "run", "png", "lmdb", *SMALL_RUN, "--out", "run", "--json")
+    records = json.loads(installed.run(*words, cwd=tmp_path))
+    assert [record["status"] for record in records] == ["ok", "ok"]
+    installed.run("storebench", "report", "run", "--out", "report", cwd=tmp_path)
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "<style>" in page
+    assert "<script>" in page
+    assert (tmp_path / "report" / "report.md").is_file()
+
+
+def test_the_tests_run_the_wheel_and_not_the_checkout(installed: Environment, tmp_path: Path) -> None:
+    code = "import storebench, storebench.cli.main; print(storebench.__file__, storebench.__version__)"
+    file, version = output_of([str(installed.python), "-c", code], cwd=tmp_path).split()
+    assert Path(file).parent == installed.site_packages / "storebench"
+    assert version == __version__
+
+
+def test_an_editable_install_has_the_scenarios_of_the_checkout(
+    built: Built, editable: Environment, tmp_path: Path
+) -> None:
+    listed = json.loads(editable.run("storebench", "scenarios", "--json", cwd=tmp_path))
+    assert {Path(row["path"]) for row in listed} == {built.source / "scenarios" / name for name in SCENARIOS}
+    editable.run("storebench", "bench", "smoke", "--dry-run", cwd=tmp_path)
