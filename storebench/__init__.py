@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from storebench.formats.registry import open_reader
+    from storebench.loading.torch_dataset import StoreDataset
     from storebench.report.analysis import compare, load_results, load_steps
     from storebench.report.plots.costs import plot_break_even, plot_container_codec
     from storebench.report.plots.curves import plot_cold_curve, plot_steady_state
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from storebench.report.plots.tradeoffs import plot_amplification, plot_size
 
 __all__ = [
+    "StoreDataset",
     "__version__",
     "compare",
     "load_results",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "StoreDataset": "storebench.loading.torch_dataset",
     "compare": "storebench.report.analysis",
     "load_results": "storebench.report.analysis",
     "load_steps": "storebench.report.analysis",

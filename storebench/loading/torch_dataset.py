@@ -1,0 +1,173 @@
+"""A store as a map-style dataset of torch: pixels and labels for a DataLoader, through any reader of the format."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import util as process_util
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.utils.data as torch_data
+
+from storebench.codecs import get_codec
+from storebench.errors import CorruptDataError
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.registry import get_format, parse_backend
+from storebench.manifest import Manifest
+
+Transform = Callable[[torch.Tensor], Any]
+
+_OPENED_BEFORE_A_FORK: list[Reader] = []
+"""Readers of a parent process. They are kept, because destroying one here could act on what the parent still uses."""
+
+
+class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
+    """Images and labels of a store, for `torch.utils.data.DataLoader`.
+
+    A reader is opened in each process that asks for a sample, when it first does. The dataset may therefore be
+    pickled, sent to worker processes and carried across a fork. One thread at a time may use it. A DataLoader
+    asks for whole batches (`__getitems__`), and each batch is one fetch.
+
+    Parameters
+    ----------
+    store
+        The store's folder, which ``storebench convert`` made.
+    reader
+        The reader's name, such as "direct"; None for the format's default.
+    options
+        The reader's options, such as ``{"threads": "2"}``.
+    transform
+        Called with each image; what it returns takes the image's place. With worker processes that are
+        spawned it must be picklable.
+
+    Attributes
+    ----------
+    store
+        The store's folder, absolute.
+    manifest
+        What the store says of itself: dataset, geometry, codec, class names.
+    transform
+        As given.
+
+    Raises
+    ------
+    CorruptStoreError
+        There is no store in the folder.
+    UnknownNameError
+        The format has no such reader, or the reader no such option.
+    MissingDependencyError
+        The library that the format needs is not installed.
+
+    Examples
+    --------
+    >>> dataset = StoreDataset("stores/mnist-train/lmdb+raw")  # doctest: +SKIP
+    >>> loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        store: Path | str,
+        reader: str | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
+        transform: Transform | None = None,
+    ) -> None:
+        self.store = Path(store).absolute()  # a worker may run in another folder
+        self.manifest = Manifest.read(self.store)
+        self.transform = transform
+        self._backend = parse_backend(_backend_name(self.manifest, reader, options or {}))
+        self._reader: Reader | None = None
+        self._opened_by = 0
+        self._closing: process_util.Finalize | None = None
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes; a label is the position of its class's name."""
+        return list(self.manifest.dataset.class_names)
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Labels of all samples, int64 [N], for samplers that weigh classes; opens the reader."""
+        return self._open().labels
+
+    def __len__(self) -> int:
+        return self.manifest.count
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        """Return one sample: its pixels, uint8 [C, H, W] or what `transform` makes of them, and its label.
+
+        Raises
+        ------
+        IndexError
+            `index` is not in ``range(len(dataset))``; negative indices are refused, too.
+        IntegrityError
+            The store is damaged.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
+        """Return several samples in the order of `indices`, from one fetch; see `__getitem__`."""
+        wanted = np.asarray(indices, dtype=np.int64)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):
+            wrong = next(index for index in indices if not 0 <= index < len(self))
+            raise IndexError(f"no sample {wrong} in {len(self)}")
+        reader = self._open()
+        images = torch.from_numpy(_pixels(reader, wanted)).permute(0, 3, 1, 2).unbind()
+        transform = self.transform
+        prepared = images if transform is None else [transform(image) for image in images]
+        return list(zip(prepared, reader.labels[wanted].tolist(), strict=True))
+
+    def close(self) -> None:
+        """Close this process's reader; the next sample opens it anew. Calling it twice is harmless."""
+        if self._closing is not None and self._opened_by == os.getpid():
+            self._closing()  # calls the reader's close, once
+            self._reader = self._closing = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is open stays in its process.
+        return {**self.__dict__, "_reader": None, "_opened_by": 0, "_closing": None}
+
+    def _open(self) -> Reader:
+        """Return this process's reader, opened when it is first needed."""
+        if self._reader is not None and self._opened_by != os.getpid():
+            _OPENED_BEFORE_A_FORK.append(self._reader)
+            self._reader = None
+        if self._reader is None:
+            opened = get_format(self.manifest.format).reader(
+                self.store, self.manifest, self._backend.reader, dict(self._backend.options)
+            )
+            # Called when the dataset goes or its process ends, in worker processes too. A forked child never calls it.
+            self._closing = process_util.Finalize(self, opened.close, exitpriority=0)
+            self._reader, self._opened_by = opened, os.getpid()
+        return self._reader
+
+
+def _backend_name(manifest: Manifest, reader: str | None, options: Mapping[str, str]) -> str:
+    name = f"{manifest.format}+{manifest.codec}" + (f":{reader}" if reader else "")
+    return name + "?" + ",".join(f"{key}={value}" for key, value in options.items())
+
+
+def _pixels(reader: Reader, indices: Indices) -> Batch:
+    """Return the decoded pixels of some samples, uint8 [n, H, W, C]."""
+    pixels = np.empty((len(indices), *reader.image_shape), dtype=np.uint8)
+    if reader.payload_codec == "raw":
+        reader.fetch_into(indices, pixels)
+        return pixels
+    codec = get_codec(reader.payload_codec)
+    for row, payload in enumerate(reader.fetch(indices)):
+        try:
+            codec.decode_into(payload, pixels[row])
+        except CorruptDataError as error:
+            raise CorruptDataError(f"sample {indices[row]}: {error.what}", where=reader.store) from error
+    return pixels
