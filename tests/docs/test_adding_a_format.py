@@ -1,18 +1,43 @@
-"""The guide's plugin, taken out of the page: it installs, its commands run, and it passes the contract."""
+"""The guide's plugin, taken out of the page: pip installs it, its commands run, and it passes the contract."""
 
-import importlib.metadata
-import os
 import re
-import subprocess
-import sys
+import shlex
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from doc_files import PLUGIN_GUIDE, ROOT, commands, fences
-from sandbox import Sandbox
+
+from tests.docs.doc_files import PLUGIN_GUIDE, ROOT, fences
+from tests.docs.sandbox import Sandbox
+from tests.support.installed import Built, Environment, environment_with
 
 GUIDE = ROOT / "docs" / PLUGIN_GUIDE
+
+SMALLER = {
+    "convert": ("--limit", "16"),
+    "run": (
+        *("--limit", "16", "--max-steps", "1", "--model", "tiny", "--compute", "emulated:0.01"),
+        *("--cache", "any", "--json"),
+    ),
+}
+"""Verb -> options behind those of the page, so that it takes seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """The folder with the guide's files, and the environment that its first command installed them into."""
+
+    folder: Path
+    environment: Environment
+    env: Mapping[str, str]
+    data: Path
+
+    def run(self, *words: str) -> str:
+        """Run one of the guide's commands: ``storebench`` where the data is, the others in the plugin's folder."""
+        where = self.data if words[0] == "storebench" else self.folder
+        return self.environment.run(*words, cwd=where, env=self.env)
 
 
 def files() -> dict[str, str]:
@@ -21,63 +46,53 @@ def files() -> dict[str, str]:
     return {found[1]: text for found, text in named if found}
 
 
+def commands() -> list[list[str]]:
+    """Return every command of the guide, in order."""
+    lines = [line for fence in fences(GUIDE) if fence.language == "sh" for line in fence.text.splitlines()]
+    return [shlex.split(line) for line in lines]
+
+
 @pytest.fixture(scope="module")
-def plugin(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Install the plugin as pip would, from its own pyproject; return the environment that finds it."""
-    site = tmp_path_factory.mktemp("plugin")
+def plugin(sandbox: Sandbox, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Plugin:
+    """Write the guide's files into a fresh folder, and install them into a fresh environment as it says."""
+    folder = tmp_path_factory.mktemp("plugin")
     for name, text in files().items():
-        (site / name).write_text(text)
-    project = tomllib.loads(files()["pyproject.toml"])["project"]
-    metadata = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    metadata.mkdir()
-    about = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (metadata / "METADATA").write_text(about)
-    lines = [
-        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
-        for group, points in project["entry-points"].items()
-    ]
-    (metadata / "entry_points.txt").write_text("".join(lines))
-    return {**os.environ, **sandbox.env, "PYTHONPATH": str(site), "PLUGIN": str(site)}
-
-
-def run(words: list[str], env: dict[str, str], where: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, *words], cwd=where, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+        (folder / name).write_text(text)
+    environment = environment_with(built.wheel, tmp_path_factory.mktemp("environment"))
+    made = Plugin(folder=folder, environment=environment, env=sandbox.env, data=sandbox.root)
+    install = commands()[0]
+    assert install[:2] == ["pip", "install"]
+    made.run(*install)
+    return made
 
 
 def test_every_file_is_in_the_page() -> None:
     assert set(files()) == {"pyproject.toml", "storebench_pack.py", "test_pack.py"}
     project = tomllib.loads(files()["pyproject.toml"])["project"]
-    assert importlib.metadata.version(project["dependencies"][0])
+    assert project["dependencies"] == ["storebench"]
 
 
-def test_its_commands_run(plugin: dict[str, str], sandbox: Sandbox) -> None:
-    shown = [one.words[1:] for one in commands(GUIDE)]
-    assert [words[0] for words in shown] == ["formats", "convert", "run"]
-    listed = run(["-m", "storebench", *shown[0]], plugin, sandbox.root)
-    assert "pack:pread" in listed
-    assert "pack+jpeg" in run(["-m", "storebench", *shown[1], "--limit", "16"], plugin, sandbox.root)
-    small = [
-        "--limit",
-        "16",
-        "--max-steps",
-        "1",
-        "--model",
-        "tiny",
-        "--compute",
-        "emulated:0.01",
-        "--cache",
-        "any",
+def test_the_page_shows_each_kind_of_command() -> None:
+    assert [" ".join(words[:2]) for words in commands()] == [
+        "pip install",
+        "storebench formats",
+        "storebench convert",
+        "storebench run",
+        "pytest test_pack.py",
     ]
-    first = [word for word in shown[2] if word != "files+raw"]
-    assert '"backend": "pack"' in run(["-m", "storebench", *first, *small, "--json"], plugin, sandbox.root)
 
 
-def test_it_passes_the_contract(plugin: dict[str, str]) -> None:
-    passed = run(
-        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_pack.py"], plugin, Path(plugin["PLUGIN"])
-    )
+def test_the_installed_format_is_listed(plugin: Plugin) -> None:
+    assert "pack:pread" in plugin.run(*commands()[1])
+
+
+def test_its_stores_are_written_and_read(plugin: Plugin) -> None:
+    convert, run = commands()[2:4]
+    assert "pack+jpeg" in plugin.run(*convert, *SMALLER["convert"])
+    only = [word for word in run if word != "files+raw"]
+    assert '"backend": "pack"' in plugin.run(*only, *SMALLER["run"])
+
+
+def test_it_passes_the_contract(plugin: Plugin) -> None:
+    passed = plugin.run(*commands()[4], "-q", "-p", "no:cacheprovider")
     assert re.search(r"\d\d passed", passed), passed
