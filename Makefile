@@ -30,10 +30,13 @@ setup: $(STAMP) ## Make the virtual environment and install everything into it
 
 # torch first and by exact version: a looser request pulls gigabytes of GPU libraries.
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "storebench needs Python 3.11 or later: make PYTHON=python3.11")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "storebench needs Python 3.11 or later: make PYTHON=python3.11 setup")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -c "import plyvel" 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt plyvel >$(VENV)/plyvel.log 2>&1 || \
+	  echo "LevelDB is left out: plyvel has no wheel for this Python and does not build without LevelDB's headers. Install them (Debian: libleveldb-dev), then run: $(BIN)/pip install -c constraints.txt plyvel"
 	touch $@
 
 data: setup ## Find the datasets, or download them; synthetic stand-ins serve where neither works
