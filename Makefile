@@ -88,46 +88,46 @@ bench-lmdbio: setup ## LMDBIO's ladder: what does each optimisation gain?
 	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio --out $(REPORT)-lmdbio
 
 scaling-io: setup ## What LMDBIO's ladder would do on many machines: a model, held against the newest bench-lmdbio
-	$(BIN)/python -m tests.benchmarks.scaling_io $(lastword $(sort $(wildcard $(RUNS)/*-lmdbio)))
+	$(BIN)/python -m benchmarks.scaling_io $(lastword $(sort $(wildcard $(RUNS)/*-lmdbio)))
 
 bench-readers: setup ## Each reader's shuffled warm batch rate as a share of the gather rate of the same run
-	$(BIN)/python -m tests.benchmarks.bench_readers --stores $(STORES)
+	$(BIN)/python -m benchmarks.readers --stores $(STORES)
 
 bench-direct: setup ## The direct readers against the library and the device, cold and warm
-	$(BIN)/python -m tests.benchmarks.bench_direct
+	$(BIN)/python -m benchmarks.direct
 
 bench-hand-over: setup ## Drain rates of the loaders against no workers at all
-	$(BIN)/python -m tests.benchmarks.bench_loaders
+	$(BIN)/python -m benchmarks.loaders
 
 bench-overhead: setup ## What timing every step costs, and what keeping samples for the proof does
-	$(BIN)/python -m tests.benchmarks.bench_overhead
+	$(BIN)/python -m benchmarks.overhead
 
 bench-sampling: setup ## What sampling residency costs the epoch that is sampled: cold epochs with and without, interleaved
-	$(BIN)/python -m tests.benchmarks.bench_sampler
+	$(BIN)/python -m benchmarks.sampler
 
 bench-counters: setup ## Are the counters right? Cold LMDB against what is known of it and against the device's own
-	$(BIN)/python -m tests.benchmarks.bench_counters --stores $(STORES)
+	$(BIN)/python -m benchmarks.counters --stores $(STORES)
 
 bench-training: setup ## Does training get faster as the spans predict when the reader does?
-	$(BIN)/python -m tests.benchmarks.bench_training --stores $(STORES)
+	$(BIN)/python -m benchmarks.training --stores $(STORES)
 
 bench-null: setup ## Does the null backend compute as long as training from memory?
-	$(BIN)/python -m tests.benchmarks.bench_null --stores $(STORES)
+	$(BIN)/python -m benchmarks.null --stores $(STORES)
 
 bench-report: setup ## How long the report of 10,000 cells takes, and how much memory
-	$(BIN)/python -m tests.benchmarks.bench_report
+	$(BIN)/python -m benchmarks.report
 
 bench-aa: setup ## The same scenario against itself: how many ratios are called different?
-	$(BIN)/python -m tests.benchmarks.bench_aa
+	$(BIN)/python -m benchmarks.aa
 
 power-tables: setup ## What a page can tell with so many rounds, and how many pages claim anything false (simulated)
-	$(BIN)/python -m tests.benchmarks.power_tables
+	$(BIN)/python -m benchmarks.power_tables
 
 # Five fresh processes: how processes differ from each other is most of a benchmark's noise.
 bench-ci: setup ## The pytest-benchmark suite, for time, in five sessions; 'make check' judges them
 	rm -rf $(RUNS)/ci && mkdir -p $(RUNS)/ci
 	for session in 1 2 3 4 5; do \
-	  $(BIN)/python -m pytest tests/benchmarks -q --benchmark-enable --benchmark-only --benchmark-disable-gc \
+	  $(BIN)/python -m pytest benchmarks/suite -q --benchmark-enable --benchmark-only --benchmark-disable-gc \
 	    --benchmark-json=$(RUNS)/ci/session-$$session.json > $(RUNS)/ci/session-$$session.log || { cat $(RUNS)/ci/session-$$session.log; exit 5; }; \
 	done
 
@@ -135,7 +135,7 @@ check: bench-ci ## The regression gate: this tree against the committed baseline
 	$(BIN)/storebench check results/baselines/ci $(RUNS)/ci --confirm
 
 gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (25 minutes; root)
-	$(BIN)/python -m tests.benchmarks.gate_selftest
+	$(BIN)/python -m benchmarks.gate_selftest
 
 # SAMPLE mutants of each module, drawn by a fixed seed; SAMPLE=0 tries all of them, which takes hours.
 SAMPLE ?= 40
@@ -168,8 +168,8 @@ test-faults: setup ## Kill, fill the disk, break I/O and interrupt at single fil
 	$(BIN)/python -m tests.faults.run $(FAULTS)
 
 lint: setup ## ruff, mypy --strict and import-linter
-	$(BIN)/ruff format --check storebench tests
-	$(BIN)/ruff check storebench tests
+	$(BIN)/ruff format --check storebench tests benchmarks
+	$(BIN)/ruff check storebench tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

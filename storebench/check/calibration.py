@@ -28,7 +28,7 @@ VALIDATED: dict[Kind, bool] = {
 }
 """Kind -> whether ratios to it were shown to stay within `Policy.other_environment_frac` on other machines.
 
-``python -m tests.benchmarks.gate_selftest --parts machines`` measures it on four emulated machines, and
+``python -m benchmarks.gate_selftest --parts machines`` measures it on four emulated machines, and
 fails where this table promises more than it finds. Whatever is False here, or is no kind of ours, is not
 compared across environments unless the policy's ``trust_calibration`` names it.
 """

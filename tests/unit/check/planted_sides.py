@@ -71,7 +71,7 @@ def session(
         }
         change(extra)
         data = shape(cell, (beside * factor).tolist())
-        node = f"tests/benchmarks/test_read.py::test[{cell}]"
+        node = f"benchmarks/suite/test_read.py::test[{cell}]"
         benchmarks.append({"fullname": node, "name": cell, "extra_info": extra, "stats": {"data": data}})
     info = {} if machine is None else {"storebench_environment": machine}
     return {"machine_info": info, "benchmarks": benchmarks, FAILED_KEY: {}}

@@ -25,7 +25,7 @@ from storebench.testing.calibrations import (
     interpreter,
     matrix_product,
 )
-from tests.benchmarks.machines import MACHINES, Place, unavailable
+from benchmarks.machines import MACHINES, Place, unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 MEMORY = Path("/dev/shm")
@@ -39,7 +39,7 @@ def session(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "-q",
         "-p",
         "no:cacheprovider",
-        "tests/benchmarks/test_read.py",
+        "benchmarks/suite/test_read.py",
     ]
     return subprocess.run(
         [*command, "--benchmark-enable", f"--benchmark-json={out}", *arguments],

@@ -469,7 +469,7 @@ def test_an_undecided_cell_passes_among_decided_ones_and_not_alone(tmp_path: Pat
 def test_a_skipped_benchmark_is_missing_and_says_why(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a")
     second = write_sessions(tmp_path / "b", cells=CELLS[1:])
-    node = f"tests/benchmarks/test_read.py::test[{CELLS[0]}]"
+    node = f"benchmarks/suite/test_read.py::test[{CELLS[0]}]"
     for path in second.iterdir():
         raw = json.loads(path.read_text())
         raw["storebench_skipped"] = {node: "this machine has no cold cache"}
@@ -515,7 +515,7 @@ def test_a_benchmark_that_raised_fails_the_check(tmp_path: Path) -> None:
     for path in second.iterdir():
         raw = json.loads(path.read_text())
         raw["storebench_failed"] = {
-            f"tests/benchmarks/test_read.py::test[{CELLS[0]}]": "ZeroDivisionError: oh"
+            f"benchmarks/suite/test_read.py::test[{CELLS[0]}]": "ZeroDivisionError: oh"
         }
         path.write_text(json.dumps(raw))
     code, text = run(first, second)
@@ -566,7 +566,7 @@ def test_an_older_schema_is_not_comparable_and_says_so(tmp_path: Path) -> None:
     code, text = run(first, older)
     assert code == 3
     assert "schema version 0" in text
-    assert f"tests/benchmarks/test_read.py::test[{CELLS[0]}]" in text
+    assert f"benchmarks/suite/test_read.py::test[{CELLS[0]}]" in text
     raw = {"schema_version": 0}
     (tmp_path / "old.jsonl").write_text(json.dumps(raw) + "\n")
     assert run(first, tmp_path / "old.jsonl")[0] == 3

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from drawn import DrawnDataset
 
+from benchmarks.suite.drawn import DrawnDataset
 from storebench.check.calibration import Kind
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Spans

@@ -5,8 +5,8 @@ import tomllib
 
 import numpy as np
 import pytest
-from bench_aa import called_different, chance, comparisons, scenario
 
+from benchmarks.aa import called_different, chance, comparisons, scenario
 from storebench.results import Cell, Record
 from storebench.scenario import Scenario
 from storebench.stats import corrected

@@ -1,4 +1,4 @@
-"""A model of LMDBIO's ladder beyond one machine, held against 1 to 8 processes: ``python -m tests.benchmarks.scaling_io``.
+"""A model of LMDBIO's ladder beyond one machine, held against 1 to 8 processes: ``python -m benchmarks.scaling_io``.
 
 From the cells of one reader process the model takes, for each way to read: samples a second, CPU seconds a sample and
 read amplification; and from the same run the device's rate, 16 reads at a time. It then says for P processes
@@ -9,7 +9,7 @@ and for the way that loads everything first (LMM) the time of loading once, and 
 Printed are measured over predicted for each number of processes that the run has, and then what follows for N
 machines on one shared filesystem of a given bandwidth, which nobody has measured here.
 
-    python -m tests.benchmarks.scaling_io RUN [--machines 64] [--shared-gb-per-s 25]
+    python -m benchmarks.scaling_io RUN [--machines 64] [--shared-gb-per-s 25]
 """
 
 import argparse

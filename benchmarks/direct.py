@@ -1,4 +1,4 @@
-"""Hold the planned readers against the machine's ceilings: ``python -m tests.benchmarks.bench_direct``.
+"""Hold the planned readers against the machine's ceilings: ``python -m benchmarks.direct``.
 
 Every replicate is a fresh process. Sides are interleaved in a random order, drawn
 anew for each round. Cold means evicted and then counted: a replicate that began with
@@ -9,7 +9,7 @@ the epoch it is of: a first tenth is cold to its end, a whole epoch is not.
 What is held against the device alone takes turns with it alone, and three times as
 often: the device's rate changes within seconds, by more than what is asked for.
 
-    python -m tests.benchmarks.bench_direct [--quick] [--stores FOLDER] [--rounds N] [--only PART] [--realtime]
+    python -m benchmarks.direct [--quick] [--stores FOLDER] [--rounds N] [--only PART] [--realtime]
 
 Stores that are not there are converted first. On a machine that others work on,
 ``--realtime`` (as root) lets every replicate, ceilings included, go before them. It
@@ -31,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.claims import Claim, report
 from storebench.codecs import get_codec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, open_reader, parse_backend
@@ -39,7 +40,6 @@ from storebench.probes.device_rate import device_rates
 from storebench.probes.direct_reads import opened_direct, read_direct
 from storebench.probes.gather import gather_rate
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident, warm
-from tests.benchmarks.claims import Claim, report
 
 BATCH = 64
 COLD_MAX_FRAC = 0.01
@@ -199,7 +199,7 @@ def _private_mib() -> float:
 
 def in_fresh_process(side: Side) -> Figures:
     """Run `measure` in a new interpreter."""
-    command = [sys.executable, "-m", "tests.benchmarks.bench_direct", "--side", json.dumps(asdict(side))]
+    command = [sys.executable, "-m", "benchmarks.direct", "--side", json.dumps(asdict(side))]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return Figures(**json.loads(text.splitlines()[-1]))
 

@@ -1,10 +1,10 @@
 """Measure the gate itself: how often it alarms without cause, what it catches, and on which machines.
 
-``python -m tests.benchmarks.gate_selftest [--parts PART ...]``, or ``make gate-selftest``.
+``python -m benchmarks.gate_selftest [--parts PART ...]``, or ``make gate-selftest``.
 
 What is measured: whole sessions of the benchmark suite, each a fresh pytest
 process: idle, beside a process that takes memory bandwidth on another core, on
-other emulated machines (`tests.benchmarks.machines`, which need root), and with
+other emulated machines (`benchmarks.machines`, which need root), and with
 slow-downs of 1.3x and 1.1x planted into one reader, one codec, the loader, the
 converter and the training step (the planted cell spins after its work, so a
 planted session is a real run of the slower thing).
@@ -37,6 +37,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machines import MACHINES, Place, this_machine, unavailable
 from storebench.check.calibration import VALIDATED, Kind
 from storebench.check.confirm import confirmed
 from storebench.check.judge import CellResult, State, judge
@@ -45,7 +46,6 @@ from storebench.check.policy import Policy
 from storebench.check.sides.benchmarks import side_of_sessions
 from storebench.check.sides.model import Side
 from storebench.errors import EXIT_REGRESSION
-from tests.benchmarks.machines import MACHINES, Place, this_machine, unavailable
 
 Session = dict[str, Any]
 
@@ -96,7 +96,7 @@ def run_session(out: Path, plant: str = "", place: Place | None = None) -> None:
     """Run the suite once for time in a fresh process."""
     place = place or Place()
     unfinished = out.resolve().with_suffix(".tmp")
-    command = [*place.prefix, sys.executable, "-m", "pytest", "-q", "tests/benchmarks", "--benchmark-enable"]
+    command = [*place.prefix, sys.executable, "-m", "pytest", "-q", "benchmarks/suite", "--benchmark-enable"]
     command += ["--benchmark-only", "--benchmark-disable-gc", f"--benchmark-json={unfinished}"]
     temporary = {} if place.temporary is None else {"TMPDIR": str(place.temporary)}
     subprocess.run(
@@ -109,6 +109,7 @@ def run_session(out: Path, plant: str = "", place: Place | None = None) -> None:
 
 
 def side(sessions: Sequence[Session]) -> Side:
+    """Return the side that `storebench check` would make of these sessions."""
     return side_of_sessions("pool", [(str(number), one) for number, one in enumerate(sessions)])
 
 
@@ -140,6 +141,7 @@ def in_a_row(pool: Sequence[Session], rng: random.Random) -> list[list[Session]]
 
 
 def red(results: Sequence[CellResult], policy: Policy) -> bool:
+    """Return whether the gate would report a regression."""
     return outcome(results, policy).exit_code == EXIT_REGRESSION
 
 
@@ -283,7 +285,7 @@ def _grown(session: Session, cell: str, counter: str, grow: Any) -> Session:
 
 
 def try_machines(pools: dict[str, list[Session]], policy: Policy, _rng: random.Random) -> bool:
-    """Compare this machine with each emulated one: is the gate silent, and which kinds of calibration carry over?
+    """Compare this machine with each emulated one, and print which kinds of calibration carry over.
 
     A kind carries over where on every machine every cell's calibrated ratio stays within the threshold, and
     at least one machine changed the calibration itself by a tenth: otherwise nothing was tried.

@@ -1,4 +1,4 @@
-"""Twins that do the same work: how many of them are called different? ``python -m tests.benchmarks.bench_aa``.
+"""Twins that do the same work: how many of them are called different? ``python -m benchmarks.aa``.
 
 A method that calls a difference where there is none more often than one time in
 twenty cannot be believed about real ones. Each cell has a twin that does the same work
@@ -7,7 +7,7 @@ run in the same rounds and are compared as a report compares any two cells, cold
 warm, loading only and training. No cell is in two pairs, so the comparisons are as many as the
 pairs; the network's time is compared where something is trained, the loop's rate elsewhere.
 
-    python -m tests.benchmarks.bench_aa [--replicates N] [--run FOLDER]
+    python -m benchmarks.aa [--replicates N] [--run FOLDER]
 """
 
 import argparse
@@ -18,11 +18,11 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.runs import bench_text
 from storebench.results import Cell, Record, Status
 from storebench.runs.records import read_records
 from storebench.stats import ALPHA, Comparison, Verdict, compare, corrected
 from storebench.units import Better
-from tests.benchmarks.runs import bench_text
 
 SAMPLES, BATCH = 6400, 64
 IMPROBABLE = 0.01

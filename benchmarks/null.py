@@ -1,10 +1,10 @@
-"""Does the null backend compute as long as training from memory? ``python -m tests.benchmarks.bench_null``.
+"""Does the null backend compute as long as training from memory? ``python -m benchmarks.null``.
 
 The null cell is the ceiling that the network sets, so its compute must be that of real batches. Printed is its compute per
 sample over that of ``memory:python``, paired by round, with a 95% interval, for each dataset. Constant grey, which
 pooling and rectifiers predict well, computed 10 to 12% faster.
 
-    python -m tests.benchmarks.bench_null [--replicates N] [--stores FOLDER]
+    python -m benchmarks.null [--replicates N] [--stores FOLDER]
 
 Exit code 1 where the two differ by more than 5% beyond doubt.
 """
@@ -15,11 +15,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.runs import bench_text
 from storebench.results import Record, Status
 from storebench.runs.records import read_records
 from storebench.stats import Comparison, compare
 from storebench.units import Better
-from tests.benchmarks.runs import bench_text
 
 MEMORY, NULL = "memory:python", "null"
 MOST = 1.05

@@ -1,4 +1,4 @@
-"""Does the epoch get shorter as the spans predict when the reader gets faster? ``python -m tests.benchmarks.bench_training``.
+"""Does the epoch get shorter as the spans predict when the reader gets faster? ``python -m benchmarks.training``.
 
 The prediction for training from ``lmdb:direct`` takes nothing from that training itself:
 
@@ -10,7 +10,7 @@ The prediction for training from ``lmdb:direct`` takes nothing from that trainin
 The epoch should take max(C + W, R). Printed is measured over predicted, paired by round, with a 95% interval, and how
 much shorter the epoch is than from LMDB.
 
-    python -m tests.benchmarks.bench_training [--run FOLDER] [--replicates N] [--stores FOLDER]
+    python -m benchmarks.training [--run FOLDER] [--replicates N] [--stores FOLDER]
 """
 
 import argparse
@@ -19,12 +19,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.runs import bench
 from storebench.results import Cell, Record, Status
 from storebench.runs.records import read_records
 from storebench.stats import Comparison, compare
-from tests.benchmarks.runs import bench
 
-SCENARIO = Path(__file__).parents[2] / "scenarios" / "training.toml"
+SCENARIO = Path(__file__).parents[1] / "scenarios" / "training.toml"
 OFF_FRAC = 0.10
 PLAIN, SLOW, DIRECT = "lmdb", "lmdb?readahead=off", "lmdb:direct"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn import DrawnDataset, draw, skip_without_library
 
+from benchmarks.suite.drawn import DrawnDataset, draw, skip_without_library
 from storebench.check.calibration import Kind
 from storebench.codecs import CODECS
 from storebench.datasets import DatasetSpec

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from claims import Claim, report
+
+from benchmarks.claims import Claim, report
 
 
 def rates(centre: float, spread: float, seed: int, rounds: int = 9) -> list[float]:

@@ -1,19 +1,14 @@
 """Print the tables of power and of false claims for docs/statistics.md, by simulation.
 
-``python -m tests.benchmarks.power_tables [--pages N] [--trials N]``
+``python -m benchmarks.power_tables [--pages N] [--trials N]``
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from drawn_pages import BACKENDS, Truth, drawn_page, false_claims
-
+from benchmarks.drawn_pages import BACKENDS, Truth, drawn_page, false_claims
 from storebench.report.decisions import decide
 from storebench.report.texts.advice import recommend
 from storebench.stats import compare_family, look_alpha, rounds_needed

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import SAMPLES
 
+from benchmarks.suite.drawn import SAMPLES
 from storebench.check.calibration import Kind
 from storebench.codecs import Codec, get_codec
 from storebench.errors import MissingDependencyError

@@ -1,4 +1,4 @@
-"""What timing every step and proving the timed pass cost: ``python -m tests.benchmarks.bench_overhead``.
+"""What timing every step and proving the timed pass cost: ``python -m benchmarks.overhead``.
 
 The traced loop is the one that trains (`storebench.training.loop.run_epoch`
 with its table of steps). The untraced one does the same work for the same
@@ -10,7 +10,7 @@ Then the same for the proof: the recorded time of epochs of which samples are ke
 epochs of which none are, and the pauses as a share of the epoch. The pauses are left out of the recorded time, so the
 ratio says what is left: colder caches, and with a worker the time in which it went on.
 
-    python -m tests.benchmarks.bench_overhead [--rounds N] [--only NAME]
+    python -m benchmarks.overhead [--rounds N] [--only NAME]
 
 Exit code 1 where either changes the time by more than 1% beyond doubt.
 """

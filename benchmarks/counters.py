@@ -1,6 +1,6 @@
 """Are the counters right? Cold LMDB against what is known of it, and against the block device's own counter.
 
-``python -m tests.benchmarks.bench_counters [--replicates N] [--stores FOLDER]``
+``python -m benchmarks.counters [--replicates N] [--stores FOLDER]``
 
 The first tenth of a cold, shuffled epoch of ImageNet-256 (4,000 images), from LMDB with the kernel's readahead and
 without. Held against figures of an earlier prototype, which counted for itself, on a device that reads ahead by
@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.runs import bench_text
 from storebench.results import CacheVerdict, Record
-from tests.benchmarks.runs import bench_text
 
 SCENARIO = """
 name = "counters"

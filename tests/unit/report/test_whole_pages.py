@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from drawn_pages import BACKENDS, Truth, concluded, drawn_page, false_claims
 from scipy import stats as scipy_stats
 
+from benchmarks.drawn_pages import BACKENDS, Truth, concluded, drawn_page, false_claims
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.conclusions import Says
 from storebench.stats import compare

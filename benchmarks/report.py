@@ -1,9 +1,9 @@
-"""How long does the report of a very large result folder take? ``python -m tests.benchmarks.bench_report``.
+"""How long does the report of a very large result folder take? ``python -m benchmarks.report``.
 
 Plants a run of 10,000 cells with 1,000 steps each (the step tables are of a few kinds, linked under every cell's name),
 then times ``storebench report`` on it in a process of its own: wall time, and its peak resident memory.
 
-    python -m tests.benchmarks.bench_report [--cells N] [--steps N]
+    python -m benchmarks.report [--cells N] [--steps N]
 """
 
 import argparse

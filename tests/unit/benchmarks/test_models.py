@@ -3,9 +3,9 @@
 import dataclasses
 
 import pytest
-from bench_training import held_against
-from scaling_io import Place, Way, cluster_seconds, seconds
 
+from benchmarks.scaling_io import Place, Way, cluster_seconds, seconds
+from benchmarks.training import held_against
 from storebench.results import Cell, Record
 
 PLACE = Place(cores=2, device_bytes_per_s=1e9, sample_bytes=1e5, store_bytes=4e8)

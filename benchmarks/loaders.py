@@ -1,6 +1,6 @@
 """How fast each loader hands batches over, warm, and how well it hides behind compute.
 
-``python -m tests.benchmarks.bench_loaders [--rounds N] [--backends lmdb ...]``
+``python -m benchmarks.loaders [--rounds N] [--backends lmdb ...]``
 
 All loaders of a backend are open at once and take turns epoch by epoch, so that
 a machine that slows down slows every one of them; each epoch is held against
@@ -47,6 +47,7 @@ Name = tuple[str, int]
 
 @contextlib.contextmanager
 def opened(job: LoadJob, names: list[Name]) -> Iterator[dict[Name, Loader]]:
+    """Open all loaders for the time of a context."""
     with contextlib.ExitStack() as stack:
         loaders = {}
         for name, workers in names:
@@ -56,6 +57,7 @@ def opened(job: LoadJob, names: list[Name]) -> Iterator[dict[Name, Loader]]:
 
 
 def timed(loader: Loader, plan: EpochPlan, step: Step) -> tuple[float, list[StepTimes]]:
+    """Run one epoch; return its seconds and the times of its steps."""
     start = time.perf_counter()
     times = run_epoch(loader.epoch(plan), step)
     return time.perf_counter() - start, times
@@ -102,6 +104,7 @@ def measure(job: LoadJob, samples: int, rounds: int) -> dict[Name, Found]:
 
 
 def report(title: str, samples: int, found: dict[Name, Found]) -> None:
+    """Print the table of one data set and backend."""
     print(f"\n{title}: {samples:,} samples, batches of {BATCH}")
     print(
         "  loader         samples/s   of no workers, 95% interval   balanced epoch, of no workers, 95% interval"
@@ -130,6 +133,7 @@ def report(title: str, samples: int, found: dict[Name, Found]) -> None:
 
 
 def main() -> None:
+    """Measure every data set and backend that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--backends", nargs="*", default=BACKENDS)

@@ -1,6 +1,6 @@
 """Each reader's shuffled warm batch rate as a share of one thread's copying in the same round.
 
-``python -m tests.benchmarks.bench_readers``, or ``make bench-readers``. One
+``python -m benchmarks.readers``, or ``make bench-readers``. One
 process, batches of 64, every page of the stores in the page cache. Every round
 measures the ceiling and then each reader on the same shuffled batches; a share is the
 ratio of the two in one round, and its interval is Student's t on the logarithms.
@@ -86,6 +86,7 @@ class Row:
 
 
 def main() -> int:
+    """Measure, print a table per data set, and return 1 where a reader is below its floor."""
     args = _arguments()
     torch.set_num_threads(1)
     rows = []

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
 
+from benchmarks.suite.drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
 from storebench.check.sides.benchmarks import FAILED_KEY, SKIPPED_KEY
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
