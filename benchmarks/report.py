@@ -19,7 +19,7 @@ from pathlib import Path
 
 from storebench.results import Record
 from storebench.runs.records import STEPS_DIR, append_record
-from tests.unit.report.planted import FORMATS, make_record, steps_table
+from tests.support.planted import FORMATS, make_record, steps_table
 
 MOST_S, MOST_BYTES = 30.0, 1 << 30
 KINDS = 20

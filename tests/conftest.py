@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from parallel import (  # noqa: F401 - hooks of pytest
+
+from storebench.probes.machine import damon
+from tests.support.installed import Built, build
+from tests.support.parallel import (  # noqa: F401 - hooks of pytest
     TURN,
     in_order_of_scopes,
     pytest_configure,
     pytest_runtest_protocol,
     pytest_xdist_make_scheduler,
 )
-
-from storebench.probes.machine import damon
-from tests.support.installed import Built, build
 
 # No deadline: a busy machine is no defect. In CI the same examples every time: a red run must mean a change.
 settings.register_profile(

@@ -13,7 +13,7 @@ from storebench.check.sides.model import PAIRING_NAME
 from storebench.cli.main import app
 from storebench.results import Counters, Record
 from storebench.runs.records import read_records
-from tests.unit.check.planted_sides import CELLS, ELSEWHERE, record, run_of, write_run, write_sessions
+from tests.support.planted_sides import CELLS, ELSEWHERE, record, run_of, write_run, write_sessions
 
 Sessions = dict[str, Any]
 LMDB, HDF5 = CELLS[:2]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from generate import verbs
+from tests.docs.generate import verbs
 
 
 def resolve(words: Sequence[str]) -> tuple[Any, str, list[str]]:

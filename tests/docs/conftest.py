@@ -1,8 +1,9 @@
 """The sandbox in which the documents' commands run, made once."""
 
 import pytest
-from doc_files import ROOT
-from sandbox import Sandbox, make_sandbox
+
+from tests.docs.doc_files import ROOT
+from tests.docs.sandbox import Sandbox, make_sandbox
 
 
 @pytest.fixture(scope="session")

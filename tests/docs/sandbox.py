@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
-from command_line import positional, without
 from typer.testing import CliRunner
-from unit.datasets.dataset_files import cifar_binary, labels, pixels, write_class_folders, write_mnist
 
 from storebench.cli.main import app
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
@@ -21,6 +19,8 @@ from storebench.formats.registry import parse_backend
 from storebench.scenario_files import shipped_scenarios
 from storebench.surroundings import Surroundings
 from storebench.worker import launch, replicate
+from tests.docs.command_line import positional, without
+from tests.support.dataset_files import cifar_binary, labels, pixels, write_class_folders, write_mnist
 
 MNIST, CIFAR10_BATCH, TEST = 96, 16, 24
 BACKEND = "lmdb"

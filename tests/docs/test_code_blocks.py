@@ -8,11 +8,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences, name_of
-from sandbox import Sandbox
 
 from storebench.check.policy import Policy, load_policy
 from storebench.scenario import load_scenario
+from tests.docs.doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences, name_of
+from tests.docs.sandbox import Sandbox
 
 REFERENCE = ROOT / "results" / "reference"
 BLOCKS = [fence for document in DOCUMENTS for fence in fences(document) if document.name != PLUGIN_GUIDE]

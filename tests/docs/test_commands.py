@@ -7,9 +7,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from command_line import options_of, parse, resolve
-from doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Command, commands, name_of, spans
-from sandbox import PLANS, Sandbox, in_miniature
+
+from tests.docs.command_line import options_of, parse, resolve
+from tests.docs.doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Command, commands, name_of, spans
+from tests.docs.sandbox import PLANS, Sandbox, in_miniature
 
 SHOWN = [one for document in DOCUMENTS for one in commands(document)]
 MENTIONED = [one for document in DOCUMENTS for one in spans(document)]

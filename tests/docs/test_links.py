@@ -5,8 +5,9 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from doc_files import DOCUMENTS, ROOT, name_of, prose
-from figures import DRAWN
+
+from tests.docs.doc_files import DOCUMENTS, ROOT, name_of, prose
+from tests.docs.figures import DRAWN
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from command_line import options_of, positional
-from doc_files import ROOT
 from nbclient import NotebookClient
 
 import storebench
+from tests.docs.command_line import options_of, positional
+from tests.docs.doc_files import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 REFERENCE = ROOT / "results" / "reference"

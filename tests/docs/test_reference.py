@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from doc_files import ROOT
-from generate import ENVIRONMENT, EXIT_CODES, GENERATED, verbs
 
 from storebench import errors
+from tests.docs.doc_files import ROOT
+from tests.docs.generate import ENVIRONMENT, EXIT_CODES, GENERATED, verbs
 
 
 @pytest.mark.parametrize("name", GENERATED)

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_golden import GOLDEN, golden
 
 from storebench.results import CacheVerdict, Status
 from storebench.runs.records import read_records
 from storebench.stats import compare
+from tests.golden.make_golden import GOLDEN, golden
 
 RECORDS = Path(__file__).with_name("records_v1.jsonl")
 

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hostile_run import SAMPLES, Answer, Here
 from typer.testing import CliRunner
 
 from storebench.cli.main import app
+from tests.hostile.hostile_run import SAMPLES, Answer, Here
 
 SCENARIO = """
 name = "hostile"

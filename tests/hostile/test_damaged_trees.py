@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from refusals import refused, storebench
+
+from tests.hostile.refusals import refused, storebench
 
 PAGE = 4096
 BRANCH, LEAF = 1, 2

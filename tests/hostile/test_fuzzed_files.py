@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hostile_run import SAMPLES, Here, records_of, write_records
-from mutations import RAW, as_json, cut_or_flipped, mutated
+
+from tests.hostile.hostile_run import SAMPLES, Here, records_of, write_records
+from tests.hostile.mutations import RAW, as_json, cut_or_flipped, mutated
 
 ROUNDS = 20
 """Random changes of one file."""

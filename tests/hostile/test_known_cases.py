@@ -12,8 +12,9 @@ from typing import Any
 
 import lmdb
 import pytest
-from hostile_run import SAMPLES, Here, records_of, write_records
-from mutations import DEEP
+
+from tests.hostile.hostile_run import SAMPLES, Here, records_of, write_records
+from tests.hostile.mutations import DEEP
 
 Completed = subprocess.CompletedProcess[str]
 DEEP_JSON = "[" * DEEP + "]" * DEEP

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from refusals import refused, storebench
+
+from tests.hostile.refusals import refused, storebench
 
 
 def instead_of(path: Path, make: Callable[[Path], None]) -> None:

@@ -20,7 +20,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-COPIED = ("storebench", "tests", "benchmarks", "docs", "results", "scenarios", "README.md", "Makefile", "pyproject.toml")
+COPIED = (
+    "storebench",
+    "tests",
+    "benchmarks",
+    "docs",
+    "results",
+    "scenarios",
+    "README.md",
+    "Makefile",
+    "pyproject.toml",
+)
 SURVIVED = 0
 NOT_RUN = (None, 33)  # mutmut's exit codes of a mutant that was skipped or that no test reaches
 REQUIRED = 0.90

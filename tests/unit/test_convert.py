@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image as PilImage
-from small_datasets import SPEC, Gradients, ProcessIds, Suicidal, Unreadable
 
 from storebench.digests import sample_digest, set_digest
 from storebench.errors import (
@@ -29,6 +28,7 @@ from storebench.progress import Advance
 from storebench.stores.convert import How, Replace, convert
 from storebench.stores.encode import available_processes
 from storebench.stores.find import Store, open_store
+from tests.support.small_datasets import SPEC, Gradients, ProcessIds, Suicidal, Unreadable
 
 FORCE = How(replace=Replace.YES)
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from parallel import SCOPES, scope_of
+
+from tests.support.parallel import SCOPES, scope_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +18,7 @@ import os
 from pathlib import Path
 
 import pytest
-from parallel import pytest_configure, pytest_runtest_protocol, pytest_xdist_make_scheduler
+from tests.support.parallel import pytest_configure, pytest_runtest_protocol, pytest_xdist_make_scheduler
 
 HERE = Path(__file__).parent / "running"
 
@@ -88,7 +89,7 @@ def test_quiet_tests_run_alone_and_others_side_by_side(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2"],
         cwd=tmp_path,
-        env={**inherited, "PYTHONPATH": str(ROOT / "tests")},
+        env={**inherited, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=200,

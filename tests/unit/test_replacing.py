@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_datasets import SPEC, Gradients
 
 from storebench.datasets.base import DatasetSpec
 from storebench.errors import (
@@ -30,6 +29,7 @@ from storebench.stores.convert import How, Replace, convert, ensure_store
 from storebench.stores.devices import ensure_image
 from storebench.stores.find import Store, open_store
 from storebench.stores.verify import verify_store
+from tests.support.small_datasets import SPEC, Gradients
 
 CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]

@@ -18,6 +18,7 @@ from PIL import Image as PilImage
 
 from storebench.formats import PAPER_BACKENDS
 
+ROOT = Path(__file__).resolve().parents[2]
 CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]
 
@@ -278,7 +279,7 @@ def test_a_convert_beside_another_leaves_its_work_alone(cli: Cli, tmp_path: Path
 MUCH = """
 import contextlib, sys, time
 from pathlib import Path
-from small_datasets import SPEC, ProcessIds
+from tests.support.small_datasets import SPEC, ProcessIds
 from storebench.stores.convert import How, convert
 from storebench.formats import parse_backend
 
@@ -304,7 +305,7 @@ def test_memory_does_not_grow_with_the_dataset(backend: str, tmp_path: Path) -> 
 
 def peak_memory(script: Path, backend: str, count: int) -> int:
     """Return the most that a process and its children had resident at one moment, in bytes."""
-    search = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    search = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, str(script), backend, str(count)],
         cwd=script.parent,

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image as PilImage
-from small_datasets import SPEC, Gradients
 
 from storebench.errors import CorruptStoreError, DigestMismatchError, IntegrityError, UnknownNameError
 from storebench.formats import PAPER_BACKENDS, parse_backend
@@ -17,6 +16,7 @@ from storebench.stores import verify
 from storebench.stores.convert import convert
 from storebench.stores.find import Store
 from storebench.stores.verify import verify_store
+from tests.support.small_datasets import SPEC, Gradients
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

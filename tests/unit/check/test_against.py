@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from revision_tools import ROOT, clone_here, commit, git, installed, plant, plugin_repository, storebench
 
 from storebench.check.against import Options, Sides, run_against
 from storebench.check.judge import State, judge
@@ -23,8 +22,18 @@ from storebench.probes.code import code_digest
 from storebench.results import Record
 from storebench.runs.records import read_records
 from storebench.scenario import Scenario
+from tests.support.revision_tools import (
+    ROOT,
+    clone_here,
+    commit,
+    git,
+    installed,
+    plant,
+    plugin_repository,
+    storebench,
+)
 
-PLUGIN = ROOT / "tests" / "unit" / "harness" / "planted_plugin.py"
+PLUGIN = ROOT / "tests" / "support" / "planted_plugin.py"
 LABELS = {
     "reader": "mnist/lmdb/any/processes-0/batch-16/none-emulated:0.01",
     "codec": "mnist/png/any/processes-0/batch-16/none-emulated:0.01",

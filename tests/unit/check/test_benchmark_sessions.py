@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.machines import MACHINES, Place, unavailable
 from storebench.check.calibration import Kind
 from storebench.check.sides.benchmarks import FAILED_KEY
 from storebench.cli.main import app
@@ -25,7 +26,6 @@ from storebench.testing.calibrations import (
     interpreter,
     matrix_product,
 )
-from benchmarks.machines import MACHINES, Place, unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 MEMORY = Path("/dev/shm")

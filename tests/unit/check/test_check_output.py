@@ -9,10 +9,10 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from planted_sides import CELLS, run_of, write_sessions
 from typer.testing import CliRunner
 
 from storebench.cli.main import app
+from tests.support.planted_sides import CELLS, run_of, write_sessions
 
 
 def run(*arguments: Any) -> tuple[int, str, str]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planted_sides import session, write_sessions
 
 from storebench.check.policy import Policy, load_policy
 from storebench.check.sides.read import read_side
 from storebench.errors import ScenarioError, StorebenchError
+from tests.support.planted_sides import session, write_sessions
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8),

@@ -8,10 +8,10 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from planted_sides import CELLS, failed, record, run_of, write_run, write_sessions
 from typer.testing import CliRunner
 
 from storebench.cli.main import app
+from tests.support.planted_sides import CELLS, failed, record, run_of, write_run, write_sessions
 
 LargestFile = Callable[[int], AbstractContextManager[None]]
 

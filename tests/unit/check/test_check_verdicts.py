@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted_sides import (
+from typer.testing import CliRunner
+
+from storebench.check.judge import CellResult, State, judge
+from storebench.check.outcome import outcome
+from storebench.check.policy import Policy
+from storebench.check.sides.read import read_side
+from storebench.cli.main import app
+from storebench.results import CacheFacts, CacheVerdict, Ceilings, Percentiles
+from tests.support.planted_sides import (
     CELLS,
     ELSEWHERE,
     HERE,
@@ -19,14 +27,6 @@ from planted_sides import (
     write_run,
     write_sessions,
 )
-from typer.testing import CliRunner
-
-from storebench.check.judge import CellResult, State, judge
-from storebench.check.outcome import outcome
-from storebench.check.policy import Policy
-from storebench.check.sides.read import read_side
-from storebench.cli.main import app
-from storebench.results import CacheFacts, CacheVerdict, Ceilings, Percentiles
 
 
 def check(baseline: Path, contender: Path, **policy: Any) -> dict[str, CellResult]:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from planted_sides import record, write_run
 
 from storebench.check.confirm import How, confirm
 from storebench.check.judge import State, judge
@@ -16,6 +15,7 @@ from storebench.check.sides.read import read_side
 from storebench.runner import Run, execute
 from storebench.runs.records import read_records
 from storebench.scenario import Scenario
+from tests.support.planted_sides import record, write_run
 
 BENCHMARK = """
 import os, time

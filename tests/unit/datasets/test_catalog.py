@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from dataset_files import write_mnist
 
 from storebench import datasets
 from storebench.datasets import DATASETS, DatasetSpec, Origin, data_root, open_dataset
 from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
+from tests.support.dataset_files import write_mnist
 
 
 def test_the_data_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

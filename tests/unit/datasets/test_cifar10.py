@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import cifar_binary, cifar_pickle, damaged, digests, labels, pixels, tar
 from hypothesis import given, settings
 
 from storebench.datasets import DatasetSpec, open_dataset
 from storebench.datasets.cifar10 import parse_binary, parse_python
 from storebench.errors import CorruptDataError, DataNotFoundError
+from tests.support.dataset_files import cifar_binary, cifar_pickle, damaged, digests, labels, pixels, tar
 
 SPEC = DatasetSpec(name="cifar10", synthetic=False)
 

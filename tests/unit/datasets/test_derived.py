@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import digests, write_class_folders, write_mnist
 
 from storebench.codecs import get_codec
 from storebench.datasets import Dataset, DatasetSpec, Origin, derived, open_dataset
 from storebench.digests import sample_digest
+from tests.support.dataset_files import digests, write_class_folders, write_mnist
 
 
 @pytest.fixture

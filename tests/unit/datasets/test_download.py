@@ -17,13 +17,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from dataset_files import write_class_folders, write_mnist
 from typer.testing import CliRunner
 
 from storebench.cli.main import app
 from storebench.datasets import download
 from storebench.datasets.download import Fetcher, RemoteFile
 from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError, OutputError
+from tests.support.dataset_files import write_class_folders, write_mnist
 
 CONTENT = bytes(range(256)) * 4000
 

@@ -5,10 +5,10 @@ import pickle
 from pathlib import Path
 
 import pytest
-from dataset_files import digests, image_file, write_class_folders
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
+from tests.support.dataset_files import digests, image_file, write_class_folders
 
 
 def open_at(path: Path, **options: object) -> Dataset:

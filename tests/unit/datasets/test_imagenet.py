@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import damaged, digests, image_file, tar, write_class_folders
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from storebench.datasets import DatasetSpec, Origin, open_dataset
 from storebench.datasets.imagenet import TRAIN_TAR, VAL_TAR
 from storebench.datasets.matfile import check_mat
 from storebench.errors import CorruptDataError, DataNotFoundError
+from tests.support.dataset_files import damaged, digests, image_file, tar, write_class_folders
 
 TRAIN = DatasetSpec(name="imagenet", synthetic=False)
 TEST = DatasetSpec(name="imagenet", split="test", synthetic=False)

@@ -4,12 +4,12 @@ import io
 
 import numpy as np
 import pytest
-from dataset_files import damaged, image_file
 from hypothesis import given, settings
 from PIL import Image as PilImage
 
 from storebench.datasets.images import decode_rgb
 from storebench.errors import CorruptDataError
+from tests.support.dataset_files import damaged, image_file
 
 
 def decode(raw: bytes) -> np.ndarray:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import damaged, digests, idx, labels, pixels, write_mnist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -14,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from storebench.datasets import DatasetSpec, Origin, open_dataset
 from storebench.datasets.mnist import open_mnist, read_idx
 from storebench.errors import CorruptDataError, DataNotFoundError
+from tests.support.dataset_files import damaged, digests, idx, labels, pixels, write_mnist
 
 TRAIN = DatasetSpec(name="mnist", synthetic=False)
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dataset_files import digests
 
 from storebench.codecs import get_codec
 from storebench.datasets import DATASETS, Dataset, DatasetSpec, Origin, open_dataset
 from storebench.errors import DataNotFoundError
+from tests.support.dataset_files import digests
 
 
 def stand_in(name: str, **options: object) -> Dataset:

@@ -4,12 +4,12 @@ import io
 import tarfile
 
 import pytest
-from dataset_files import damaged, tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storebench.datasets.tars import members
 from storebench.errors import CorruptDataError
+from tests.support.dataset_files import damaged, tar
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 NAMES = st.text(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from harness_tools import SAMPLES, SIX, Bench, environment
 
 from storebench.worker.replicate import PROBES_FOLDER
+from tests.support import planted_plugin
+from tests.support.harness_tools import SAMPLES, SIX, Bench, environment
 
 SIX_SCENARIO = f"""
 name = "six"
@@ -33,7 +34,7 @@ cache = "warm"
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install a third party's package with a format into a folder that can be put on the path."""
     folder = tmp_path_factory.mktemp("site-packages")
-    shutil.copy(Path(__file__).with_name("planted_plugin.py"), folder)
+    shutil.copy(Path(planted_plugin.__file__), folder)
     info = folder / "storebench_planted-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: storebench-planted\nVersion: 1.0\n")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_tools import Bench, cell_records, only_record, scenario
 
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.results import Cell
+from tests.support.harness_tools import Bench, cell_records, only_record, scenario
 
 SMALL: dict[str, Any] = {
     "dataset": "cifar10",

@@ -13,12 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-from harness_tools import Bench, alive, score
-from test_interruptions import SMALL, busy_run
 
 from storebench.errors import UsageError
 from storebench.probes.cgroup import memory_group
 from storebench.runs.records import read_records
+from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score
 
 MIB = 1 << 20
 

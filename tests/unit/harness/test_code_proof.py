@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_tools import Bench
 
 import storebench
 from storebench.formats.origin import code_facts
 from storebench.probes.code import checkout_of, code_digest, package_folder
+from tests.support.harness_tools import Bench
 
 PACKAGE = Path(storebench.__file__).resolve().parent
 RUN = (

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_tools import Bench, cell_job, cell_records, only_record, scenario, steps_of
 
 from storebench.errors import UsageError
 from storebench.formats.registry import get_format
@@ -24,6 +23,7 @@ from storebench.report.validation.portion import check_portion
 from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
 from storebench.worker.portion import portion_sums
 from storebench.worker.replicate import CellRun
+from tests.support.harness_tools import Bench, cell_job, cell_records, only_record, scenario, steps_of
 
 COLD: dict[str, Any] = {
     "dataset": "cifar10",

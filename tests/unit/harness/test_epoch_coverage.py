@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness_tools import Bench, only_record, scenario
 
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices
@@ -18,6 +17,7 @@ from storebench.loading.order import epoch_order
 from storebench.report.validation.findings import Kind
 from storebench.report.validation.record import check_record
 from storebench.results import Cell, Status
+from tests.support.harness_tools import Bench, only_record, scenario
 
 SAMPLES, BATCH = 50, 8
 SMALL: dict[str, Any] = {

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_tools import Bench, only_record, scenario
-from planted_plugin import BURN_S
 
 from storebench.results import Cell
+from tests.support.harness_tools import Bench, only_record, scenario
+from tests.support.planted_plugin import BURN_S
 
 STEPS, BATCH = 12, 8
 LOADERS = [("processes", 0), ("processes", 2), ("threads", 1), ("ring", 1)]

@@ -1,23 +1,19 @@
 """A run that is killed, interrupted, or has cells that die: nothing is lost, doubled or left behind."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
 import signal
-import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from harness_tools import Bench, scenario
 
 from storebench.runs.folder import schedule
 from storebench.runs.records import LOGS_DIR, RECORDS_NAME, read_records
+from tests.support.harness_tools import SMALL, Bench, busy_run, scenario, started, wait_for
 
 SCENARIO = """
 name = "matrix"
@@ -34,36 +30,6 @@ threads = 1
 epochs = 2
 backends = ["lmdb", "memory:native"]
 """
-
-SMALL = ("--dataset", "mnist", "--synthetic", "--limit", "16", "--batch-size", "8", "--model", "tiny")
-
-
-@contextlib.contextmanager
-def started(bench: Bench, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        bench.command(*arguments),
-        cwd=bench.root,
-        env=dict(bench.env),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Return the first true value of `condition`."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not come about")
 
 
 def lines(run: Path) -> int:
@@ -115,20 +81,6 @@ def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Ben
     fewer = bench.cli(*bench_it, "--resume", "--replicates", "2")
     assert fewer.returncode == 2
     assert "the run has 3 replicates, which cannot become 2" in fewer.stderr
-
-
-@contextlib.contextmanager
-def busy_run(
-    bench: Bench, folder: Path, workers: int, *more: str
-) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """Start a run whose cell is in the middle of a batch for a minute; give it and all processes below it."""
-    stores, run = folder / "stores", folder / "run"
-    options = (*SMALL, "--workers", str(workers), "--stores", stores, "--out", run, *more)
-    with started(bench, "run", "planted:patient", *options) as process:
-        wait_for(lambda: any(stores.glob("*/begun-*")))
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) >= 1 + workers
-        yield process, family
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness_tools import Bench, alive, score
-from test_interruptions import SMALL, busy_run, wait_for
 
 from storebench.errors import UsageError
 from storebench.formats.reads.turns import Turns
 from storebench.probes.cgroup import find_controller
 from storebench.system.processes import MARK, end_processes, started_ticks
 from storebench.system.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
+from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score, wait_for
 
 SEGMENT = "-".join((f"{PREFIX}pixels", str(os.getuid())))
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from harness_tools import Bench
 from PIL import Image
 
 from storebench.errors import UsageError
@@ -25,6 +24,7 @@ from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import resident
 from storebench.stores.verify import verify_store
+from tests.support.harness_tools import Bench
 
 MIB = 1 << 20
 LIMIT = 40 * MIB

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness_tools import Bench, scenario
 
 from storebench.errors import CorruptDataError
 from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.folder import Run
 from storebench.runs.records import LOGS_DIR, RECORDS_NAME, RUN_NAME, STEPS_DIR, SUPERSEDED_NAME
+from tests.support.harness_tools import Bench, scenario
 
 MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny"}
 TOML = """

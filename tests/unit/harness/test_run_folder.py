@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import replay_run
-from harness_tools import Bench, cell_job, scenario
 
 from storebench.errors import DataNotFoundError, OutputError
 from storebench.report.validation.findings import Finding, Kind
@@ -27,6 +25,8 @@ from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 from storebench.runs.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, read_records
 from storebench.worker.replicate import CellRun
+from tests.support import replay_run
+from tests.support.harness_tools import Bench, cell_job, scenario
 
 MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny", "epochs": 2}
 ALL_EPOCHS = Counter((replicate, epoch) for replicate in (0, 1) for epoch in (0, 1))
@@ -169,7 +169,7 @@ def check_finished(folder: Path, before: Path) -> None:
 def test_a_fault_at_any_file_operation_leaves_whole_replicates(
     begun: str, fault: str, runs: Runs, tmp_path: Path
 ) -> None:
-    script = Path(__file__).with_name("replay_run.py")
+    script = Path(replay_run.__file__)
     start = getattr(runs, begun)
     command = [sys.executable, str(script), str(runs.measured), str(start), str(tmp_path), fault]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

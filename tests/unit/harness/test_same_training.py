@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness_tools import SAMPLES, SIX, Bench, cell_records, only_record, scenario, steps_of
 
 from storebench.loading.checks import order_digest
 from storebench.results import Record
 from storebench.training.models import MODELS
+from tests.support.harness_tools import SAMPLES, SIX, Bench, cell_records, only_record, scenario, steps_of
 
 MATRICES: dict[str, dict[str, Any]] = {
     "mnist": {"limit": SAMPLES, "batch_size": 16},

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_tools import Bench, only_record, scenario, steps_of
-from planted_plugin import SLEEP_S
 from torch import nn
 
 from storebench.formats.registry import open_reader
 from storebench.loading.order import epoch_order
 from storebench.results import Cell, Record
 from storebench.training.models import MODELS, ModelSpec, Network, Shape, tiny
+from tests.support.harness_tools import Bench, only_record, scenario, steps_of
+from tests.support.planted_plugin import SLEEP_S
 
 STEPS, BATCH = 12, 8
 SMALL_NS = SLEEP_S * 1e9 / 2

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_tools import Bench, cell_records, only_record, scenario, steps_of
 
 from storebench.loading import kept as kept_module
 from storebench.loading import loader as loader_module
@@ -19,6 +18,7 @@ from storebench.loading.kept import SampleKeeper
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.producer import Producer
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
+from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
 
 SAMPLES, BATCH = 50, 8
 """Fewer samples than are kept of an epoch, so that all of them are: what a fault hits is found for certain."""

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_tools import Bench, only_record, scenario, steps_of
 
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.results import Record
 from storebench.runs.records import append_record, read_records
 from storebench.timeline import choose_record, trace_events
+from tests.support.harness_tools import Bench, only_record, scenario, steps_of
 
 Event = dict[str, Any]
 ROUNDING_US = 2e-3

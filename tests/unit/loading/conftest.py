@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loading_tools import MakeJob, MakePlan
 
 from storebench.formats import registry
 from storebench.formats.registry import FormatEntry, get_format, parse_backend
@@ -19,6 +18,7 @@ from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.loader import get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.testing.stores import COUNT, SmallStore, build_small_store
+from tests.support.loading_tools import MakeJob, MakePlan
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,7 @@ def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SmallS
 @pytest.fixture
 def odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Register the readers that misbehave."""
-    monkeypatch.setitem(registry.BUILTIN, "odd", FormatEntry(target="odd_readers:OddFormat"))
+    monkeypatch.setitem(registry.BUILTIN, "odd", FormatEntry(target="tests.support.odd_readers:OddFormat"))
     yield
     get_format.cache_clear()
 

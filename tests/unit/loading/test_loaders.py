@@ -6,13 +6,11 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from loading_tools import MakeJob, MakePlan
 
 from storebench.digests import sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
@@ -21,16 +19,16 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.loading import ready
 from storebench.loading.augment import Augment
-from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Opened
+from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadJob, Opened
 from storebench.loading.loader import LOADERS, Loader, get_loader
 from storebench.loading.order import epoch_order
 from storebench.loading.ready import READY_BATCHES
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
+from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
 WORKERS = [0, 1, 2, 4]
-StoreOf = Callable[[str], SmallStore]
 
 
 @pytest.fixture(params=sorted(LOADERS))
@@ -41,24 +39,6 @@ def kind(request: pytest.FixtureRequest) -> type[Loader]:
 @pytest.fixture(params=WORKERS)
 def workers(request: pytest.FixtureRequest) -> int:
     return request.param
-
-
-def copied(batch: Batch) -> Batch:
-    """Keep a batch's pixels: the loader will overwrite them."""
-    batch.pixels = batch.pixels.clone()
-    return batch
-
-
-def drained(loader: Loader, plan: EpochPlan) -> list[Batch]:
-    return [copied(batch) for batch in loader.epoch(plan)]
-
-
-def assert_served(batches: list[Batch], plan: EpochPlan, small: SmallStore) -> None:
-    assert len(batches) == len(plan.batches)
-    for batch, indices in zip(batches, plan.batches, strict=True):
-        np.testing.assert_array_equal(batch.indices, indices)
-        np.testing.assert_array_equal(batch.labels, small.labels[indices])
-        np.testing.assert_array_equal(batch.pixels.numpy(), small.pixels[indices])
 
 
 def _ready(small: SmallStore, job: LoadJob, epoch: int) -> tuple[Pixels, Indices]:

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loading_tools import MakeJob, MakePlan
-from test_loaders import StoreOf, assert_served, copied, drained
 
 from storebench.loading import threads
 from storebench.loading.batch import LOOP_WORKER
 from storebench.loading.loader import get_loader
+from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 

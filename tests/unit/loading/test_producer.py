@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from loading_tools import MakeJob
 
 from storebench.errors import CorruptDataError
 from storebench.loading.augment import Augment
@@ -14,6 +13,7 @@ from storebench.loading.batch import LOOP_WORKER, BatchRequest
 from storebench.loading.loader import ReusedBuffer
 from storebench.loading.producer import Producer, open_backend
 from storebench.testing.stores import SHAPE, SmallStore
+from tests.support.loading_tools import MakeJob
 
 StoreOf = Callable[[str], SmallStore]
 

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from loading_tools import MakeJob, MakePlan
 
 from storebench.errors import CellFailedError
 from storebench.loading.batch import LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
 from storebench.testing.stores import COUNT
-
-from odd_readers import BAD, FADING  # isort: skip
+from tests.support.loading_tools import MakeJob, MakePlan
+from tests.support.odd_readers import BAD, FADING
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from storebench.probes.mounts import IN_MEMORY, mount_of
-
-FILE_BYTES = 64 << 20
+from tests.support.disks import FILE_BYTES
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from disks import loop_disk
 
 from storebench.probes import page_cache
 from storebench.probes.below import (
@@ -23,6 +22,7 @@ from storebench.probes.below import (
 from storebench.probes.mounts import mount_of
 from storebench.probes.unread import Candidates, unread_ranges
 from storebench.results import BelowCache, CacheFacts, CacheVerdict
+from tests.support.disks import loop_disk
 
 COLD = CacheFacts(
     requested="cold",

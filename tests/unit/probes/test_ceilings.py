@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FILE_BYTES
-from disks import disk_number, run_in, throttled
 
 from storebench.probes import page_cache
 from storebench.probes.device_rate import KEYS, DeviceRates, device_rates, device_rates_once
 from storebench.probes.direct_reads import ASYNCHRONOUS, THREADS, opened_direct, read_direct
 from storebench.probes.fio import fio_path, fio_rate, read_rate
 from storebench.probes.gather import WAYS, gather_rate
+from tests.support.disks import FILE_BYTES, disk_number, run_in, throttled
 
 pytestmark = pytest.mark.still_pages
 

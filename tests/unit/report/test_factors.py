@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import make_conversion, make_record, portion_of, replicates
 
 from storebench.report.cells import CellSummary, Panel, panels, summarise
 from storebench.report.decisions import decide
@@ -16,6 +15,7 @@ from storebench.report.texts.advice import recommend
 from storebench.report.texts.claims import factor_sentence
 from storebench.results import Record, Status
 from storebench.runs.conversions import append_conversion
+from tests.support.planted import make_conversion, make_record, portion_of, replicates
 
 
 def cells_of(records: list[Record], run: Path = Path("run")) -> list[CellSummary]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import make_record
 
 from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, by_dataset, summarise
@@ -15,6 +14,7 @@ from storebench.report.plots.ladder import ladder_answer, plot_ladder
 from storebench.report.plots.throughput import plot_throughput
 from storebench.report.texts.claims import then_and_now
 from storebench.results import Record, Status
+from tests.support.planted import make_record
 
 OPTIONS = {
     "map": (("coal", "off"), ("dio", "off"), ("prov", "off")),

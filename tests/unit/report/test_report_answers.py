@@ -5,7 +5,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-from planted import make_record, paper_records, portion_of, replicates
 
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
@@ -14,6 +13,7 @@ from storebench.report.texts.claims import then_and_now
 from storebench.report.texts.conclusions import Conclusion, Says
 from storebench.report.texts.headline import headline
 from storebench.results import Record, Status
+from tests.support.planted import make_record, paper_records, portion_of, replicates
 
 
 def cells_of(records: list[Record]) -> list[CellSummary]:

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from planted import make_conversion, make_record, paper_records, replicates, write_run
 
 import storebench
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.runs.conversions import append_conversion
 from storebench.training.trace import step_table
+from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import paper_records, write_run
 
 from storebench.report.build import write_report
+from tests.support.planted import paper_records, write_run
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from planted import make_record, portion_of, steps_table
 
 import storebench
 from storebench.report.build import write_report
@@ -17,6 +16,7 @@ from storebench.report.plots.curves import cold_answer, steady_answer
 from storebench.results import Record, ResidencyPoint
 from storebench.runs.records import STEPS_DIR, append_record
 from storebench.worker.portion import portion_sums
+from tests.support.planted import make_record, portion_of, steps_table
 
 STEPS, COLD = 100, 4
 LIMITED = {"cache": "limited", "memory_bytes": 300_000_000}

@@ -11,13 +11,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from planted import make_conversion, make_record, paper_records, write_run
 
 import storebench
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
 from storebench.results import CacheVerdict, Counters, Record, Status
 from storebench.runs.conversions import append_conversion
+from tests.support.planted import make_conversion, make_record, paper_records, write_run
 
 Cli = Callable[..., CompletedProcess[str]]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from planted import ENVIRONMENT, make_record, write_run
 
 import storebench
 from storebench.errors import UsageError
 from storebench.report.build import write_report
 from storebench.results import Environment, Record
+from tests.support.planted import ENVIRONMENT, make_record, write_run
 
 
 def place(key: str, **match: Any) -> Environment:

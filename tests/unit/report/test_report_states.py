@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from planted import cold_start, make_record, portion_of, replicates
 
 from storebench.report.cells import AUGMENTING, CellSummary, ceiling_key, panels, summarise, time_ratio
 from storebench.report.decisions import decide
@@ -16,6 +15,7 @@ from storebench.report.texts.notes import cache_notes
 from storebench.report.verdict import judge_all
 from storebench.results import PortionKind, Record
 from storebench.training.models import MODELS
+from tests.support.planted import cold_start, make_record, portion_of, replicates
 
 
 def cells_of(records: list[Record]) -> list[CellSummary]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from planted import cold_start, make_record, paper_records, replicates, write_run
 
 from storebench.report.build import write_report
 from storebench.report.tables import Table
 from storebench.results import BelowCache, Counters, Status
+from tests.support.planted import cold_start, make_record, paper_records, replicates, write_run
 
 Cli = Callable[..., CompletedProcess[str]]
 

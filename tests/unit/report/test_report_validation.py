@@ -8,7 +8,6 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from planted import COPY_BYTES_PER_S, ENVIRONMENT, make_record, paper_records, steps_table, write_run
 
 from storebench.report.validation.findings import Kind
 from storebench.report.validation.validate import validate
@@ -20,6 +19,14 @@ from storebench.results import (
     Record,
     ResidencyPoint,
     Status,
+)
+from tests.support.planted import (
+    COPY_BYTES_PER_S,
+    ENVIRONMENT,
+    make_record,
+    paper_records,
+    steps_table,
+    write_run,
 )
 
 Cli = Callable[..., CompletedProcess[str]]

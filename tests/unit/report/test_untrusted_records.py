@@ -12,7 +12,6 @@ from xml.etree import ElementTree as ET
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from planted import make_record, steps_table, write_run
 from typer.testing import CliRunner
 
 import storebench
@@ -20,6 +19,7 @@ from storebench.cli.main import app
 from storebench.errors import CorruptDataError
 from storebench.results import Environment, Record, Status
 from storebench.runs.records import append_record
+from tests.support.planted import make_record, steps_table, write_run
 
 PWN = "::error::pwn"
 NASTY = f"\n{PWN} ##[error]x \x1b[31mred\u202e <script>alert(1)</script> | [x](http://e) $\\frac{{$"

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from planted import make_record, portion_of, replicates
 
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.decisions import Topic, decide
@@ -12,6 +11,7 @@ from storebench.report.frame import to_frame
 from storebench.report.texts.advice import recommend
 from storebench.report.verdict import Bound, CellVerdict, judge_all, mending_reader
 from storebench.results import Ceilings, Counters, Record, Status
+from tests.support.planted import make_record, portion_of, replicates
 
 
 def cells_of(records: list[Record]) -> list[CellSummary]:

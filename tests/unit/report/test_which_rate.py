@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from planted import make_record, portion_of
 
 from storebench.report.cells import WHOLE_COLD, WHOLE_LIMITED, CellSummary, summarise
 from storebench.report.decisions import Topic, decide
@@ -16,6 +15,7 @@ from storebench.runner import Run
 from storebench.runs.records import append_record, run_looks
 from storebench.scenario import make_scenario
 from storebench.stats import look_alpha
+from tests.support.planted import make_record, portion_of
 
 
 def summary(*records: Record, run: Path = Path("run")) -> CellSummary:

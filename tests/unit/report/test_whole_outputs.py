@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from planted import make_record, write_run
 from typer.testing import CliRunner
 
 from storebench.cli.main import app
+from tests.support.planted import make_record, write_run
 
 LargestFile = Callable[[int], AbstractContextManager[None]]
 

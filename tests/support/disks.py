@@ -13,6 +13,8 @@ from storebench.probes import page_cache
 
 BLKIO_V1 = Path("/sys/fs/cgroup/blkio")
 GROUPS_V2 = Path("/sys/fs/cgroup")
+FILE_BYTES = 64 << 20
+"""Size of the file of the fixture `big_file`."""
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from storebench.worker.replicate import CellRun
 SIX = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
 SAMPLES = 200
 """Samples of MNIST that the six backends are run on."""
+SMALL = ("--dataset", "mnist", "--synthetic", "--limit", "16", "--batch-size", "8", "--model", "tiny")
+"""Options of a run that is over in seconds."""
 
 CompletedText = subprocess.CompletedProcess[str]
 
@@ -119,3 +122,46 @@ def alive(family: Collection[psutil.Process]) -> list[psutil.Process]:
 def score(pid: int) -> int:
     """Return how much sooner than by its size the kernel kills a process when memory runs out."""
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def started(bench: Bench, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Start the real command line; kill it at the end if it still runs."""
+    process = subprocess.Popen(
+        bench.command(*arguments),
+        cwd=bench.root,
+        env=dict(bench.env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Return the first true value of `condition`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come about")
+
+
+@contextlib.contextmanager
+def busy_run(
+    bench: Bench, folder: Path, workers: int, *more: str
+) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """Start a run whose cell is in the middle of a batch for a minute; give it and all processes below it."""
+    stores, run = folder / "stores", folder / "run"
+    options = (*SMALL, "--workers", str(workers), "--stores", stores, "--out", run, *more)
+    with started(bench, "run", "planted:patient", *options) as process:
+        wait_for(lambda: any(stores.glob("*/begun-*")))
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 1 + workers
+        yield process, family
