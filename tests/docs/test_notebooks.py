@@ -61,7 +61,7 @@ def test_it_is_saved_without_output(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_reads_the_reference_results_by_the_public_names_and_runs_nothing(path: Path) -> None:
+def test_it_uses_public_names_and_runs_nothing(path: Path) -> None:
     assert set(re.findall(r"\"(\.\./[^\"]+)\"", code(path))) <= {
         "../results/reference/paper",
         "../results/reference/codecs",

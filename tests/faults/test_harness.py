@@ -94,9 +94,7 @@ def test_a_process_that_outlives_its_command_is_ended_and_named(
     assert run([sys.executable, "-c", "pass"], place, library).orphans == ()
 
 
-def test_a_fault_in_a_process_that_the_command_started_is_told_from_one_in_itself(
-    library: Library, tmp_path: Path
-) -> None:
+def test_a_fault_in_a_child_is_told_from_one_in_the_command(library: Library, tmp_path: Path) -> None:
     place = Place(folder=tmp_path / "place", cache=tmp_path / "cache").make()
     touch = "import pathlib; pathlib.Path('{}').touch()"
     both = (

@@ -43,9 +43,7 @@ def test_records_with_impossible_values_are_one_line(here: Here, run: Path, seed
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_report_that_is_forced_from_impossible_records_is_drawn_or_one_line(
-    here: Here, run: Path, seed: int
-) -> None:
+def test_a_forced_report_of_impossible_records_ends_in_order(here: Here, run: Path, seed: int) -> None:
     records, random_ = records_of(run), random.Random(f"forced {seed}")
     drawn = 0
     while drawn < 2:

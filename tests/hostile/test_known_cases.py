@@ -158,7 +158,7 @@ def test_a_training_that_diverged_is_a_record(here: Here, run: Path) -> None:
     assert answer.code == 0, answer.out
 
 
-def test_an_lmdb_file_that_promises_more_entries_than_fit_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_lmdb_file_with_impossible_entries_is_refused_at_once(tmp_path: Path) -> None:
     entries, pages = 1 << 34, 1 << 26
     with lmdb.open(str(tmp_path / "db"), map_size=1 << 20) as env, env.begin(write=True) as transaction:
         transaction.put(b"%08d" % 0, b"x")

@@ -144,9 +144,7 @@ def test_run_refuses_what_it_does_not_know_in_one_line_and_makes_nothing(
         ["--wokers", "1"],
     ],
 )
-def test_impossible_values_of_options_are_usage_errors_that_name_the_option(
-    arguments: list[str], cli: Cli
-) -> None:
+def test_an_impossible_value_is_a_usage_error_naming_its_option(arguments: list[str], cli: Cli) -> None:
     done = cli("run", "lmdb", "--dataset", "mnist", *arguments)
     assert done.returncode == 2
     assert arguments[0] in done.stderr
@@ -171,9 +169,7 @@ def test_bench_refuses_a_wrong_scenario_with_its_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_bench_refuses_a_scenario_that_is_not_there_and_cells_that_are_not_in_it(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_bench_refuses_a_missing_scenario_and_missing_cells(cli: Cli, tmp_path: Path) -> None:
     assert "storebench scenarios" in refused(cli("bench", "nothing.toml"))
     (tmp_path / "good.toml").write_text(SCENARIO)
     assert "Use one of: lmdb, mnist." in refused(cli("bench", "good.toml", "--only", "hdf5"))

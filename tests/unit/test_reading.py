@@ -29,7 +29,7 @@ def test_a_file_without_a_size_is_read_and_bounded() -> None:
         read_small_file(status, most_bytes=10)
 
 
-def test_a_link_to_a_file_is_read_and_no_file_or_a_folder_is_the_systems_error(tmp_path: Path) -> None:
+def test_a_link_is_read_and_a_folder_is_the_systems_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"1")
     (tmp_path / "link").symlink_to("file")
     assert read_small_file(tmp_path / "link") == b"1"

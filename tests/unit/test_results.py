@@ -129,7 +129,7 @@ def test_a_last_line_cut_anywhere_is_dropped_and_the_next_record_is_whole(
     assert path.read_bytes().startswith(first)
 
 
-def test_a_whole_line_that_is_no_record_is_an_error_that_names_line_and_field(tmp_path: Path) -> None:
+def test_a_line_that_is_no_record_is_an_error_with_line_and_field(tmp_path: Path) -> None:
     append_record(tmp_path, make(0))
     raw = record_to_dict(make(1))
     raw["samples_per_s"] = "fast"

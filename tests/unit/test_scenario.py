@@ -80,7 +80,7 @@ def test_a_reference_that_reads_nothing_has_one_cell_for_all_cache_states() -> N
     assert cell.cache == "any"
 
 
-def test_a_cell_has_the_same_id_in_every_process_and_another_for_every_change() -> None:
+def test_a_cells_id_is_stable_and_changes_with_every_setting() -> None:
     raw = {"dataset": "mnist", "backends": ["lmdb"]}
     [cell] = make_scenario({"name": "x", "matrix": [raw]}).cells()
     assert cell.cell_id == "978930cca491"

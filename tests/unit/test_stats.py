@@ -69,7 +69,7 @@ def test_a_against_a_is_called_different_in_at_most_5_of_100(draw: Draw, count: 
     assert np.mean([one.verdict in called_different for one in found]) <= 0.05 + SLACK
 
 
-def test_a_whole_table_of_a_against_a_raises_a_false_alarm_in_at_most_5_of_100() -> None:
+def test_at_most_5_of_100_tables_of_a_against_a_raise_an_alarm() -> None:
     cells = 40
     found = comparisons(DRAWS["normal"], 5, 1.0)
     tables = [corrected(found[at : at + cells]) for at in range(0, TRIALS, cells)]
@@ -153,7 +153,7 @@ def test_holm_by_hand() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
-def test_holm_lies_between_the_raw_values_and_bonferroni_and_keeps_their_order(raw: list[float]) -> None:
+def test_holm_lies_between_the_raw_values_and_bonferroni(raw: list[float]) -> None:
     adjusted = holm(raw)
     assert all(p <= a <= min(1, len(raw) * p) for p, a in zip(raw, adjusted, strict=True))
     ordered = [a for _, a in sorted(zip(raw, adjusted, strict=True))]
@@ -245,7 +245,7 @@ def test_the_verdict_of_a_family_is_what_its_interval_says() -> None:
         assert one.p_adjusted == pytest.approx(min(1.0, 40 * (alone.p_value or 0)))
 
 
-def test_a_familys_intervals_leave_out_the_truth_together_in_at_most_5_of_100() -> None:
+def test_at_most_5_of_100_families_of_intervals_miss_the_truth() -> None:
     rng = np.random.default_rng(12)
     draws = rng.lognormal(0, 0.2, (400, 8, 2, 4))
     missed = [
@@ -323,9 +323,7 @@ def test_a_median_of_values_around_zero_has_an_interval_too() -> None:
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("deviation", [0.05, 0.15])
-def test_the_rounds_that_are_needed_tell_the_difference_four_times_of_five(
-    deviation: float, paired: bool
-) -> None:
+def test_the_rounds_needed_tell_the_difference_in_80_percent(deviation: float, paired: bool) -> None:
     frac = 0.25
     rounds = stats.rounds_needed(deviation, frac, paired=paired)
     assert rounds is not None

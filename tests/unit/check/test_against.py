@@ -113,9 +113,7 @@ def scenario() -> Scenario:
 @pytest.mark.slow
 @pytest.mark.quiet
 @pytest.mark.timeout(1200)
-def test_slow_downs_in_reader_codec_loader_and_loop_are_seen_from_the_checkouts_root(
-    untouched: Path, tmp_path: Path
-) -> None:
+def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tmp_path: Path) -> None:
     package, before = untouched / "storebench", git(untouched, "rev-parse", "HEAD")
     plant(package / "formats" / "lmdb" / "get.py", "LmdbGetReader.fetch_into", 0.01)
     plant(package / "codecs.py", "PngCodec.decode_into", 0.001)
@@ -175,9 +173,7 @@ def test_a_slow_down_in_a_plugin_is_seen_in_its_repository(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_dropped_and_shrunk_cells_are_missing_from_an_installed_copy_elsewhere(
-    untouched: Path, tmp_path: Path
-) -> None:
+def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     shutil.copytree(ROOT / "storebench", site / "storebench", ignore=shutil.ignore_patterns("__pycache__"))
     tiny = untouched / "scenarios" / "tiny.toml"
@@ -304,7 +300,7 @@ def test_nothing_beside_the_package_is_imported_by_sides_and_cells(
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_sides_of_a_plugin_import_their_revision_of_it_and_nothing_beside_it(
+def test_each_side_of_a_plugin_imports_its_own_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = plugin_repository(tmp_path / "plugin", PLUGIN)
@@ -403,7 +399,7 @@ def test_a_check_fails_records_that_are_not_of_their_sides_code(
     assert (result.state, result.reason) == (State.FAILED, "its records are of different code")
 
 
-def test_the_repository_of_the_current_folder_is_chosen_where_it_is_ours_or_a_used_plugins(
+def test_the_current_folders_repository_is_chosen_where_it_is_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clone: Path
 ) -> None:
     plugin = plugin_repository(tmp_path / "plugin", PLUGIN)

@@ -592,7 +592,7 @@ def test_a_duration_that_is_none_is_refused(tmp_path: Path, value: Any) -> None:
     assert run(first, second)[0] == 5
 
 
-def test_benchmarks_without_our_facts_are_compared_in_seconds_on_one_machine(tmp_path: Path) -> None:
+def test_benchmarks_without_our_facts_are_compared_in_seconds(tmp_path: Path) -> None:
     def plain(extra: dict[str, Any]) -> None:
         extra.clear()
 

@@ -187,7 +187,7 @@ def test_a_ground_truth_that_does_not_fit_is_refused(root: Path, truth: str, say
         open_dataset(TEST, root)
 
 
-def test_validation_folders_use_the_train_classes_and_say_what_they_leave_out(root: Path) -> None:
+def test_validation_folders_use_the_classes_of_train(root: Path) -> None:
     folder = root / "folders" / "imagenet"
     write_class_folders(folder / "val", {"n02": 2, "n09": 1, "n03": 1})
     dataset = open_dataset(TEST, root / "folders")

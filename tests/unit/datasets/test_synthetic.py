@@ -48,7 +48,7 @@ def test_fingerprints_are_equal_where_the_samples_are(name: str) -> None:
     assert len(set(prints)) == 3
 
 
-def test_the_test_split_differs_from_the_train_split_and_imagenet_has_none() -> None:
+def test_the_test_split_is_another_and_imagenet_has_none() -> None:
     train, test = stand_in("cifar10", limit=30), stand_in("cifar10", split="test", limit=30)
     assert not set(digests(train)) & set(digests(test))
     with pytest.raises(DataNotFoundError, match="has no test split"):

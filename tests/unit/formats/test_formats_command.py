@@ -27,7 +27,7 @@ def test_the_table_shows_the_defaults(cli: Callable[..., CompletedText]) -> None
     assert "get*" in hdf5
 
 
-def test_every_built_in_format_and_reader_says_how_it_is_used_and_what_an_expert_would_change(
+def test_every_built_in_reader_says_what_an_expert_would_change(
     cli: Callable[..., CompletedText],
 ) -> None:
     rows = [row for row in json.loads(cli("formats", "--json").stdout) if row["builtin"]]

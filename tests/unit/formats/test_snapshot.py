@@ -102,7 +102,7 @@ def test_another_process_leaves_a_snapshot_in_use_alone(source: Path, temporary:
     snapshot.remove()
 
 
-def test_a_folder_that_another_process_takes_before_it_is_locked_is_made_again(
+def test_a_folder_taken_before_it_is_locked_is_made_again(
     source: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As workers that open at the same moment do to each other."""

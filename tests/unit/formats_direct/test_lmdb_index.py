@@ -76,7 +76,7 @@ values = st.builds(lambda size, seed: bytes([seed]) * size, sizes, st.integers(0
 
 @FEW
 @given(st.lists(st.dictionaries(keys, values | st.none(), max_size=40), min_size=1, max_size=6))
-def test_any_keys_values_deletions_and_overwrites_are_found_where_lmdb_finds_them(
+def test_any_keys_and_values_are_found_where_lmdb_finds_them(
     transactions: list[Records],
 ) -> None:
     with tempfile.TemporaryDirectory() as name:

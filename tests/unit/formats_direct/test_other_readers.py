@@ -119,7 +119,7 @@ def _open_together(identity: str, path: Path, everyone: Barrier) -> None:
         shared.close()
 
 
-def test_processes_that_open_at_one_moment_fill_it_once_and_wait_for_nobody_else(tmp_path: Path) -> None:
+def test_processes_that_open_together_fill_it_once(tmp_path: Path) -> None:
     """Whoever waited for the others to let go of it would wait until they close."""
     context = multiprocessing.get_context("fork")
     identity, log = f"test{os.getpid()}", tmp_path / "log"

@@ -74,7 +74,7 @@ def device_bytes() -> int:
     st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 40_000)), min_size=1, max_size=60),
     st.integers(0, 100_000),
 )
-def test_merged_pieces_cover_every_sample_and_read_through_no_gap_wider_than_allowed(
+def test_merged_pieces_cover_all_samples_and_cross_no_wider_gap(
     samples: list[tuple[int, int]], gap: int
 ) -> None:
     offsets, lengths = (np.array(column, np.int64) for column in zip(*samples, strict=True))

@@ -77,7 +77,7 @@ def test_a_cold_cell_begins_with_nothing_resident_and_reads_the_device(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_warm_cell_begins_with_everything_resident_and_reads_next_to_nothing(
+def test_a_warm_cell_begins_resident_and_reads_next_to_nothing(
     workers: int, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(small_cell("lmdb", "warm", workers=workers), bench.stores, run_folder)
@@ -104,9 +104,7 @@ def test_every_epoch_of_a_cold_cell_begins_cold(
         assert record.counters.device_read_bytes
 
 
-def test_for_any_nothing_is_done_nothing_is_claimed_and_it_is_counted_all_the_same(
-    bench: Bench, run_folder: Path
-) -> None:
+def test_any_claims_nothing_and_is_counted_all_the_same(bench: Bench, run_folder: Path) -> None:
     record = only_record(small_cell("lmdb", "any"), bench.stores, run_folder)
     assert record.cache is not None
     assert record.cache.verdict == "unverified"
@@ -115,7 +113,7 @@ def test_for_any_nothing_is_done_nothing_is_claimed_and_it_is_counted_all_the_sa
 
 
 @pytest.mark.parametrize("backend", ["memory:python", "memory:native", "memory:shared", "lmdb:direct?lmm=on"])
-def test_the_cache_state_of_a_backend_that_holds_all_pixels_applies_to_its_opening_only(
+def test_with_held_pixels_the_cache_state_applies_to_the_opening(
     backend: str, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(small_cell(backend, "cold"), bench.stores, run_folder)
@@ -144,7 +142,7 @@ def held(bench: Bench, run_folder: Path) -> Iterator[int]:
         holder.stdin.close()
 
 
-def test_a_store_that_somebody_maps_cannot_be_cold_and_its_cell_fails_while_others_go_on(
+def test_a_mapped_store_cannot_be_cold_and_fails_its_cell_alone(
     held: int, on_disk: None, bench: Bench, tmp_path: Path
 ) -> None:
     done, records = bench.run("lmdb", "hdf5", *SMALL_OPTIONS, "--cache", "cold", out=tmp_path / "run")

@@ -161,7 +161,7 @@ def test_rounds_cannot_be_added_to_records_of_other_code(tmp_path: Path) -> None
     assert len(records.read_text().splitlines()) == 1
 
 
-def test_the_digest_depends_on_names_and_contents_of_code_and_nothing_else(tmp_path: Path) -> None:
+def test_the_digest_depends_on_names_and_contents_of_code_only(tmp_path: Path) -> None:
     digests = []
     for number, files in enumerate(
         [{"a.py": "x"}, {"a.py": "y"}, {"b.py": "x"}, {"a.py": "x", "k.so": "x"}, {"a.py": "x", "r.md": "x"}]

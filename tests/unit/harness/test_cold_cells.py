@@ -59,7 +59,7 @@ def long_read_ahead(on_disk: None, bench: Bench) -> None:
         pytest.skip(f"the disk reads {found} KiB ahead: at least 1024 are needed to fill the cache early")
 
 
-def test_an_epoch_of_a_reader_that_reads_the_whole_store_ahead_is_not_called_cold(
+def test_reading_the_whole_store_ahead_is_not_called_cold(
     plugged: None, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(cold_cell("planted:greedy"), bench.stores, run_folder)
@@ -89,7 +89,7 @@ def test_an_epoch_past_the_page_cache_is_cold_to_its_end(
     assert record.cache.resident_max_frac < 0.05
 
 
-def test_a_portion_that_goes_on_after_the_store_was_resident_is_held_against_its_curve(
+def test_a_portion_past_full_residency_contradicts_its_curve(
     plugged: None, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(cold_cell("planted:greedy"), bench.stores, run_folder)
@@ -101,7 +101,7 @@ def test_a_portion_that_goes_on_after_the_store_was_resident_is_held_against_its
     assert "portion.steps" in {one.figure for one in check_portion(claimed, steps)}
 
 
-def test_a_reader_that_copies_the_store_into_its_own_memory_has_an_upper_bound_only(
+def test_a_reader_with_its_own_copy_has_an_upper_bound_only(
     plugged: None, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(cold_cell("planted:preload"), bench.stores, run_folder)
@@ -116,7 +116,7 @@ def test_a_reader_that_copies_the_store_into_its_own_memory_has_an_upper_bound_o
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_lmdb_with_a_long_read_ahead_is_cold_for_a_few_steps_in_every_epoch(
+def test_lmdb_with_a_long_read_ahead_is_cold_for_a_few_steps(
     workers: int, long_read_ahead: None, bench: Bench, run_folder: Path
 ) -> None:
     for record in cell_records(cold_cell("lmdb", epochs=2, workers=workers), bench.stores, run_folder):
@@ -161,7 +161,7 @@ def test_other_cells_have_no_portion(
     assert bool(record.cache.reason) == bool(reason)
 
 
-def test_a_small_store_that_is_swept_in_one_pass_has_no_cold_rate_and_says_why(
+def test_a_small_store_swept_in_one_pass_has_no_cold_rate(
     on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(cold_cell("lmdb:direct?window_mib=4"), bench.stores, run_folder)
@@ -289,7 +289,7 @@ def root() -> None:
 
 @pytest.mark.quiet
 @pytest.mark.root
-def test_with_drop_caches_the_first_file_opened_is_the_first_sample_of_the_epoch(
+def test_with_drop_caches_the_first_file_is_the_first_sample(
     on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
 ) -> None:
     cell = cold_cell("png", limit=600, batch_size=100)
@@ -319,7 +319,7 @@ def test_with_drop_caches_the_first_file_opened_is_the_first_sample_of_the_epoch
 @pytest.mark.quiet
 @pytest.mark.root
 @pytest.mark.parametrize("backend", ["lmdb", "hdf5", "leveldb"])
-def test_with_drop_caches_no_file_is_opened_before_the_first_step_of_other_formats_either(
+def test_with_drop_caches_no_format_opens_a_file_before_step_one(
     backend: str, on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
 ) -> None:
     run = CellRun(cell_job(cold_cell(backend), bench.stores, run_folder, drop_caches=True))
@@ -338,7 +338,7 @@ def test_with_drop_caches_no_file_is_opened_before_the_first_step_of_other_forma
     assert record.portion is not None
 
 
-def test_caches_that_cannot_be_dropped_are_refused_before_anything_is_done(
+def test_caches_that_cannot_be_dropped_are_refused_at_once(
     on_disk: None, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = cell_job(cold_cell("lmdb"), bench.stores, run_folder, drop_caches=True)

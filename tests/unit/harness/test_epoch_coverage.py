@@ -154,7 +154,7 @@ def test_of_several_passes_each_sample_has_to_come_once_per_pass() -> None:
 
 @pytest.mark.parametrize("loader", ["processes", "threads", "ring"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_of_several_passes_is_one_record_and_each_pass_has_its_order(
+def test_several_passes_are_one_record_with_an_order_each(
     workers: int, loader: str, bench: Bench, run_folder: Path
 ) -> None:
     cell = small_cell("lmdb", workers=workers, loader=loader, passes=3, cache="any")

@@ -126,9 +126,7 @@ def test_a_cell_and_its_workers_do_not_outlive_a_runner_that_is_killed(bench: Be
     assert lines(tmp_path / "run") == 0
 
 
-def test_cells_that_die_or_serve_wrong_samples_are_failed_records_and_the_others_go_on(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_cells_that_die_or_serve_wrong_samples_fail_alone(bench: Bench, tmp_path: Path) -> None:
     backends = ("planted:killed", "planted:broken", "planted:wrong", "planted", "lmdb")
     done, records = bench.run(*backends, *SMALL, out=tmp_path / "run")
     assert done.returncode == 5

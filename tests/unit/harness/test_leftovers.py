@@ -280,9 +280,7 @@ def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path:
             assert not semaphores_of(process.pid)
 
 
-def test_a_run_removes_what_a_killed_conversion_round_left_among_the_stores(
-    here: Bench, tmp_path: Path
-) -> None:
+def test_a_run_removes_what_a_killed_conversion_round_left(here: Bench, tmp_path: Path) -> None:
     left = tmp_path / "stores" / "mnist-train-limit16-synthetic" / ".storebench-conversion-abcd1234"
     left.mkdir(parents=True, mode=0o700)
     done = here.cli("run", "null", *SMALL, "--stores", tmp_path / "stores", "--out", tmp_path / "run")

@@ -111,7 +111,7 @@ def mounts(bench: Bench) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["png", "lmdb"])
-def test_a_limited_cell_starts_cold_and_never_has_more_resident_than_its_limit(
+def test_a_limited_cell_starts_cold_and_stays_below_its_limit(
     backend: str, limited: dict[tuple[str, int], dict[str, Any]]
 ) -> None:
     first, second = limited[backend, 0], limited[backend, 1]
@@ -193,7 +193,7 @@ max_steps = 4
     return {one["cell"]["readahead_kib"]: one for one in json.loads(done.stdout)}
 
 
-def test_the_read_ahead_of_a_cell_is_in_force_and_no_other_setting_changes(
+def test_a_cells_read_ahead_is_in_force_and_nothing_else_changes(
     read_ahead: dict[int, dict[str, Any]], bench: Bench
 ) -> None:
     few, many = (read_ahead[kib]["cache"]["resident_frac_after"] for kib in (128, 4096))
@@ -248,9 +248,7 @@ def test_an_image_is_copied_again_when_its_store_changes(
     assert record["store"]["build_s"] == Manifest.read(manifest.parent).build_s
 
 
-def test_killed_without_warning_a_cell_leaves_no_mount_no_device_and_no_group(
-    photos: str, bench: Bench, tmp_path: Path
-) -> None:
+def test_a_killed_cell_leaves_no_mount_device_or_group(photos: str, bench: Bench, tmp_path: Path) -> None:
     both = ("-d", photos, *WORK, "--cache", "limited", "--memory", "40 MiB")
     arguments = (*both, "--readahead", "128", "--epochs", "50")
     command = bench.command("run", "lmdb", *arguments, "--stores", bench.stores, "--out", tmp_path / "run")
@@ -308,7 +306,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (("--cache", "cold", "--readahead", "128"), "read-ahead cannot be set here: needs root"),
     ],
 )
-def test_where_it_is_not_permitted_one_line_says_so_before_a_store_is_built(
+def test_without_permission_one_line_says_so_before_a_store_is_built(
     options: tuple[str, ...], words: str, bench: Bench, elsewhere: Path
 ) -> None:
     done = as_nobody(bench, elsewhere, "run", "lmdb", "-d", "mnist", "--synthetic", *options)

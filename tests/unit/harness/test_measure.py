@@ -161,7 +161,7 @@ def test_without_warm_up_or_without_workers_nothing_is_left_out_besides() -> Non
     assert epoch_record(record(), alone).prefetched_samples == 0
 
 
-def test_where_half_of_the_steps_would_be_left_out_they_are_counted_and_the_record_says_so() -> None:
+def test_half_of_the_steps_are_never_left_out() -> None:
     kept = ahead(8, 18, 2)
     assert kept["warmup"].sum() == 10
     assert epoch_record(record(), kept).prefetched_samples == 8 * 5
@@ -170,7 +170,7 @@ def test_where_half_of_the_steps_would_be_left_out_they_are_counted_and_the_reco
     assert epoch_record(record(), short).prefetched_samples == 9 * 5
 
 
-def test_a_whole_epoch_that_was_made_ahead_is_no_rate_of_loading_and_says_so() -> None:
+def test_an_epoch_made_ahead_is_no_rate_of_loading() -> None:
     found = epoch_record(record(), ahead(0, 10, 2, made_at=5))
     assert (found.timed_samples, found.prefetched_samples) == (40, 40)
 
@@ -196,7 +196,7 @@ def test_queue_depth_counts_batches_that_lay_ready_when_the_loop_asked() -> None
     assert queue_depth(table(0)).tolist() == [0, 1, 1, 0]
 
 
-def test_handover_is_what_passed_between_a_batch_being_ready_and_the_loop_having_it() -> None:
+def test_handover_is_the_time_from_ready_to_received() -> None:
     # Batch 0 ready at 38, had at 40; 1 ready before it was asked for at 51, had at 55; 2 likewise; 3 ready at 87.
     assert handover_ns(table(0)).tolist() == [2 * MS, 4 * MS, 3 * MS, 2 * MS]
     expect(epoch_record(record(), table(0)), handover_s=0.011)

@@ -82,7 +82,7 @@ def test_batches_that_workers_have_begun_count_before_the_loop_has_them() -> Non
     assert asked_frac(table(ahead_ms=20), at(0, 35), 100).tolist() == [0.3, 0.6]
 
 
-def test_a_reader_that_is_told_the_order_asks_ahead_but_never_for_more_than_the_epoch_has() -> None:
+def test_asking_ahead_never_exceeds_the_epoch() -> None:
     part = table(5)
     found = asked_frac(part, at(-1, 0, 25, 45), 100, ahead_frac=0.15)
     assert found.tolist() == pytest.approx([0, 0.25, 0.45, 0.5])
@@ -129,7 +129,7 @@ def test_the_expected_share_is_what_drawing_samples_at_random_touches() -> None:
         assert touched.mean() <= expected_frac(asked, store.samples_per_page) < touched.mean() + 0.08
 
 
-def test_an_epoch_in_which_only_what_was_asked_for_becomes_resident_is_cold_to_its_end() -> None:
+def test_an_epoch_without_excess_pages_is_cold_to_its_end() -> None:
     found = cold_portion(table(), curve(*honest()), OWN).portion
     assert found is not None
     assert (found.kind, found.first_step, found.steps, found.samples) == (PortionKind.COLD, 0, 10, 100)
@@ -143,7 +143,7 @@ def test_an_epoch_in_which_only_what_was_asked_for_becomes_resident_is_cold_to_i
     assert "no more was resident" in found.reason
 
 
-def test_the_portion_ends_with_the_last_step_that_a_good_sample_point_proves() -> None:
+def test_the_portion_ends_with_the_last_proven_step() -> None:
     # At 47 ms, 30 points too much are resident; the last point before, at 42 ms, still proves the steps up to 40 ms.
     points = [*honest(until_ms=35), (42, 0.5), (47, 0.8), (60, 1.0), (100, 1.0)]
     found = cold_portion(table(), curve(*points), OWN).portion
@@ -162,14 +162,14 @@ def test_the_tolerance_is_ten_points(excess: float, steps: int) -> None:
     assert found.steps == steps
 
 
-def test_what_is_too_much_once_stays_too_much_even_where_it_looks_right_later() -> None:
+def test_what_is_too_much_once_stays_too_much() -> None:
     points = [(at_ms, 1.0 if at_ms == 35 else share) for at_ms, share in honest()]
     found = cold_portion(table(), curve(*points), OWN).portion
     assert found is not None
     assert found.steps == 3
 
 
-def test_a_store_that_is_resident_within_the_first_step_has_an_upper_bound_only() -> None:
+def test_a_store_resident_after_one_step_has_an_upper_bound_only() -> None:
     found = cold_portion(table(), curve((0, 0.0), (4, 0.6), (9, 1.0), (100, 1.0)), OWN).portion
     assert found is not None
     assert (found.steps, found.samples, found.samples_per_s) == (1, 10, 1000.0)
@@ -276,7 +276,7 @@ def test_drift_is_the_second_half_over_the_first() -> None:
     assert not found.upper_bound
 
 
-def test_a_rate_that_rises_threefold_without_a_page_too_many_is_an_upper_bound() -> None:
+def test_a_rate_that_rises_threefold_is_an_upper_bound() -> None:
     found = cold_portion(faster_after_half(3), curve((0, 0.0), (210, 0.0)), OWN).portion
     assert found is not None
     assert (found.steps, found.excess_frac, found.upper_bound) == (10, 0.0, True)
@@ -284,7 +284,7 @@ def test_a_rate_that_rises_threefold_without_a_page_too_many_is_an_upper_bound()
     assert "its rate rose 3.0-fold within the portion: something else than the device" in found.reason
 
 
-def test_the_recorded_curve_is_thinned_evenly_in_what_was_asked_for_with_both_ends_kept() -> None:
+def test_the_recorded_curve_is_thinned_evenly_and_keeps_both_ends() -> None:
     long = table(100, samples=1)
     # Ten times as many points in the first tenth of the epoch as in the rest.
     moments = np.concatenate([np.linspace(0, 100, 1000), np.linspace(101, 1001, 100)])
@@ -326,7 +326,7 @@ def steady(
 FILLING = [(0, 0.0), (20, 0.2), (25, 0.3), (34, 0.44), (35, 0.46), (50, 0.48), (100, 0.47)]
 
 
-def test_the_steady_state_begins_with_the_first_step_after_the_cache_had_filled() -> None:
+def test_the_steady_state_begins_when_the_cache_has_filled() -> None:
     assert steady(FILLING) == (4, 6)
     assert steady(FILLING, warmup_steps=6) == (6, 4)
 
@@ -335,7 +335,7 @@ def test_later_epochs_begin_with_a_full_cache() -> None:
     assert steady(FILLING, epoch=1) == (0, 10)
 
 
-def test_a_reader_that_does_not_fill_the_cache_is_steady_after_a_tenth_of_its_steps() -> None:
+def test_without_a_full_cache_a_tenth_of_the_steps_is_left_out() -> None:
     assert steady([(0, 0.0), (50, 0.02), (90, 0.03), (100, 0.03)]) == (1, 9)
     assert steady([(0, 0.0), (50, 0.02), (90, 0.03), (100, 0.03)], epoch=2) == (0, 10)
 

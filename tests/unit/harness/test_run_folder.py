@@ -302,9 +302,7 @@ def test_a_killed_runner_leaves_a_run_that_validates_and_resumes(bench: Bench, t
     check_clean(run)
 
 
-def test_failed_cells_run_again_when_asked_and_their_records_are_kept_aside(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, tmp_path: Path) -> None:
     path, run = tmp_path / "replayed.toml", tmp_path / "run"
     path.write_text(
         TOML.replace('"lmdb"', '"planted:moody", "lmdb"').replace("replicates = 2", "replicates = 1")

@@ -57,7 +57,7 @@ def train(dataset: str, bench: Bench, run: Path) -> Trained:
 
 
 @pytest.mark.parametrize("trained", MATRICES, indirect=True)
-def test_losses_are_bit_identical_at_every_step_from_every_backend_with_0_and_2_workers(
+def test_losses_are_bit_identical_from_every_backend(
     trained: Trained,
 ) -> None:
     assert {(one.cell.backend, one.cell.workers) for one, _ in trained} == set(
@@ -75,9 +75,7 @@ def test_losses_are_bit_identical_at_every_step_from_every_backend_with_0_and_2_
         assert record.coverage.pixels_checked == first.cell.limit
 
 
-def test_caffenet_with_its_dropout_loses_the_same_from_png_with_workers_and_from_lmdb_without(
-    bench: Bench, run_folder: Path
-) -> None:
+def test_caffenets_dropout_is_the_same_with_and_without_workers(bench: Bench, run_folder: Path) -> None:
     matrix = {"dataset": "imagenet", "limit": 24, "batch_size": 4, "max_steps": 2, "model": "caffenet"}
     png, lmdb = (
         only_record(scenario(**matrix, backends=[name], workers=workers).cells()[0], bench.stores, run_folder)
@@ -100,9 +98,7 @@ def test_the_seed_decides_order_and_losses(bench: Bench, run_folder: Path) -> No
     assert first.digests.loss != other.digests.loss
 
 
-def test_each_epoch_has_an_order_of_its_own_and_the_network_goes_on_learning(
-    bench: Bench, run_folder: Path
-) -> None:
+def test_each_epoch_has_its_own_order_and_the_network_learns(bench: Bench, run_folder: Path) -> None:
     [cell] = scenario(dataset="mnist", backends=["memory:native"], epochs=2, **MATRICES["mnist"]).cells()
     one, two = cell_records(cell, bench.stores, run_folder)
     assert (one.epoch, two.epoch) == (0, 1)

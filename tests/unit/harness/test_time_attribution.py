@@ -41,7 +41,7 @@ def typical(record: Record, run: Path) -> dict[str, float]:
     return {name: float(np.median(steps[f"{name}_ns"])) for name in names}
 
 
-def test_what_the_three_parts_leave_unexplained_is_under_one_percent_for_lenet(
+def test_the_three_parts_explain_all_but_one_percent(
     six: tuple[Path, list[dict[str, Any]]],
 ) -> None:
     shares = [one["overhead_s"] / one["timed_s"] for one in six[1]]
@@ -103,9 +103,7 @@ def test_a_sleep_in_the_network_is_compute_and_nothing_else(
     assert record.overhead_s < STEPS * SLEEP_S / 10
 
 
-def test_an_emulated_step_sleeps_as_long_as_it_says_and_is_called_emulated(
-    bench: Bench, run_folder: Path
-) -> None:
+def test_an_emulated_step_sleeps_as_long_as_it_says(bench: Bench, run_folder: Path) -> None:
     record = only_record(small_cell("lmdb", compute="emulated:4"), bench.stores, run_folder)
     assert record.au_kind == "emulated"
     assert record.compute_s >= STEPS * 0.004
@@ -141,9 +139,7 @@ def test_the_null_backend_trains_on_real_samples_with_their_labels(bench: Bench,
     assert null.loss.last != lmdb.loss.last
 
 
-def test_the_first_loss_is_that_of_the_initial_weights_so_the_warm_up_learned_nothing(
-    bench: Bench, run_folder: Path
-) -> None:
+def test_the_first_loss_is_that_of_the_initial_weights(bench: Bench, run_folder: Path) -> None:
     cell = small_cell("memory:native", max_steps=1, seed=5)
     record = only_record(cell, bench.stores, run_folder)
     assert (record.steps, record.samples) == (1, BATCH)

@@ -73,7 +73,7 @@ def test_a_right_reader_passes_and_its_timed_samples_were_compared(
         ("swapping", 2 * 7),
     ],
 )
-def test_a_fault_of_the_timed_pass_fails_the_cell_although_the_replay_is_right(
+def test_a_fault_in_the_timed_pass_alone_fails_the_cell(
     fault: str, wrong: int, loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
 ) -> None:
     cell = small_cell(f"planted:{fault}", loader=loader, workers=workers)
@@ -279,7 +279,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_a_sample_of_an_epoch_is_bounded_drawn_anew_and_leaves_out_the_warm_up() -> None:
+def test_what_is_kept_is_bounded_drawn_anew_and_after_the_warm_up() -> None:
     first, second = (kept_steps([64] * 100, first_step=10) for _ in range(2))
     assert sum(first) == sum(second) == kept_module.KEPT_SAMPLES
     assert first[:10] == [0] * 10
@@ -297,7 +297,7 @@ def test_every_sample_has_the_same_chance() -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_what_is_kept_does_not_stand_in_memory_before_its_batch_has_arrived() -> None:
+def test_what_is_kept_is_not_in_memory_before_its_batch() -> None:
     keeper, foreseen = SampleKeeper([64] * 100, (1, 1, 1)), []
     for step in range(100):
         spied = copy.deepcopy(keeper)  # all that a spy in this process could read

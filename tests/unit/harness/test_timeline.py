@@ -108,7 +108,7 @@ def test_an_arrow_leads_from_the_making_of_each_batch_to_its_use(events: list[Ev
         assert "compute" in enclosing(end, events), end
 
 
-def test_the_counter_never_says_that_more_batches_are_ready_than_the_loader_prefetches(
+def test_no_more_batches_are_ready_than_the_loader_prefetches(
     events: list[Event],
 ) -> None:
     ready = [event["args"]["ready"] for event in events if event["ph"] == "C"]

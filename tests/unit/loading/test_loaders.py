@@ -162,7 +162,7 @@ class TestEveryLoader:
             assert {one.notes["snapshot"] for one in opened} == {"hard links"}
 
     @pytest.mark.parametrize("batch_size", [0, 9])
-    def test_ready_made_batches_are_real_samples_that_change_from_batch_to_batch(
+    def test_ready_made_batches_are_real_samples_and_change(
         self, kind: type[Loader], workers: int, batch_size: int, make_job: MakeJob, store_of: StoreOf
     ) -> None:
         """With their own labels, whatever sizes are asked for later, within an epoch and between two."""
@@ -399,7 +399,7 @@ class TestThreads:
             assert len(loader.open()) == 3
             assert len(loader.close()) == 3
 
-    def test_producers_compute_with_one_thread_and_the_loop_with_as_many_as_before(
+    def test_producers_use_one_torch_thread_and_the_loop_as_before(
         self, make_job: MakeJob, make_plan: MakePlan
     ) -> None:
         """Two teams of threads wait for each other; for a gather that cost a factor of seven."""

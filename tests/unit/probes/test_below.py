@@ -137,7 +137,7 @@ def test_only_bytes_that_are_neither_resident_nor_used_are_candidates(disk: Path
     assert names == {"file2", "file3", "file4", "file5"}
 
 
-def test_a_loop_device_that_passes_reads_on_has_the_verdict_of_its_images_device(
+def test_a_direct_loop_device_has_the_verdict_of_its_images_device(
     disk: Path, tmp_path: Path, root: None
 ) -> None:
     with loop_disk(disk / "direct", cached=False, files=4) as mount:
@@ -159,9 +159,7 @@ def test_a_real_device_gets_one_of_three_verdicts_within_the_time(disk: Path, tm
     assert len(used) == len(kept["used"])
 
 
-def test_an_unknown_verdict_is_tried_again_with_other_bytes_and_not_for_ever(
-    disk: Path, tmp_path: Path
-) -> None:
+def test_an_unknown_verdict_is_tried_again_but_not_for_ever(disk: Path, tmp_path: Path) -> None:
     """Nothing is older than 1970, so no bytes are found."""
     for number in range(1, MOST_TRIES + 3):
         found = below_cache(disk, state=tmp_path, since_s=0.0)

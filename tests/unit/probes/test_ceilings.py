@@ -78,9 +78,7 @@ def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path, 
 
 
 @pytest.mark.quiet
-def test_a_throttled_disk_has_the_rate_of_its_throttle_and_no_reader_exceeds_it(
-    big_file: Path, disk: Path, root: None
-) -> None:
+def test_no_reader_exceeds_the_rate_of_a_throttled_disk(big_file: Path, disk: Path, root: None) -> None:
     """A large file and a store of small ones give the same ceiling, and plain readers stay below it."""
     limit = 100 << 20
     small = [disk / f"tiny{number}" for number in range(50)]
@@ -189,7 +187,7 @@ def test_tmpfs_and_empty_stores_have_no_rate_and_say_why(shm: Path, disk: Path) 
 
 
 @pytest.mark.quiet
-def test_the_memory_rate_is_a_ceiling_for_the_gather_rate_and_for_fancy_indexing() -> None:
+def test_the_memory_rate_is_a_ceiling_for_gathering() -> None:
     rate = gather_rate((32, 32, 3), 64, max_bytes=32 << 20, limit_s=0.2)
     assert rate.copy_ceiling_samples_per_s >= rate.samples_per_s
     assert rate.memory_bytes_per_s == rate.copy_ceiling_samples_per_s * 3072

@@ -61,7 +61,7 @@ def tell(process: "subprocess.Popen[str]") -> None:
     process.stdin.flush()
 
 
-def test_what_a_process_in_the_group_reads_is_charged_to_it_and_never_exceeds_the_limit(
+def test_reads_are_charged_to_the_group_and_stay_below_its_limit(
     reader: "subprocess.Popen[str]", big_file: Path, controller: Controller
 ) -> None:
     limit = 32 * MIB

@@ -47,9 +47,7 @@ show(probe.stop(32 << 20))
 """
 
 
-def test_reading_a_cold_file_shows_its_bytes_for_the_process_and_the_device(
-    python: Python, big_file: Path
-) -> None:
+def test_a_cold_read_shows_its_bytes_for_process_and_device(python: Python, big_file: Path) -> None:
     size = big_file.stat().st_size
     for _ in range(ATTEMPTS):
         found = counters_of(python, READ_COLD, big_file)
@@ -70,9 +68,7 @@ show(probe.stop(64 << 20))
 """
 
 
-def test_bytes_that_page_faults_bring_in_are_counted_and_are_no_read_calls(
-    python: Python, big_file: Path
-) -> None:
+def test_bytes_of_page_faults_are_counted_and_are_no_read_calls(python: Python, big_file: Path) -> None:
     found = counters_of(python, MAP_COLD, big_file)
     assert found["device_read_bytes"] == pytest.approx(big_file.stat().st_size, rel=0.1)
     assert found["major_faults"] >= 1

@@ -20,7 +20,7 @@ def test_it_says_what_works_here_and_leaves_nothing_behind(cli: Cli, disk: Path)
     assert list(folder.iterdir()) == []
 
 
-def test_json_is_one_list_of_findings_with_advice_for_whatever_does_not_work(cli: Cli, shm: Path) -> None:
+def test_json_lists_findings_with_advice_for_what_does_not_work(cli: Cli, shm: Path) -> None:
     done = cli("doctor", str(shm.parent), "--json")
     assert done.returncode == 0, done.stderr
     checks = {check["name"]: check for check in json.loads(done.stdout)}

@@ -167,7 +167,7 @@ def test_pages_that_an_open_reader_maps_are_not_waited_for(big_file: Path) -> No
     assert took_s < 1, "waiting takes away what is being written, not what is mapped"
 
 
-def test_a_mapping_held_by_another_process_fails_the_cold_cell_and_is_named(big_file: Path) -> None:
+def test_a_mapping_of_another_process_is_named_and_not_cold(big_file: Path) -> None:
     with another_process_mapping(big_file, "touch") as pid:
         how = evict([big_file])
         facts = cache_facts("cold", resident([big_file]), paths=[big_file], how=how)
@@ -327,7 +327,7 @@ def test_a_file_that_cannot_be_written_back_is_an_error_that_names_it(failing_di
 
 
 @pytest.mark.root
-def test_of_many_files_the_filesystem_is_written_back_and_its_error_is_told(failing_disk: Path) -> None:
+def test_many_files_are_written_back_at_once_and_errors_are_told(failing_disk: Path) -> None:
     files = [failing_disk / f"{number:03d}" for number in range(80)]
     for path in files:
         path.write_bytes(os.urandom(500_000))

@@ -50,9 +50,7 @@ def open_files_of(pid: int) -> set[str]:
     return {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
 
 
-def test_the_curve_follows_what_is_read_by_the_clock_of_the_reading_process(
-    big_file: Path, sampler: Sampler
-) -> None:
+def test_the_curve_follows_the_clock_of_the_reading_process(big_file: Path, sampler: Sampler) -> None:
     size = big_file.stat().st_size
     sampler.begin()
     began_ns = time.perf_counter_ns()

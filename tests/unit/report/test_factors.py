@@ -82,7 +82,7 @@ def test_each_side_has_the_interval_of_its_differences_round_by_round() -> None:
     assert container.hi - container.mid > 50e-6, "wider than a single interval of three rounds: six figures"
 
 
-def test_with_one_corner_missing_one_way_round_is_shown_and_no_interaction() -> None:
+def test_with_one_corner_missing_no_interaction_is_shown() -> None:
     (found,) = squares(cells_of([r for r in square() if r.cell.backend != "files+raw"]))
     assert (found.codec_in_files, found.container_raw, found.interaction) == (None, None, None)
     assert found.codec_in_container is not None
@@ -117,7 +117,7 @@ def test_shares_are_signed_and_taken_round_by_round() -> None:
     assert lo < np.min(np.array(decode) / whole) < np.max(np.array(decode) / whole) < hi
 
 
-def test_with_workers_shares_are_of_the_producers_work_not_of_the_wall_time() -> None:
+def test_with_workers_shares_are_of_the_producers_work() -> None:
     png = replicates("png", [20.0] * 3, workers=4, fetch_ms=10, decode_ms=70, prep_ms=1, handover_ms=5)
     lmdb = replicates("lmdb", [2.0] * 3, workers=4, fetch_ms=20, decode_ms=0, prep_ms=1, handover_ms=1)
     found = {one.part: one.share.mid for one in shares(*pair(png + lmdb))}
@@ -154,7 +154,7 @@ def test_a_conversion_pays_after_its_own_time_over_what_it_saves(tmp_path: Path)
     assert (one.epochs.mid, one.epochs.lo, one.epochs.hi) == pytest.approx((2.4, 2.4, 2.4))
 
 
-def test_the_epochs_carry_the_uncertainty_of_the_conversion_and_of_the_saving(tmp_path: Path) -> None:
+def test_the_epochs_carry_both_uncertainties(tmp_path: Path) -> None:
     converted(tmp_path, [11.0, 12.0, 13.0, 12.0])
     (one,) = paid(steps("png", [58, 60, 62, 60]) + steps("lmdb", [20] * 4), tmp_path)
     assert one.epochs is not None
@@ -201,7 +201,7 @@ def test_a_conversion_that_was_not_measured_is_not_spoken_of(tmp_path: Path) -> 
         {"limit": 9},
     ],
 )
-def test_conversions_of_other_stores_and_samples_and_failed_ones_do_not_count(
+def test_conversions_that_failed_or_are_of_other_stores_do_not_count(
     tmp_path: Path, other: dict[str, object]
 ) -> None:
     converted(tmp_path, [12.0] * 3, **other)
@@ -218,7 +218,7 @@ def test_the_advice_names_the_conversion_its_saving_and_the_epochs(tmp_path: Pat
     assert "it pays after 2.42 [" in text
 
 
-def test_a_cold_rate_pays_for_nothing_and_leaves_the_break_even_to_a_warm_or_limited_one(
+def test_a_cold_rate_pays_for_no_conversion(
     tmp_path: Path,
 ) -> None:
     converted(tmp_path, [12.0, 12.0, 12.0])

@@ -20,9 +20,7 @@ from storebench.report.texts.labels import between, number, with_interval
         (0.0, 3, "0"),
     ],
 )
-def test_a_figure_has_its_significant_digits_also_where_rounding_adds_a_place(
-    value: float, digits: int, text: str
-) -> None:
+def test_significant_digits_hold_where_rounding_adds_a_place(value: float, digits: int, text: str) -> None:
     assert number(value, digits) == text
 
 

@@ -141,7 +141,7 @@ def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
     assert told.index("with 1;") < told.index("with 8 reader processes")
 
 
-def test_ladders_that_differ_in_what_the_line_does_not_say_stand_side_by_side() -> None:
+def test_ladders_that_differ_elsewhere_stand_side_by_side() -> None:
     whole, part = climb(*WAITS_MS), climb(*WAITS_MS, max_steps=16)
     records = [*whole, *(one for one in part if one.replicate < 4)]
     claims = {one.claim: one.now for one in then_and_now(cells_of(records))}

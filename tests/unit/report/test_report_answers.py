@@ -28,7 +28,7 @@ def rounds(backend: str, step_ms: list[float], **changes: object) -> list[Record
 # The sentence
 
 
-def test_the_sentence_gives_the_ratio_its_interval_and_signed_shares_of_the_difference() -> None:
+def test_the_sentence_gives_ratio_interval_and_signed_shares() -> None:
     png = rounds("png", [60, 60, 60], fetch_ms=5.0, decode_ms=43.75, prep_ms=1.25)
     lmdb = rounds("lmdb", [20, 20, 20], fetch_ms=9.0, decode_ms=0.0, prep_ms=1.0)
     answer = headline(cells_of(png + lmdb))
@@ -102,7 +102,7 @@ def test_a_paper_turned_round_is_said_the_right_way_round() -> None:
     assert "PNG files feed CaffeNet 1.5 times [1.5, 1.5] as fast as LMDB" in answer
 
 
-def test_the_sentence_rests_on_cold_before_warm_and_on_real_training_with_the_largest_images() -> None:
+def test_the_sentence_prefers_cold_real_training_and_large_images() -> None:
     small = [
         r
         for b, ms in (("png", 20.0), ("lmdb", 12.0))
@@ -122,7 +122,7 @@ def two(png_ms: list[float], lmdb_ms: list[float], **changes: object) -> list[Re
     return rounds("png", png_ms, **changes) + rounds("lmdb", lmdb_ms, **changes)
 
 
-def test_the_sentence_rests_on_a_store_larger_than_memory_with_linuxs_own_read_ahead() -> None:
+def test_the_sentence_prefers_a_store_larger_than_memory() -> None:
     cold = two([60] * 3, [20] * 3)
     far, own = (
         two([99] * 3, [11] * 3, readahead_kib=8192, **LIMITED),
@@ -166,9 +166,7 @@ def test_training_of_a_few_steps_ranks_nothing_and_lets_others_speak() -> None:
 
 
 @pytest.mark.parametrize(("bound", "told"), [("png", True), ("lmdb", False)])
-def test_a_rate_that_is_at_most_too_high_proves_its_own_cell_slower_and_nothing_else(
-    bound: str, told: bool
-) -> None:
+def test_an_upper_bound_proves_only_its_own_cell_slower(bound: str, told: bool) -> None:
     records = [
         dataclasses.replace(r, portion=portion_of(r, upper_bound=r.cell.backend == bound))
         for r in rounds("png", [60] * 3) + rounds("lmdb", [20] * 3)
@@ -235,7 +233,7 @@ def test_it_does_not_matter_when_every_two_stores_are_proven_equal() -> None:
     assert {one.says for one in advice["R1"].conclusions} == {Says.EQUAL}
 
 
-def test_what_is_not_proven_is_called_unknown_with_the_rounds_that_would_tell() -> None:
+def test_what_is_not_proven_is_unknown_with_the_rounds_needed() -> None:
     advice = rules_of(rounds("png", [20, 30, 16]) + rounds("lmdb", [22, 18, 25]))
     assert set(advice) == {"R0"}
     assert "cannot be told yet of PNG files, LMDB" in advice["R0"]
@@ -264,7 +262,7 @@ def test_one_round_is_no_ground_for_advice() -> None:
     assert "it takes at least 3" in advice[0].text
 
 
-def test_workers_memory_and_amplification_each_get_their_advice_where_it_is_decided() -> None:
+def test_decided_workers_memory_and_amplification_get_advice() -> None:
     records = rounds("png", [60, 61, 60]) + rounds("lmdb", [30, 30.1, 30], amplification=8.0)
     records += rounds("lmdb", [15, 15.1, 15], workers=2) + rounds("lmdb", [15, 15.1, 15], cache="warm")
     advice = rules_of(records)
@@ -274,7 +272,7 @@ def test_workers_memory_and_amplification_each_get_their_advice_where_it_is_deci
     assert "LMDB: over the whole epoch the device delivered 8.00 [8.00, 8.00] times" in advice["R8"]
 
 
-def test_workers_memory_and_amplification_are_silent_where_nothing_is_decided() -> None:
+def test_undecided_workers_memory_and_amplification_get_none() -> None:
     lmdb = [
         make_record("lmdb", replicate=n, wait_ms=20, amplification=a) for n, a in enumerate((2.1, 1.2, 4))
     ]

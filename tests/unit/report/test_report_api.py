@@ -101,9 +101,7 @@ STEP_PLOTS = {"plot_loss", "plot_wait_distribution", "plot_wait_over_epoch"}
 
 
 @pytest.mark.parametrize("name", CELL_PLOTS)
-def test_every_plot_returns_axes_with_units_and_leaves_the_callers_style_alone(
-    results: pd.DataFrame, name: str
-) -> None:
+def test_plots_have_units_and_leave_the_callers_style_alone(results: pd.DataFrame, name: str) -> None:
     before = dict(mpl.rcParams)
     data = storebench.load_steps(results[results["replicate"] == 0]) if name in STEP_PLOTS else results
     axes = getattr(storebench, name)(data)

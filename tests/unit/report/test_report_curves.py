@@ -81,7 +81,7 @@ def test_the_cold_part_is_drawn_at_its_rate_and_ends_at_its_share(results: pd.Da
     assert rates == pytest.approx([100.0] * len(rates))
 
 
-def test_the_rest_of_the_epoch_is_drawn_as_well_and_arrays_in_memory_are_not(results: pd.DataFrame) -> None:
+def test_the_whole_epoch_is_drawn_but_no_arrays_in_memory(results: pd.DataFrame) -> None:
     axes = storebench.plot_cold_curve(results)
     whole = [line for line in axes.lines if str(line.get_label()).startswith("_")]
     ends = {(float(line.get_xdata()[-1]), round(float(line.get_ydata()[-1]))) for line in whole}  # type: ignore[index]
@@ -139,7 +139,7 @@ def limited(
     return found
 
 
-def test_a_limited_cell_is_drawn_over_all_epochs_and_its_steady_part_is_marked(tmp_path: Path) -> None:
+def test_a_limited_cell_is_drawn_whole_with_its_steady_part_marked(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [*limited("lmdb", (8, 64)), *limited("png", (32, 32), steady=False)])
     results = storebench.load_results(run)
     axes = storebench.plot_steady_state(results)

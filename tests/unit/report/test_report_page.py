@@ -115,7 +115,7 @@ def test_headings_come_in_order(page: Page) -> None:
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
-def test_tables_have_captions_and_scopes_and_can_be_scrolled_with_the_keyboard(page: Page) -> None:
+def test_tables_have_captions_and_scopes_and_scroll_by_keyboard(page: Page) -> None:
     assert len(page.of("caption")) == len(page.of("table"))
     assert all(one.get("scope") in ("col", "row") for one in page.of("th"))
     scrolled = [a for a in page.of("div") if a.get("class") == "scroll"]

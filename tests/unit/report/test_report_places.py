@@ -90,7 +90,7 @@ def test_file_system_and_device_are_columns(results: pd.DataFrame) -> None:
 @pytest.mark.parametrize(
     ("by", "baseline"), [("filesystem", "ext4"), ("storage_device", "virtio_blk"), ("environment_key", "e1")]
 )
-def test_places_are_compared_by_name_without_pairing_the_rounds_of_separate_runs(
+def test_places_are_compared_by_name_and_without_pairing(
     results: pd.DataFrame, by: str, baseline: str
 ) -> None:
     table = storebench.compare(results, by=by, baseline=baseline).set_index("backend")

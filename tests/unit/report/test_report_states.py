@@ -27,7 +27,7 @@ def cell_of(*records: Record) -> CellSummary:
     return cell
 
 
-def test_a_cold_rate_is_that_of_the_cold_steps_and_the_epoch_has_a_name_of_its_own() -> None:
+def test_a_cold_rate_is_that_of_the_cold_steps() -> None:
     # 100 steps of 14 ms, of which the first 5 were cold and took 80 ms each.
     cell = cell_of(cold_start(make_record("lmdb"), steps=5, step_ms=80.0))
     assert cell.median("samples_per_s") == pytest.approx(32 / 0.080)
@@ -40,7 +40,7 @@ def test_a_cold_rate_is_that_of_the_cold_steps_and_the_epoch_has_a_name_of_its_o
     assert setting_label(cell).endswith(", cold")
 
 
-def test_a_ranking_that_turns_with_the_end_of_the_cold_part_is_that_of_the_cold_part() -> None:
+def test_a_ranking_is_that_of_the_cold_part() -> None:
     # Over the whole epoch LMDB is four times as fast as PNG files; where it is cold it takes twice the time.
     png = [cold_start(r, steps=5, step_ms=40.0) for r in replicates("png", [46.0] * 3, compute="none")]
     lmdb = [cold_start(r, steps=5, step_ms=80.0) for r in replicates("lmdb", [4.0] * 3, compute="none")]
@@ -51,7 +51,7 @@ def test_a_ranking_that_turns_with_the_end_of_the_cold_part_is_that_of_the_cold_
     assert "PNG files load 2.0 times" in headline([slow, fast]).answer
 
 
-def test_a_cold_cell_without_a_portion_has_no_cold_rate_no_verdict_and_no_ranking() -> None:
+def test_a_cold_cell_without_a_portion_has_no_rate_and_no_verdict() -> None:
     old = [
         make_record(b, replicate=n, wait_ms=w, portion=None)
         for b, w in (("png", 99), ("lmdb", 4))

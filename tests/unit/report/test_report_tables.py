@@ -151,7 +151,7 @@ def test_what_loading_costs_the_network_stands_in_the_table(tmp_path: Path) -> N
     assert column(table, "compute inflation") == {"LMDB": "1.50 [1.50, 1.50]", "null (no loading)": ""}
 
 
-def test_a_cold_table_says_what_is_cold_and_gives_the_whole_epoch_its_own_column(tmp_path: Path) -> None:
+def test_a_cold_table_has_a_column_for_the_whole_epoch(tmp_path: Path) -> None:
     known = cold_start(make_record("lmdb"), steps=5, step_ms=80.0)
     bound = cold_start(make_record("leveldb"), steps=1, step_ms=80.0, upper_bound=True)
     old = make_record("hdf5", portion=None)

@@ -45,7 +45,7 @@ def test_a_huge_model_is_compute_bound_with_and_without_workers() -> None:
         assert "compute is 98% of the loop's time" in verdict.figure
 
 
-def test_a_warm_sibling_as_slow_moves_the_blame_from_the_device_to_the_reader() -> None:
+def test_a_warm_sibling_as_slow_blames_the_reader() -> None:
     cold = make_record("lmdb", cache="cold", wait_ms=20, compute_ms=1, fetch_ms=19, prep_ms=1)
     warm = make_record("lmdb", cache="warm", wait_ms=18, compute_ms=1, fetch_ms=17, prep_ms=1)
     assert verdict_of([cold, warm], cache="cold").bound is Bound.READER
@@ -107,7 +107,7 @@ def test_the_device_is_the_limit_only_where_it_delivers_nearly_all_it_can(share:
     assert f"{share:.0%} of the device's best rate" in verdict.figure
 
 
-def test_without_the_devices_rate_the_cause_of_a_slow_cold_fetch_is_not_known() -> None:
+def test_without_a_device_rate_a_slow_cold_fetch_has_no_known_cause() -> None:
     assert verdict_of([make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=19)]).bound is Bound.FETCH
 
 
@@ -149,7 +149,7 @@ def test_a_warm_cell_that_fetches_slowly_is_bound_by_its_reader() -> None:
     assert verdict_of([fetching(ARRIVING, cache="warm")]).bound is Bound.READER
 
 
-def test_a_cold_cell_that_holds_its_data_in_memory_is_never_bound_by_the_device() -> None:
+def test_a_cold_cell_with_data_in_memory_is_not_device_bound() -> None:
     record = make_record("memory:native", wait_ms=20, compute_ms=1, fetch_ms=19)
     assert verdict_of([record], "memory:native").bound is Bound.READER
 
@@ -172,15 +172,13 @@ def test_with_workers_a_tenth_of_waiting_is_the_limit(wait_ms: float, bound: Bou
 
 
 @pytest.mark.parametrize(("null_ms", "gain"), [(16.0, 20 / 16), (8.0, 20 / 10)])
-def test_the_null_cell_lowers_what_free_loading_could_gain_but_never_raises_it(
-    null_ms: float, gain: float
-) -> None:
+def test_the_null_cell_never_raises_what_free_loading_could_gain(null_ms: float, gain: float) -> None:
     cell = make_record("lmdb", cache="warm", wait_ms=10, compute_ms=10, fetch_ms=10)
     null = make_record("null", wait_ms=0, compute_ms=null_ms, fetch_ms=0, prep_ms=0)
     assert verdict_of([cell, null]).feed_gain == pytest.approx(gain)
 
 
-def test_handing_over_is_a_stage_that_limits_what_mending_another_part_gains() -> None:
+def test_the_handover_limits_what_mending_another_stage_gains() -> None:
     parts = {"fetch_ms": 30.0, "prep_ms": 0.0, "handover_ms": 8.0, "cache": "warm", "workers": 2}
     verdict = verdict_of([make_record("lmdb", wait_ms=14, compute_ms=1, **parts)])  # type: ignore[arg-type]
     assert verdict.bound is Bound.READER
@@ -199,7 +197,7 @@ def contended(inflation: tuple[float, ...]) -> list[Record]:
     ]
 
 
-def test_computing_longer_beside_a_backend_is_contention_where_it_is_proven() -> None:
+def test_proven_longer_computing_beside_a_backend_is_contention() -> None:
     verdict = verdict_of(contended((1.2, 1.21, 1.19, 1.2)))
     assert verdict.bound is Bound.CONTENTION
     assert verdict.inflation is not None
@@ -225,7 +223,7 @@ def test_advice_calls_contention_only_what_the_page_has_decided() -> None:
         assert ("slowed down by contention" in text) is told
 
 
-def test_a_loop_that_is_fed_with_the_networks_own_cores_is_not_called_indifferent() -> None:
+def test_a_loop_fed_by_the_networks_cores_is_not_indifferent() -> None:
     png = [make_record("png", replicate=n, cache="warm", wait_ms=0.2, compute_ms=12.0) for n in range(4)]
     taking = recommend(cells_of(contended((1.2, 1.21, 1.19, 1.2)) + png))
     assert "waits less than 10%" not in " ".join(one.text for one in taking)

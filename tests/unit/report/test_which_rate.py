@@ -43,7 +43,7 @@ def test_a_cold_cell_of_an_older_release_is_a_cold_start_and_nothing_else() -> N
     assert cell.values("whole_samples_per_s") != {}
 
 
-def test_a_cell_that_holds_its_data_in_memory_has_no_cold_steps_to_leave_out() -> None:
+def test_a_cell_with_its_data_in_memory_leaves_out_no_cold_steps() -> None:
     assert summary(make_record("memory:native")).state == "cold"
 
 
@@ -66,14 +66,14 @@ def test_a_rate_that_is_too_high_in_any_replicate_is_an_upper_bound() -> None:
     assert summary(first, bound).upper_bound
 
 
-def test_a_cold_rate_that_rose_is_an_upper_bound_in_records_that_do_not_say_so() -> None:
+def test_a_cold_rate_that_rose_is_an_upper_bound_in_old_records() -> None:
     record = make_record("lmdb")
     honest, rising = (dataclasses.replace(record, portion=portion_of(record, drift=d)) for d in (1.9, 2.6))
     assert not summary(honest).upper_bound
     assert summary(rising).upper_bound
 
 
-def test_how_often_a_run_may_have_been_looked_at_stands_beside_its_records(tmp_path: Path) -> None:
+def test_the_looks_at_a_run_are_read_from_its_folder(tmp_path: Path) -> None:
     record = make_record("lmdb")
     assert summary(record, run=tmp_path).fact("looks") == 1
     (tmp_path / "run.json").write_text(json.dumps({"extended_utc": ["2026-01-01", "2026-01-02"]}))
@@ -95,7 +95,7 @@ def test_rounds_that_are_added_to_records_count_as_another_look(tmp_path: Path) 
     assert run_looks(tmp_path) == 3
 
 
-def test_every_look_makes_intervals_wider_and_all_looks_together_spend_five_percent() -> None:
+def test_all_looks_together_spend_five_percent() -> None:
     spent = [look_alpha(look) for look in range(1, 30)]
     assert spent == sorted(spent, reverse=True)
     assert 0.049 < sum(spent) <= 0.05

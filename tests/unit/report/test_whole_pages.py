@@ -22,7 +22,7 @@ def most_false(pages: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [3, 4, 5])
-def test_pages_of_equal_backends_claim_something_false_in_at_most_5_of_100(rounds: int) -> None:
+def test_at_most_5_of_100_pages_of_equal_backends_claim_falsely(rounds: int) -> None:
     rng = np.random.default_rng(rounds)
     false = 0
     for number in range(PAGES):
@@ -32,7 +32,7 @@ def test_pages_of_equal_backends_claim_something_false_in_at_most_5_of_100(round
 
 
 @pytest.mark.slow
-def test_without_correction_nearly_every_such_page_would_claim_something_false() -> None:
+def test_without_correction_nearly_every_page_would_claim_falsely() -> None:
     rng = np.random.default_rng(1)
     alarmed = 0
     for _ in range(10):
@@ -49,7 +49,7 @@ def test_without_correction_nearly_every_such_page_would_claim_something_false()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ratio", [1.3, 2.0])
-def test_pages_of_unequal_backends_claim_something_false_in_at_most_5_of_100(ratio: float) -> None:
+def test_at_most_5_of_100_pages_of_unequal_backends_claim_falsely(ratio: float) -> None:
     rng = np.random.default_rng(9)
     false = 0
     for number in range(PAGES // 2):
@@ -69,7 +69,7 @@ def test_a_large_difference_is_found_and_advised_with_few_rounds() -> None:
         assert all(one.subject.backend == "lmdb" for one in said if one.says is Says.FASTER)
 
 
-def test_a_simulated_page_has_eight_tables_and_its_sentences_do_not_contradict_each_other() -> None:
+def test_a_simulated_pages_sentences_do_not_contradict_each_other() -> None:
     truth = Truth(spread=0.05, rounds=5, samples_per_s=EQUAL | {"lmdb": 3000.0, "png": 500.0})
     cells = drawn_page(truth, np.random.default_rng(3))
     assert len({cell.setting + cell.dataset_key for cell in cells if not cell.is_null}) == 8
