@@ -1,4 +1,4 @@
-"""For people who add a format: the tests that every format has to pass, and what they are made of.
+"""For people who build on storebench: the tests that every format has to pass, and readers that misbehave.
 
 Nothing here is imported unless it is asked for by name: `storebench.testing.contract`
 needs pytest.

@@ -67,7 +67,7 @@ def plugin(sandbox: Sandbox, built: Built, tmp_path_factory: pytest.TempPathFact
 
 
 def test_every_file_is_in_the_page() -> None:
-    assert set(files()) == {"pyproject.toml", "storebench_pack.py", "test_pack.py"}
+    assert set(files()) == {"pyproject.toml", "storebench_pack.py", "test_pack.py", "test_faults.py"}
     project = tomllib.loads(files()["pyproject.toml"])["project"]
     assert project["dependencies"] == ["storebench"]
 
@@ -96,3 +96,7 @@ def test_its_stores_are_written_and_read(plugin: Plugin) -> None:
 def test_it_passes_the_contract(plugin: Plugin) -> None:
     passed = plugin.run(*commands()[4], "-q", "-p", "no:cacheprovider")
     assert re.search(r"\d\d passed", passed), passed
+
+
+def test_its_readers_that_misbehave_do(plugin: Plugin) -> None:
+    assert "3 passed" in plugin.run("pytest", "test_faults.py", "-q", "-p", "no:cacheprovider")

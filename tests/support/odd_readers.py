@@ -14,6 +14,7 @@ import torch
 from storebench.formats.base import Batch, FormatInfo, Indices, ReaderInfo, Traits
 from storebench.formats.memory.format import MemoryFormat
 from storebench.formats.memory.held import MemoryPythonReader
+from storebench.testing.doubles import failing, slow
 
 BAD = 40
 """The sample at which something happens."""
@@ -55,21 +56,16 @@ class RecordingReader(MemoryPythonReader):
         super().close()
 
 
+FailingReader = failing(at=BAD, error=lambda: ValueError("nobody expected this"))(MemoryPythonReader)
+SlowReader = slow(seconds=0.02)(MemoryPythonReader)
+
+
 class UnpicklableError(Exception):
     """An error that does not survive a journey between processes as it is."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
         self.lock = open(os.devnull)  # noqa: PTH123, SIM115 - something that cannot be pickled
-
-
-class FailingReader(MemoryPythonReader):
-    """Raise what no reader should raise."""
-
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        if BAD in indices:
-            raise ValueError("nobody expected this")
-        return super().fetch_into(indices, out)
 
 
 class UnpicklableReader(MemoryPythonReader):
@@ -109,14 +105,6 @@ class FadingReader(MemoryPythonReader):
         while not (folder / "die").exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-class SlowReader(MemoryPythonReader):
-    """Take a while for each batch, without the interpreter lock."""
-
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        time.sleep(0.02)
-        return super().fetch_into(indices, out)
 
 
 class ComputingReader(MemoryPythonReader):
@@ -170,16 +158,15 @@ class OddFormat(MemoryFormat):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        own = [
-            RecordingReader, FailingReader, UnpicklableReader, DyingReader, SlowReader, UnopenableReader,
-            ExclusiveReader, ComputingReader, FadingReader,
+        private = [
+            RecordingReader, UnpicklableReader, DyingReader, UnopenableReader, ExclusiveReader, ComputingReader,
+            FadingReader,
         ]  # fmt: skip
+        own = {reader.__name__.removesuffix("Reader").lower(): reader for reader in private}
         return {
             "shared": ReaderInfo(reader=RecordingReader, summary="shared", traits=Traits(holds_pixels=True)),
             **{
-                reader.__name__.removesuffix("Reader").lower(): ReaderInfo(
-                    reader=reader, summary=reader.__doc__ or "", traits=Traits()
-                )
-                for reader in own
+                name: ReaderInfo(reader=reader, summary=reader.__doc__ or "", traits=Traits())
+                for name, reader in {**own, "failing": FailingReader, "slow": SlowReader}.items()
             },
         }

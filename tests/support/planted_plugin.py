@@ -1,6 +1,6 @@
 """A third party's storage format with a planted fault in each of its readers.
 
-The fixture `planted` installs it as a package of its own with an entry point,
+The fixture `plugin` installs it as a package of its own with an entry point,
 so storebench finds it as it would find anybody's.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 from storebench.codecs import Payload
 from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, ReaderInfo, Writer
 from storebench.manifest import Manifest, StoreSpec
+from storebench.testing.doubles import slow, wrong_pixels
 
 DEATH_S = 0.5
 SLEEP_S = 0.05
@@ -67,21 +68,8 @@ class FlatReader(Reader):
         self._file.close()
 
 
-class SlowReader(FlatReader):
-    """Sleep 50 ms in every fetch."""
-
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        time.sleep(SLEEP_S)
-        return super().fetch_into(indices, out)
-
-
-class WrongPixelReader(FlatReader):
-    """Change one bit of one pixel of sample 7."""
-
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        size = super().fetch_into(indices, out)
-        out[: len(indices)][indices == 7, 3, 3] ^= 1
-        return size
+SlowReader = slow(seconds=SLEEP_S)(FlatReader)
+WrongPixelReader = wrong_pixels(7)(FlatReader)
 
 
 class SwappedReader(FlatReader):

@@ -1,0 +1,121 @@
+"""Readers that misbehave on purpose, in the place of the readers of every format."""
+
+import errno
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.registry import format_names, get_format
+from storebench.testing.doubles import Double, doubled, failing, slow, wrong_pixels
+from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store, read_pixels
+
+STORING = [name for name in format_names() if get_format(name).info.borrows is None]
+MIDDLE = (SHAPE[0] // 2, SHAPE[1] // 2, 0)
+
+
+@pytest.fixture(params=[f"{name}+{codec}" for name in STORING for codec in ("raw", "png", "jpeg")])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> SmallStore:
+    """Build a store of each format with each codec."""
+    name, codec = request.param.split("+")
+    return build_small_store(get_format(name), codec, tmp_path, count=12)
+
+
+def opened(small: SmallStore, double: Double) -> Reader:
+    """Open a store with the double of its format's default reader."""
+    reader = small.format.readers()[small.format.info.default_reader].reader
+    return double(reader)(small.path, small.manifest, {})
+
+
+def test_a_wrong_pixel_is_wrong_by_one_bit_in_its_own_sample(small: SmallStore) -> None:
+    with opened(small, wrong_pixels(7, 3)) as reader:
+        served = read_pixels(reader, range(12))
+    wrong = [index for index in range(12) if not np.array_equal(served[index], small.pixels[index])]
+    assert wrong == [3, 7]
+    if small.manifest.codec != "jpeg":
+        differs = np.argwhere(served != small.pixels)
+        assert [tuple(place) for place in differs] == [(3, *MIDDLE), (7, *MIDDLE)]
+    assert served[(7, *MIDDLE)] != small.pixels[(7, *MIDDLE)]
+
+
+def test_a_failing_sample_is_an_error_of_the_device_and_others_are_served(small: SmallStore) -> None:
+    with opened(small, failing(at=7)) as reader:
+        for _ in range(2):
+            np.testing.assert_array_equal(read_pixels(reader, [6, 8]), small.pixels[[6, 8]])
+            with pytest.raises(OSError, match="Input/output error") as caught:
+                read_pixels(reader, [6, 7])
+            assert caught.value.errno == errno.EIO
+            assert caught.value.filename == str(small.path)
+
+
+def test_a_slow_reader_waits_once_for_each_batch_and_serves_it(small: SmallStore) -> None:
+    waits: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", waits.append)
+        with opened(small, slow(seconds=0.25)) as reader:
+            for batch in ([1, 2], [3], [4, 4]):
+                np.testing.assert_array_equal(read_pixels(reader, batch), small.pixels[batch])
+    assert waits == [0.25] * 3
+
+
+def test_the_wait_of_a_slow_reader_takes_that_time(tmp_path: Path) -> None:
+    small = build_small_store(get_format("memory"), "raw", tmp_path, count=2)
+    with opened(small, slow(seconds=0.05)) as reader:
+        started = time.perf_counter()
+        reader.fetch(np.array([0]))
+        assert time.perf_counter() - started >= 0.05
+
+
+def test_an_error_of_ones_own_is_raised_as_it_is(tmp_path: Path) -> None:
+    small = build_small_store(get_format("memory"), "raw", tmp_path, count=2)
+    error = LookupError("a bug")
+    with opened(small, failing(at=0, error=lambda: error)) as reader, pytest.raises(LookupError) as caught:
+        reader.fetch(np.array([0]))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("name", STORING)
+def test_a_doubled_format_has_its_originals_readers_and_the_doubles(name: str, tmp_path: Path) -> None:
+    original = get_format(name)
+    faulty = doubled(type(original), "faulty", wrong=wrong_pixels(0), broken=failing(at=1))()
+    assert faulty.info.name == "faulty"
+    assert faulty.info.default_reader == original.info.default_reader
+    assert set(faulty.readers()) == {*original.readers(), "wrong", "broken"}
+    assert faulty.traits("wrong") == original.traits()
+    small = build_small_store(faulty, "raw", tmp_path, count=3)
+    with small.open() as reader:
+        np.testing.assert_array_equal(read_pixels(reader, [0, 1, 2]), small.pixels)
+    with small.open("wrong") as reader:
+        assert (read_pixels(reader, [0, 1, 2]) != small.pixels).sum() == 1
+    with small.open("broken") as reader, pytest.raises(OSError, match="Input/output error"):
+        read_pixels(reader, [0, 1, 2])
+
+
+def test_the_name_of_a_reader_that_is_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="has a reader called 'get' already"):
+        doubled(type(get_format("lmdb")), "faulty", get=slow(seconds=1))
+
+
+def test_doubles_of_different_kinds_can_be_combined(tmp_path: Path) -> None:
+    """A slow reader of wrong pixels that fails at last, over a reader whose fetch_into calls its own fetch."""
+    small = build_small_store(get_format("lmdb"), "raw", tmp_path, count=COUNT)
+    waits: list[float] = []
+
+    class ByFetch(small.format.readers()["get"].reader):  # type: ignore[misc]  # a class that is known at run time
+        def fetch_into(self, indices: Indices, out: Batch) -> int:
+            for row, payload in enumerate(self.fetch(indices)):
+                out[row] = np.frombuffer(payload, np.uint8).reshape(SHAPE)
+            return int(out[: len(indices)].nbytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", waits.append)
+        with failing(at=5)(slow(seconds=0.5)(wrong_pixels(1)(ByFetch)))(
+            small.path, small.manifest, {}
+        ) as reader:
+            served = read_pixels(reader, [0, 1])
+            with pytest.raises(OSError, match="Input/output error"):
+                read_pixels(reader, [5])
+    assert waits == [0.5]
+    assert np.argwhere(served != small.pixels[:2]).tolist() == [[1, *MIDDLE]]
