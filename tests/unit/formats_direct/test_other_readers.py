@@ -123,7 +123,7 @@ def test_processes_that_open_together_fill_it_once(tmp_path: Path) -> None:
     """Whoever waited for the others to let go of it would wait until they close."""
     context = multiprocessing.get_context("fork")
     identity, log = f"test{os.getpid()}", tmp_path / "log"
-    everyone = context.Barrier(OPENERS, timeout=10)
+    everyone = context.Barrier(OPENERS, timeout=60)
     openers = [context.Process(target=_open_together, args=(identity, log, everyone)) for _ in range(OPENERS)]
     with (SEGMENTS / f"{USER}-{identity}").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # until all of them have found it empty and in use
@@ -132,7 +132,7 @@ def test_processes_that_open_together_fill_it_once(tmp_path: Path) -> None:
         time.sleep(0.5)
         fcntl.flock(held, fcntl.LOCK_UN)  # closing would not do: they have inherited it
     for opener in openers:
-        opener.join(20)
+        opener.join(60)
         opener.kill()
     assert [opener.exitcode for opener in openers] == [0] * OPENERS
     assert log.read_text() == TIMES * "filled\n"

@@ -166,6 +166,11 @@ def test_residency_decides_and_is_noted(store: SmallStore) -> None:
         assert reader.notes()["windows"].startswith("4 resident"), reader.notes()
 
 
+def asked_bytes(reader: Reader) -> int:
+    """Return how much a reader has asked for ahead."""
+    return int(reader.notes()["asked"].split()[2])
+
+
 def test_the_look_ahead_is_bounded_by_the_window(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store", count=800, shape=LARGE)
@@ -173,9 +178,12 @@ def test_the_look_ahead_is_bounded_by_the_window(tmp_path: Path) -> None:
     with opened(store, window_mib="8") as reader:
         make_cold(store)
         reader.plan(plan)
-        time.sleep(0.5)
-        asked = int(reader.notes()["asked"].split()[2])
-        assert 4 << 20 <= asked <= 14 << 20
+        deadline = time.monotonic() + 60
+        while asked_bytes(reader) < 4 << 20:
+            assert time.monotonic() < deadline, "it does not read ahead"
+            time.sleep(0.01)
+        time.sleep(0.2)  # time enough to go too far
+        assert asked_bytes(reader) <= 14 << 20
         for batch in plan:
             assert_serves(reader, store, batch)
 

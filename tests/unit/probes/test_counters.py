@@ -189,13 +189,16 @@ def test_cpu_seconds_and_switches_are_those_of_the_time_between(tmp_path: Path) 
 
 THREADS = """
 import sys, threading, time
+stop = threading.Event()
 def sleep_often():
-    for _ in range(200):
+    while not stop.is_set():
         time.sleep(0.001)
 threads = [threading.Thread(target=sleep_often) for _ in range(2)]
 for thread in threads:
     thread.start()
 print("running", flush=True)
+sys.stdin.readline()
+stop.set()
 for thread in threads:
     thread.join()
 print("ended", flush=True)
@@ -211,13 +214,15 @@ def test_switches_of_every_thread_of_a_worker_count_or_are_null(tmp_path: Path) 
         probe = CounterProbe([worker.pid], tmp_path)
         worker.stdout.readline()
         probe.start()
-        time.sleep(0.12)
-        running = probe.stop()
+        deadline = time.monotonic() + 60
+        while (probe.stop().voluntary_switches or 0) <= 50:
+            assert time.monotonic() < deadline, "only the main thread is counted, and that one waits"
+            time.sleep(0.02)
+        worker.stdin.write("stop\n")
+        worker.stdin.flush()
         worker.stdout.readline()
         ended = probe.stop()
         worker.stdin.close()
-    assert running.voluntary_switches is not None
-    assert running.voluntary_switches > 50, "the main thread alone only waits"
     assert ended.voluntary_switches is None
     assert ended.reasons["voluntary_switches"].startswith("threads of pid")
 

@@ -123,8 +123,10 @@ def test_a_late_sampler_opens_nothing_before_it_begins(big_file: Path) -> None:
         assert str(big_file) not in open_files_of(late.pid)
         late.begin()
         read_part(big_file, 0, MIB)
-        time.sleep(0.2)
-        assert str(big_file) in open_files_of(late.pid)
+        deadline = time.monotonic() + 20
+        while str(big_file) not in open_files_of(late.pid):
+            assert time.monotonic() < deadline, "it opens nothing"
+            time.sleep(0.01)
         curve = late.stop()
     finally:
         late.close()
