@@ -21,6 +21,7 @@ from tests.support.parallel import (  # noqa: F401 - hooks of pytest
     pytest_runtest_protocol,
     pytest_xdist_make_scheduler,
 )
+from tests.support.quick_cli import CommandServer
 
 # No deadline: a busy machine is no defect. In CI the same examples every time: a red run must mean a change.
 settings.register_profile(
@@ -48,6 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 CompletedText = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[CommandServer]:
+    """Run commands in copies of one process that has imported everything (`tests.support.quick_cli`)."""
+    with CommandServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +87,16 @@ def cli(tmp_path: Path) -> Callable[..., CompletedText]:
             timeout=timeout,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def quick_cli(commands: CommandServer, tmp_path: Path) -> Callable[..., CompletedText]:
+    """Run the command line in a folder of its own, without waiting for an interpreter to start."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> CompletedText:
+        return commands.run(*arguments, cwd=tmp_path, env={**os.environ, **(env or {})}, timeout=timeout)
 
     return run
 

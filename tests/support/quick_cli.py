@@ -1,0 +1,206 @@
+"""The command line in a process that has imported everything: what it does, prints and returns, in a tenth of the time.
+
+A server imports the package once. For each command it forks a child, which runs `storebench.__main__.main` with
+that command's arguments, folder and environment, and ends as any interpreter does. Tests of starting, of imports, of
+signals, and of what a process inherits start an interpreter of their own instead.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+CompletedText = subprocess.CompletedProcess[str]
+
+HEAVY = (
+    "numpy", "PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "pydantic", "pandas", "pyarrow.parquet",
+    "matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "rich.console", "psutil", "torch",
+    "torch.utils.data",
+)  # fmt: skip
+OWN = (
+    "storebench.cli.main", "storebench.runner", "storebench.scenario", "storebench.report", "storebench.stores.convert",
+    "storebench.stores.verify", "storebench.worker.replicate",
+)  # fmt: skip
+FORMATS = ("h5py", "lmdb", "plyvel")
+NUMBER = struct.Struct("<q")
+
+
+class CommandServer:
+    """A process that runs commands one after another, each in a child of its own; started by the first one."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def run(
+        self,
+        *arguments: str,
+        cwd: Path,
+        env: Mapping[str, str],
+        timeout: float = 120,
+        more_memory: int | None = None,
+    ) -> CompletedText:
+        """Run ``storebench ARGUMENTS``.
+
+        Parameters
+        ----------
+        timeout
+            Seconds after which the command is killed.
+        more_memory
+            Bytes of address space that it may have beyond what is loaded; None for no limit.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            It took longer.
+        """
+        request = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "more_memory": more_memory}
+        body, control = json.dumps(request).encode(), self._started()
+        (out, child_out), (error, child_error) = os.pipe(), os.pipe()
+        socket.send_fds(control, [NUMBER.pack(len(body))], [child_out, child_error])
+        os.close(child_out)
+        os.close(child_error)
+        control.sendall(body)
+        child = _received(control)
+        try:
+            said = _read_all((out, error), time.monotonic() + timeout)
+        except TimeoutError:
+            os.kill(child, signal.SIGKILL)
+            _received(control)
+            raise subprocess.TimeoutExpired(["storebench", *arguments], timeout) from None
+        finally:
+            os.close(out)
+            os.close(error)
+        return subprocess.CompletedProcess(["storebench", *arguments], _received(control), *said)
+
+    def _started(self) -> socket.socket:
+        if self._control is None:
+            self._control, theirs = socket.socketpair()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.quick_cli", str(theirs.fileno())],
+                cwd=ROOT,
+                # Threads of numerical libraries would not survive the fork.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+            theirs.close()
+        return self._control
+
+    def close(self) -> None:
+        """End the server."""
+        if self._control is not None and self._process is not None:
+            self._control.close()
+            self._process.wait()
+            self._control = self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read_all(handles: tuple[int, int], deadline: float) -> tuple[str, str]:
+    """Read two pipes to their ends; raise `TimeoutError` at the deadline."""
+    said = dict.fromkeys(handles, b"")
+    with selectors.DefaultSelector() as selector:
+        for handle in handles:
+            selector.register(handle, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(deadline - time.monotonic())
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                piece = os.read(key.fd, 1 << 16)
+                said[key.fd] += piece
+                if not piece:
+                    selector.unregister(key.fd)
+    out, error = (said[handle].decode() for handle in handles)
+    return out, error
+
+
+def _received(control: socket.socket) -> int:
+    number: int
+    [number] = NUMBER.unpack(_exactly(control, NUMBER.size))
+    return number
+
+
+def _exactly(control: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        piece = control.recv(size - len(found))
+        if not piece:
+            raise EOFError("the server of commands has ended")
+        found += piece
+    return found
+
+
+def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Answer requests until there are no more; in each child, return its request and the pipes it writes to."""
+    while True:
+        head, pipes, _, _ = socket.recv_fds(control, NUMBER.size, 2)
+        if not head:
+            return None
+        body = _exactly(control, *NUMBER.unpack(head))
+        child = os.fork()
+        if not child:
+            control.close()
+            return json.loads(body), pipes
+        for handle in pipes:
+            os.close(handle)
+        control.sendall(NUMBER.pack(child))
+        _, status = os.waitpid(child, 0)
+        control.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def become(request: Mapping[str, Any], pipes: list[int]) -> None:
+    """Take over a command's folder, environment, streams, limits and arguments."""
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    for number, handle in enumerate(pipes, start=1):
+        os.dup2(handle, number)
+        os.close(handle)
+    if request["more_memory"] is not None:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + request["more_memory"]
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    sys.argv = ["storebench", *request["arguments"]]
+
+
+def preload() -> None:
+    """Import what commands import when they need it."""
+    for name in (*HEAVY, *OWN):
+        importlib.import_module(name)
+    for name in FORMATS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def main() -> None:
+    """Serve on the socket that the first argument numbers; a child goes on as the command line."""
+    preload()
+    found = serve(socket.socket(fileno=int(sys.argv[1])))
+    if found is not None:
+        from storebench.__main__ import main as command
+
+        become(*found)
+        command()
+
+
+if __name__ == "__main__":
+    main()
