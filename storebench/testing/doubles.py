@@ -168,7 +168,7 @@ def wrong_pixels(*at: int) -> Double:
     return lambda reader: _double(_WrongPixels, reader, f"serve a wrong pixel of {named}", samples=samples)
 
 
-def _double(kind: type[_Double], reader: type[Reader], does: str, **settings: object) -> type[Reader]:
+def _double(kind: type, reader: type[Reader], does: str, **settings: object) -> type[Reader]:
     """Return a subclass of `reader` with the fault of `kind`."""
     namespace = {**settings, "__doc__": f"{does.capitalize()}.", "__module__": reader.__module__}
     return type(f"{kind.__name__.strip('_')}{reader.__name__}", (kind, reader), namespace)

@@ -102,7 +102,7 @@ def test_default_backends_are_left_out_as_well(
     assert backends == ["png", "hdf5", "memory:python", "memory:native", "lmdb"]
 
 
-def test_a_format_that_is_asked_for_by_name_is_refused_without_its_library(
+def test_a_format_asked_for_by_name_is_refused_without_its_library(
     cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
 ) -> None:
     (tmp_path / "mine.toml").write_text(SCENARIO.format(backends='"leveldb"'))
