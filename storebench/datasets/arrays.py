@@ -1,4 +1,4 @@
-"""A dataset that fits in memory: read whole, checked whole, and read again after pickling."""
+"""A dataset that fits in memory: read and checked as a whole, and read again after pickling."""
 
 import hashlib
 from collections.abc import Callable
@@ -40,8 +40,8 @@ class ArrayDataset(Dataset):
     name, split
         As in `DatasetInfo`.
     load
-        Reads and checks the files. Picklable: a pickled dataset carries it
-        instead of the pixels and calls it at the first sample.
+        Reads and checks the files. Must be picklable: a pickled dataset carries
+        it instead of the pixels, and calls it for the first sample.
     """
 
     def __init__(self, name: str, split: str, load: Callable[[], Arrays]) -> None:

@@ -1,4 +1,4 @@
-"""What a dataset is: a sequence of (uint8 image, integer label) with a known geometry and origin."""
+"""The dataset contract: a sequence of (uint8 image, integer label) with a known geometry and origin."""
 
 import enum
 import hashlib
@@ -16,7 +16,7 @@ from storebench.names import name_of_text, printable
 FOLDER_PREFIX = "folder:"
 
 MOST_SAMPLES = 10**9
-"""What a size or limit may be: the digests alone of so many samples have 16 GB."""
+"""Largest size or limit: the digests of so many samples alone take 16 GB."""
 
 MOST_SEED = 2**63 - 1
 
@@ -25,7 +25,7 @@ Image = npt.NDArray[np.uint8]
 
 
 class Origin(enum.StrEnum):
-    """Where the pixels come from; what is not real says so wherever it appears."""
+    """Where the pixels come from; derived and synthetic data is labelled wherever it appears."""
 
     REAL = "real"
     DERIVED = "derived"
@@ -44,7 +44,7 @@ class Provenance:
     source
         The layout that was read, in words ("CIFAR-10 binary batches").
     derived_frac
-        Share of the samples that are not images of the source as they are, 0 to 1.
+        Share of the samples that are not unchanged images of the source, 0 to 1.
     note
         One line that a reader of a figure should see ("1 of 5 batches present"), or "".
     """
@@ -62,18 +62,19 @@ class DatasetInfo:
     Attributes
     ----------
     name
-        The name that it was asked for by ("mnist", "folder:PATH").
+        The requested name ("mnist", "folder:PATH").
     split
         "train" or "test".
     count
-        Samples.
+        Number of samples.
     image_shape
         (H, W, C) of every image.
     class_names
-        One name a class; a label indexes it.
+        One name per class; labels index it.
     fingerprint
-        Hexadecimal digest of what decides the samples: source files with their
-        sizes, split, size, limit, seed. Equal fingerprints mean equal samples.
+        Hexadecimal digest of everything that determines the samples: source files
+        with their sizes, split, size, limit, seed. Equal fingerprints mean equal
+        samples.
     """
 
     name: str
@@ -98,22 +99,22 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    r"""Which samples are asked for.
+    r"""A request for samples.
 
     Attributes
     ----------
     name
-        "mnist", "cifar10", "imagenet" or "folder:PATH"; in PATH, ``\xNN`` is a byte that is no UTF-8.
+        "mnist", "cifar10", "imagenet" or "folder:PATH"; in PATH, ``\xNN`` stands for a byte that is not UTF-8.
     split
         "train" or "test" (the validation split of ImageNet).
     size
-        Grow (or cut) the dataset to this many samples; None leaves it as it is.
+        Extend or cut the dataset to this many samples; None leaves it unchanged.
     limit
         Use only the first `limit` samples, after `size`; None uses all.
     seed
-        Of the derived and synthetic samples.
+        Seed of the derived and synthetic samples.
     synthetic
-        True asks for the stand-in, False refuses it, None takes it where no real files are found.
+        True requests the stand-in, False refuses it, None uses it if no real files are found.
     """
 
     name: str
@@ -150,7 +151,7 @@ class DatasetSpec:
 
 
 class Dataset(ABC):
-    """A sequence of samples. Picklable, so that several processes can encode it."""
+    """A sequence of samples; picklable, so that several processes can encode it."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which datasets there are, where their files are looked for, and when a stand-in takes their place."""
+"""The known datasets: where their files are searched, and when a stand-in replaces them."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Files of a dataset: where they lie and what opens a split of them."""
+    """The files of a dataset: their folder, and a function that opens a split."""
 
     where: Path
     open: Callable[[str], Dataset]
@@ -27,16 +27,16 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """How one dataset is found.
+    """How to find one dataset.
 
     Attributes
     ----------
     find
         Looks below a data folder.
     files
-        What the person has to put where, for messages.
+        The sentence for messages that says which files to put where.
     by_class
-        Whether its samples lie sorted by class.
+        Whether its samples are sorted by class.
     """
 
     find: Callable[[Path], Found | None]
@@ -76,29 +76,29 @@ _ENTRIES = {
     ),
     "imagenet": Entry(
         find=_find_imagenet,
-        files=f"Put {imagenet.TRAIN_TAR} (or one folder a class in train/) into imagenet/ there; "
+        files=f"Put {imagenet.TRAIN_TAR} (or one folder per class in train/) into imagenet/ there; "
         "it comes from image-net.org after registration.",
         by_class=True,
     ),
 }
 
 DATASETS = tuple(_ENTRIES)
-"""The names of the known datasets; ``folder:PATH`` is one more."""
+"""The names of the known datasets; ``folder:PATH`` is valid as well."""
 
 
 def data_root() -> Path:
-    """Return the folder that datasets are looked for in: STOREBENCH_DATA, or ./data."""
+    """Return the data folder: STOREBENCH_DATA, or ./data."""
     return Path(os.environ.get(DATA_ENV) or DEFAULT_ROOT)
 
 
 def search_roots(root: Path | None = None) -> list[Path]:
-    """Return the folders to look in, in order: `root` or the data folder, then ./data, where fetch puts files."""
+    """Return the folders to search, in order: `root` alone, or the data folder and then ./data, where fetch puts files."""
     first = root if root is not None else data_root()
     return [first] if root is not None or first == DEFAULT_ROOT else [first, DEFAULT_ROOT]
 
 
 def find_files(name: str, root: Path | None = None) -> Found | None:
-    """Return where the real files of the dataset called `name` are, or None if there are none."""
+    """Return the real files of the dataset called `name`, or None if there are none."""
     places = (_ENTRIES[name].find(place) for place in search_roots(root))
     return next((found for found in places if found is not None), None)
 
@@ -109,10 +109,10 @@ def needed_files(name: str) -> str:
 
 
 def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
-    """Open the samples that `spec` asks for.
+    """Open the samples that `spec` requests.
 
-    Real files win, unless ``spec.synthetic`` is True. Where there are none, the
-    synthetic stand-in takes their place and says so in its provenance, unless
+    Real files are preferred, unless ``spec.synthetic`` is True. If there are none,
+    the synthetic stand-in replaces them and says so in its provenance, unless
     ``spec.synthetic`` is False. A ``folder:PATH`` never has a stand-in.
 
     Parameters
@@ -125,11 +125,11 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
     UnknownNameError
         No dataset or split has that name.
     UsageError
-        A size, limit or seed that cannot be.
+        A size, limit or seed is out of range.
     DataNotFoundError
-        The files, or this split of them, are not there.
+        The files, or this split of them, are missing.
     CorruptDataError
-        A file is truncated, damaged, hostile or not what its name says.
+        A file is truncated, damaged, hostile or does not match its name.
     """
     _check(spec)
     if spec.folder is not None:

@@ -1,7 +1,7 @@
-"""Cut a dataset down, or grow a small real sample to a realistic size.
+"""Cut a dataset, or extend a small real sample to a realistic size.
 
-Sample i of a grown dataset is decided by the source, the seed and i alone, so
-that any process can make it without the others.
+Sample i of an extended dataset depends on the source, the seed and i alone, so
+every process can make it by itself.
 """
 
 from collections import OrderedDict
@@ -14,14 +14,14 @@ from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, O
 from storebench.datasets.sources import check_index, fingerprint
 
 CACHE_BYTES = 96 << 20
-"""Decoded originals that one process keeps: 512 of 256 x 256 x 3."""
+"""Decoded originals that one process caches: 512 of 256 x 256 x 3."""
 
 CROP_AREA_FRAC = (0.7, 1.0)
 BRIGHTNESS = (0.8, 1.2)
 
 
 class _Selection(Dataset):
-    """What cutting and growing have in common: a source and another count."""
+    """Base of `Subset` and `Grown`: a source dataset and another count."""
 
     def __init__(self, source: Dataset, count: int, provenance: Provenance, tag: tuple[object, ...]) -> None:
         self._source = source
@@ -43,7 +43,7 @@ class _Selection(Dataset):
 
 
 class Subset(_Selection):
-    """Fewer samples of a dataset: the first ones, or ones that are spread evenly over it."""
+    """Fewer samples than the source has: the first ones, or evenly spread ones."""
 
     def __init__(self, source: Dataset, count: int, *, strided: bool) -> None:
         super().__init__(source, count, source.info.provenance, ("subset", strided))
@@ -58,10 +58,10 @@ class Subset(_Selection):
 class Grown(_Selection):
     """More samples than the source has.
 
-    The first ``len(source)`` are the source's own, untouched. Sample i beyond
-    is made from original ``i % len(source)``: a crop of 70 to 100% of its area,
-    resized back, mirrored half of the time (colour images only: a mirrored
-    digit is another sign), its brightness changed by up to 20%.
+    The first ``len(source)`` are the source's own, unchanged. Each further sample
+    i is made from original ``i % len(source)``: a crop of 70 to 100% of its area,
+    resized back, mirrored half of the time (colour images only, because a
+    mirrored digit is another sign), its brightness changed by up to 20%.
     """
 
     def __init__(self, source: Dataset, count: int, seed: int) -> None:
@@ -83,7 +83,7 @@ class Grown(_Selection):
 
     @property
     def seed(self) -> int:
-        """What the derived samples were drawn with."""
+        """Seed of the derived samples."""
         return self._seed
 
     def sample(self, index: int) -> tuple[Image, int]:
@@ -131,8 +131,8 @@ def select(source: Dataset, spec: DatasetSpec, *, by_class: bool) -> Dataset:
     Parameters
     ----------
     by_class
-        Whether the samples lie sorted by class: a limit then takes evenly
-        spread ones, since the first ones would all be of the first classes.
+        Whether the samples are sorted by class. A limit then takes evenly
+        spread samples, because the first ones would all be of the first classes.
     """
     if spec.size is not None and spec.size > len(source):
         dataset: Dataset = Grown(source, spec.size, spec.seed)

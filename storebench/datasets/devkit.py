@@ -1,8 +1,8 @@
-"""The classes of ImageNet's validation images, from Caffe's val.txt or from the ILSVRC2012 devkit.
+"""The classes of ImageNet's validation images, from Caffe's val.txt or the ILSVRC2012 devkit.
 
-The devkit numbers the classes in an order of its own and keeps the key to it in
-a MATLAB file, which needs SciPy; ``val.txt`` (from Caffe's caffe_ilsvrc12
-archive) needs nothing.
+The devkit numbers the classes in its own order and stores the key in a MATLAB
+file, which needs SciPy. ``val.txt``, from Caffe's caffe_ilsvrc12 archive, needs
+nothing else.
 """
 
 import gzip
@@ -35,11 +35,11 @@ _NO_MAT = (
     struct.error,
     zlib.error,
 )
-"""What SciPy and the check before it raise on bytes that are no list of classes."""
+"""Errors that SciPy, and the check before it, raise for bytes that are not a list of classes."""
 
 _ARCHIVE_BYTES_MAX = 64 << 20
 _FILE_BYTES_MAX = 16 << 20
-"""The lists of the devkit and Caffe's val.txt have less than 2 MB."""
+"""Bound on the devkit's lists and Caffe's val.txt, which have less than 2 MB."""
 
 MOST_CLASSES = 1_000_000
 
@@ -50,11 +50,11 @@ def validation_classes(folder: Path, names: Sequence[str], classes: Sequence[str
     Parameters
     ----------
     folder
-        Where val.txt or the devkit (unpacked or not) lies.
+        Folder of val.txt or of the devkit (unpacked or not).
     names
         The images' file names, sorted.
     classes
-        The classes of the train split, if known: val.txt counts all 1,000 of
+        The classes of the train split, if known. val.txt numbers all 1,000 of
         them in sorted order, so it needs them.
 
     Raises
@@ -62,7 +62,7 @@ def validation_classes(folder: Path, names: Sequence[str], classes: Sequence[str
     DataNotFoundError
         There is neither val.txt nor a devkit.
     CorruptDataError
-        They do not fit the images.
+        The lists do not fit the images.
     MissingDependencyError
         The devkit is there but SciPy is not.
     """
@@ -89,7 +89,9 @@ def _from_caffe_list(path: Path, names: Sequence[str], classes: Sequence[str] | 
         raise CorruptDataError(f"has no line for {missing}", where=path)
     numbers = _integers("\n".join(pairs[name] for name in names).encode(), path)
     if not 0 <= min(numbers) <= max(numbers) < MOST_CLASSES:
-        raise CorruptDataError(f"holds a number that is no class from 0 to {MOST_CLASSES - 1:,}", where=path)
+        raise CorruptDataError(
+            f"holds a number that is not a class from 0 to {MOST_CLASSES - 1:,}", where=path
+        )
     width = max(4, len(str(max(numbers))))
     known = classes or [f"class{number:0{width}d}" for number in range(max(numbers) + 1)]
     if max(numbers) >= len(known):
@@ -105,11 +107,11 @@ def _integers(raw: bytes, where: Path) -> list[int]:
     try:
         return [int(word) for word in raw.split()]
     except ValueError as error:
-        raise CorruptDataError("holds something else than class numbers", where=where) from error
+        raise CorruptDataError("holds something other than class numbers", where=where) from error
 
 
 def _devkit_files(folder: Path) -> tuple[bytes, bytes]:
-    """Return the ground truth's and meta.mat's bytes."""
+    """Return the bytes of the ground truth and of meta.mat."""
     for root in (folder / FOLDER, folder):
         if (root / _GROUND_TRUTH).is_file():
             truth, meta = (
@@ -133,7 +135,7 @@ def _from_archive(path: Path) -> tuple[bytes, bytes]:
     except (EOFError, zlib.error, OSError) as error:
         raise CorruptDataError(f"a damaged gzip file ({error})", where=path) from error
     if len(data) > _ARCHIVE_BYTES_MAX:
-        raise CorruptDataError("unpacks to far more than the devkit is", where=path)
+        raise CorruptDataError("unpacks to far more than the devkit holds", where=path)
     found = {}
     for member in tars.members(io.BytesIO(data), str(path)):
         name = member.name.removeprefix("./").removeprefix(f"{FOLDER}/")
@@ -147,7 +149,7 @@ def _from_archive(path: Path) -> tuple[bytes, bytes]:
 
 
 def _read_meta(raw: bytes, where: Path) -> dict[int, str]:
-    """Return ILSVRC2012_ID -> WordNet id of the classes that have images of their own."""
+    """Return the mapping from ILSVRC2012_ID to WordNet id for classes that have images of their own."""
     try:
         from scipy.io import loadmat  # type: ignore[import-untyped, unused-ignore]
     except ModuleNotFoundError as error:

@@ -1,8 +1,8 @@
-"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, resumed, and never half there.
+"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, resumable, never half written.
 
-A file arrives as ``NAME.part`` and takes its name when its size, MD5 and SHA-256
-are right. What is left of an interrupted download is continued, by this mirror
-or the next one; where the disk is full, nothing is left.
+A file arrives as ``NAME.part`` and is renamed once its size, MD5 and SHA-256
+match. An interrupted download is continued from this mirror or the next one. If
+the disk is full, nothing is left.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from storebench.filesystem import sync
 from storebench.progress import Advance, Progress, silent
 
 TIMEOUT_S = 10.0
-"""Of connecting, and of waiting for the next bytes."""
+"""Timeout for connecting, and for the next bytes."""
 
 ATTEMPTS_PER_MIRROR = 3
 
@@ -31,7 +31,7 @@ _FAILURES = (urllib.error.URLError, http.client.HTTPException, TimeoutError, Con
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFile:
-    """One published file: the same bytes at every one of `urls`."""
+    """One published file; every one of `urls` serves the same bytes."""
 
     name: str
     urls: tuple[str, ...]
@@ -101,21 +101,21 @@ ALTERNATIVES: dict[str, tuple[tuple[RemoteFile, ...], ...]] = {
     "mnist": (MNIST,),
     "cifar10": ((CIFAR10_BINARY,), (CIFAR10_PYTHON,)),
 }
-"""For each dataset, sets of files of which any one is the whole dataset, the preferred one first."""
+"""For each dataset, alternative sets of files, each of which is the complete dataset; the preferred one first."""
 
 
-class _Unreachable(Exception):  # noqa: N818 - says what is the case; never leaves this module
-    """A mirror that does not give (the rest of) a file."""
+class _Unreachable(Exception):  # noqa: N818 - names a condition; never leaves this module
+    """A mirror cannot deliver (the rest of) a file."""
 
 
 @dataclass
 class Fetcher:
-    """Fetch files, remembering for its lifetime which hosts do not answer.
+    """Fetch files, and remember which hosts do not answer.
 
     Attributes
     ----------
     progress
-        Shows how far each file is, in bytes.
+        Shows the progress of each file, in bytes.
     """
 
     progress: Progress = silent
@@ -128,9 +128,9 @@ class Fetcher:
         Raises
         ------
         DataNotFoundError
-            No mirror can be reached; the hint says what to put where by hand.
+            No mirror can be reached; the hint says which file to put where by hand.
         CorruptDataError
-            What the mirrors give is not the published file.
+            The mirrors serve something else than the published file.
         OutputError, DiskFullError
             `folder` cannot be written.
         """
@@ -143,7 +143,7 @@ class Fetcher:
         return [self.fetch_file(file, folder) for file in alternatives[-1]]
 
     def fetch_file(self, remote: RemoteFile, folder: Path) -> Path:
-        """Fetch one file into `folder`, unless it is there already, and return its path."""
+        """Fetch one file into `folder`, unless it exists, and return its path."""
         path = folder / remote.name
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ class Fetcher:
         except OSError as error:
             told = from_os_error(error, path)
             if isinstance(told, DiskFullError):
-                # What could be continued would only keep the disk full.
+                # A partial file to resume from would only keep the disk full.
                 path.with_name(path.name + ".part").unlink(missing_ok=True)
             raise told from error
         return path
@@ -179,7 +179,7 @@ class Fetcher:
         raise _failure(remote, part, reasons)
 
     def _continue(self, remote: RemoteFile, url: str, part: Path) -> None:
-        """Add to `part` what it lacks, as far as this mirror goes."""
+        """Append the missing bytes to `part`, as many as this mirror delivers."""
         have = part.stat().st_size if part.exists() else 0
         if have > remote.size:
             part.unlink()
@@ -193,7 +193,7 @@ class Fetcher:
                 and response.headers.get("Content-Range", "")
                 != f"bytes {have}-{remote.size - 1}/{remote.size}"
             ):
-                raise _Unreachable("another file than the published one")
+                raise _Unreachable("not the published file")
             with (
                 part.open("ab" if resumed else "wb") as out,
                 self.progress(f"fetch {remote.name}") as advance,
@@ -221,7 +221,7 @@ class Fetcher:
 
 
 def _copy(response: http.client.HTTPResponse, out: BinaryIO, size: int, advance: Advance) -> None:
-    """Write what comes, at most up to `size` bytes in all; stop early where the connection does."""
+    """Write the response up to `size` bytes in all; stop early if the connection does."""
     done = out.tell()
     while done < size:
         try:
@@ -236,7 +236,7 @@ def _copy(response: http.client.HTTPResponse, out: BinaryIO, size: int, advance:
 
 
 def mismatch(path: Path, remote: RemoteFile) -> str | None:
-    """Return how a file differs from the published one, or None."""
+    """Return how a file differs from the published one, or None if it does not."""
     size = path.stat().st_size
     if size != remote.size:
         return f"{size:,} of {remote.size:,} bytes"
@@ -252,9 +252,9 @@ def _failure(remote: RemoteFile, part: Path, reasons: list[str]) -> DataNotFound
     why = "; ".join(dict.fromkeys(reasons))
     if any("published" in reason for reason in reasons):
         return CorruptDataError(
-            f"the mirrors give another file ({why})",
+            f"the mirrors serve another file ({why})",
             where=remote.name,
-            hint="Try again later, or fetch it from elsewhere by hand.",
+            hint="Try again later, or get it from elsewhere by hand.",
         )
     return DataNotFoundError(
         f"{remote.name} cannot be fetched ({why})",

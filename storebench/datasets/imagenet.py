@@ -1,8 +1,8 @@
-"""ImageNet (ILSVRC2012): class folders, or the published archives read in place without unpacking.
+"""ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking.
 
-The training archive is a tar of one tar a class; the validation archive is one
-tar of JPEGs whose classes stand elsewhere: in Caffe's ``val.txt`` ("NAME
-INDEX" a line, INDEX counting the sorted classes) or in the devkit.
+The training archive is a tar with one tar per class. The validation archive is
+one tar of JPEGs. Their classes come from Caffe's ``val.txt`` (a line "NAME
+INDEX" per image, where INDEX counts the sorted classes) or from the devkit.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ VAL_TAR = "ILSVRC2012_img_val.tar"
 
 
 def find(root: Path) -> Path | None:
-    """Return the folder below the data folder `root` that holds anything of ImageNet, or None."""
+    """Return the folder below the data folder `root` that holds any part of ImageNet, or None."""
     folder = root / "imagenet"
     if any((folder / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)):
         return folder
@@ -40,9 +40,9 @@ def open_imagenet(folder: Path, split: str) -> Dataset:
     Raises
     ------
     DataNotFoundError
-        The split is not there; the hint names the files that are needed.
+        The split is missing; the hint names the files that it needs.
     CorruptDataError
-        An archive is truncated, hostile or not what its name says.
+        An archive is truncated, hostile or does not match its name.
     """
     if split == "train":
         return _open_train(folder)
@@ -80,14 +80,16 @@ def _open_train(folder: Path) -> Dataset:
 
 
 def _train_members(path: Path) -> dict[str, list[tars.Member]]:
-    """Return the images of every class of the training archive, sorted by name."""
+    """Return the images of every class in the training archive, sorted by name."""
     found: dict[str, list[tars.Member]] = {}
     images_found = 0
     with _open(path) as stream:
         for inner in tars.members(stream, str(path), suffixes=(".tar",)):
             where = f"{path}:{inner.name}"
             if not inner.name.endswith(".tar"):
-                raise CorruptDataError("is no tar of a class", where=where, hint="Use the original archive.")
+                raise CorruptDataError(
+                    "is not the tar of a class", where=where, hint="Use the original archive."
+                )
             wnid = text_of_name(inner.name.rpartition("/")[2].removesuffix(".tar"))
             found[wnid] = _images(stream, where, inner.offset, inner.offset + inner.size)
             images_found += len(found[wnid])
@@ -137,16 +139,16 @@ def _open(path: Path) -> BinaryIO:
 
 
 class TarDataset(Dataset):
-    """Serve the JPEGs of an archive by their offsets; each process opens the archive for itself.
+    """Serve the JPEGs of an archive by their offsets; each process opens the archive itself.
 
     Parameters
     ----------
     path
         The archive.
     members
-        Where each image lies in it, in the order of the samples.
+        Position of each image in the archive, in the order of the samples.
     labels
-        One class index an image.
+        One class index per image.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Turn an image file's bytes into 256 x 256 RGB, as Caffe's convert_imageset does."""
+"""Turn the bytes of an image file into 256 x 256 RGB, as Caffe's convert_imageset does."""
 
 import struct
 import zlib
@@ -15,9 +15,9 @@ SIDE = 256
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 
 MOST_FILE_BYTES = 1 << 30
-"""What an image file may have: more than the largest one that Pillow decodes needs without compression."""
+"""Bound on an image file: more than the largest image that Pillow accepts takes uncompressed."""
 
-# JPEG stands for MPO as well: Pillow opens both as JPEG, and knows no opener called "MPO".
+# JPEG includes MPO: Pillow opens both as JPEG and has no opener called "MPO".
 _PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 _DOES_NOT_DECODE = (
     OSError,
@@ -34,14 +34,14 @@ _DOES_NOT_DECODE = (
     zlib.error,
     PilImage.DecompressionBombError,
 )
-"""What Pillow's decoders raise on damaged files."""
+"""Errors that Pillow's decoders raise for damaged files."""
 
 
 def decode_rgb(stream: BinaryIO, where: str) -> Image:
-    """Decode an image file and resize it to exactly 256 x 256, the aspect ratio given up.
+    """Decode an image file and resize it to exactly 256 x 256 without keeping the aspect ratio.
 
     Grey, palette, CMYK and 16-bit images become RGB; transparency is dropped;
-    the orientation in EXIF is ignored, as OpenCV did when the paper's tool used it.
+    EXIF orientation is ignored, as in the OpenCV that the paper's tool used.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def decode_rgb(stream: BinaryIO, where: str) -> Image:
     Raises
     ------
     CorruptDataError
-        It does not decode; the message begins with `where`.
+        The file does not decode; the message begins with `where`.
     """
     try:
         with PilImage.open(stream, formats=_PILLOW_FORMATS) as image:
@@ -65,7 +65,7 @@ def decode_rgb(stream: BinaryIO, where: str) -> Image:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):  # its own words are about a Python object
+    if isinstance(error, UnidentifiedImageError):  # its own message is about a Python object
         return f"damaged, or none of {', '.join(_PILLOW_FORMATS)}"
     return str(error) or type(error).__name__
 
@@ -76,16 +76,16 @@ def _to_rgb(image: PilImage.Image) -> PilImage.Image:
     if image.mode.startswith("I;16") or image.mode == "I":
         return PilImage.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("P", "PA"):
-        # By way of RGBA: Pillow warns when a palette with transparency loses it at once.
+        # Through RGBA, because Pillow warns if a palette with transparency loses it directly.
         image = image.convert("RGBA")
     return image.convert("RGB")
 
 
 def _resize(image: PilImage.Image) -> PilImage.Image:
-    """Resize as OpenCV's INTER_LINEAR: each pixel from its four nearest, without averaging over more.
+    """Resize as OpenCV's INTER_LINEAR does: each pixel from its four nearest, without averaging over more.
 
-    Pillow's own ``resize`` widens the filter when it shrinks. That is smoother,
-    but not what convert_imageset made, and smoother pixels compress better.
+    Pillow's own ``resize`` widens the filter when it shrinks an image. The result
+    is smoother than convert_imageset's, and smoother pixels compress better.
     """
     width, height = image.size
     if (width, height) == (SIDE, SIDE):

@@ -1,8 +1,8 @@
-"""Check, before SciPy reads a MATLAB file, that reading it takes no more memory than the file may ask for.
+"""Check that reading a MATLAB file cannot take excessive memory, before SciPy reads it.
 
-SciPy makes the arrays that a file announces before it looks for their content, so some hundred bytes can ask
-for gigabytes. The layout is that of "MAT-File Format", level 5: elements of (type, size, data), matrices being
-elements that hold elements: flags, dimensions, a name, and then the content.
+SciPy allocates the arrays that a file declares before it looks for their content, so a few hundred bytes can request
+gigabytes. The layout is that of "MAT-File Format", level 5: elements of (type, size, data). A matrix is an element
+that contains elements: flags, dimensions, a name, and then the content.
 """
 
 import math
@@ -11,31 +11,31 @@ import zlib
 from collections.abc import Iterator
 
 MOST_ITEMS = 1_000_000
-"""Items that one matrix may have; the devkit's list has 1,860."""
+"""Most items in one matrix; the devkit's list has 1,860."""
 
 MOST_BYTES = 16 << 20
-"""What all compressed elements together may unpack to."""
+"""Most bytes that all compressed elements together may unpack to."""
 
 _HEADER_BYTES = 128
 _MAGIC = b"MATLAB 5.0 MAT-file"
 _MATRIX, _COMPRESSED = 14, 15
 _NAMES_AT = {2: 4, 3: 5}
-"""Which element of a structure (class 2) or an object (class 3) holds the names of its fields."""
+"""Position of the element that holds the field names, in a structure (class 2) and in an object (class 3)."""
 
 _MOST_DEPTH = 8
 _MOST_DIMENSIONS = 32
 
 
 def check_mat(raw: bytes) -> None:
-    """Check the sizes that a MATLAB file announces.
+    """Check the sizes that a MATLAB file declares.
 
     Raises
     ------
     ValueError
-        It is no such file, is damaged, or asks for too much.
+        It is not a MATLAB file, is damaged, or declares too much.
     """
     if not raw.startswith(_MAGIC) or len(raw) < _HEADER_BYTES:
-        raise ValueError("no MATLAB file of level 5")
+        raise ValueError("not a MATLAB file of level 5")
     order = {b"IM": "<", b"MI": ">"}.get(raw[126:128])
     if order is None:
         raise ValueError("a damaged header")
@@ -57,7 +57,7 @@ def _elements(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:
     position = 0
     while position + 8 <= len(data):
         kind, size = struct.unpack_from(f"{order}II", data, position)
-        if kind >> 16:  # a small one: its data stand where others have their size
+        if kind >> 16:  # a small element: its data is in place of the size
             yield kind & 0xFFFF, data[position + 4 : position + 4 + min(kind >> 16, 4)]
             position += 8
             continue
@@ -69,11 +69,11 @@ def _elements(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _check_element(kind: int, data: bytes, order: str, depth: int) -> None:
-    """Check a matrix and those in it: flags, dimensions, a name, and of a structure its fields' names."""
+    """Check a matrix and the matrices inside it: flags, dimensions, a name, and the field names of a structure."""
     if kind != _MATRIX:
         return
     if depth > _MOST_DEPTH:
-        raise ValueError(f"matrices within each other, more than {_MOST_DEPTH} deep")
+        raise ValueError(f"matrices nested more than {_MOST_DEPTH} deep")
     items, names_at = 1, None
     for number, (inner, content) in enumerate(_elements(data, order)):
         if number == 0:
@@ -81,7 +81,7 @@ def _check_element(kind: int, data: bytes, order: str, depth: int) -> None:
             names_at = _NAMES_AT.get(flags & 0xFF)
         elif number == 1:
             items = _product(content, order)
-        # A field's name has a byte at least, so that the names' bytes bound the number of fields.
+        # A field's name has at least one byte, so the bytes of the names bound the number of fields.
         fields = len(content) if number == names_at else 1
         if items * fields > MOST_ITEMS * (64 if fields > 1 else 1):
             raise ValueError(f"a matrix of {items:,} items")

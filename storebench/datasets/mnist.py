@@ -1,7 +1,7 @@
 """MNIST from its IDX files, gzipped or not: a magic number, big-endian dimensions, then the bytes.
 
-The layout is the one that its authors describe: two zero bytes, the type (8 for
-unsigned bytes), the number of dimensions, one 32-bit length a dimension, data.
+The layout is the one its authors describe: two zero bytes, the type (8 for
+unsigned bytes), the number of dimensions, one 32-bit length per dimension, data.
 """
 
 import functools
@@ -29,7 +29,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 8
 _BLOCK = 1 << 20
 _BYTES_MAX = 1 << 30
-"""What the dimensions of one file may ask for: MNIST has 47 MB, EMNIST 638 MB."""
+"""Most bytes that the header of one file may declare; MNIST has 47 MB, EMNIST 638 MB."""
 
 _FETCH_HINT = "Fetch it again: storebench data fetch mnist."
 
@@ -56,7 +56,7 @@ def open_mnist(folder: Path, split: str) -> Dataset:
     DataNotFoundError
         A file of this split is missing.
     CorruptDataError
-        A file is truncated, damaged or not what its name says.
+        A file is truncated, damaged or does not match its name.
     """
     return ArrayDataset("mnist", split, functools.partial(_load, folder, split))
 
@@ -87,7 +87,7 @@ def _load(folder: Path, split: str) -> Arrays:
 
 
 def _locate(folder: Path, prefix: str, kind: str) -> Path | None:
-    # The site of the authors unpacks to "train-images.idx3-ubyte" with some tools.
+    # Some tools unpack the authors' files to "train-images.idx3-ubyte".
     stems = (f"{prefix}-{kind}-ubyte", f"{prefix}-{kind.replace('-', '.')}-ubyte")
     return next((p for stem in stems for p in (folder / stem, folder / f"{stem}.gz") if p.is_file()), None)
 
@@ -109,13 +109,13 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     Returns
     -------
     ndarray
-        uint8 with as many dimensions as asked for.
+        uint8 with the requested number of dimensions.
 
     Raises
     ------
     CorruptDataError
         Wrong magic number or number of dimensions; fewer or more bytes than
-        the dimensions say; a damaged gzip stream.
+        the dimensions declare; a damaged gzip stream.
     """
     try:
         raw = open_regular(path)
@@ -149,11 +149,11 @@ def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.
     expected = math.prod(shape)
     if expected > _BYTES_MAX:
         raise CorruptDataError(
-            f"its dimensions {'x'.join(map(str, shape))} ask for {expected:,} bytes",
+            f"its dimensions {'x'.join(map(str, shape))} declare {expected:,} bytes",
             where=path,
             hint=_FETCH_HINT,
         )
-    # One byte more than the dimensions say, so that a file with a tail is noticed.
+    # One byte more than the dimensions declare, to detect a file with a tail.
     data = _read_up_to(stream, expected + 1)
     if len(data) != expected:
         found = f"only {len(data):,}" if len(data) < expected else "more"
@@ -166,7 +166,7 @@ def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.
 
 
 def _read_up_to(stream: BinaryIO, count: int) -> bytes:
-    # In blocks: a header that promises 2^96 bytes must not make us ask for them at once.
+    # In blocks: a header that declares 2^96 bytes must not make us allocate them at once.
     blocks = []
     while count > 0 and (block := stream.read(min(count, _BLOCK))):
         blocks.append(block)

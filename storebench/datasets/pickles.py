@@ -1,12 +1,12 @@
-"""Read the pickles of CIFAR-10's python layout without running anything that is in them.
+"""Read the pickles of CIFAR-10's Python layout without running anything that they name.
 
-A pickle is a program for a machine with a stack. The machine here is not Python's: it knows only the
-instructions that build dictionaries, lists, tuples, texts and numbers, and takes no more than
-`MOST_INSTRUCTIONS` of them. Three numpy functions may be named; inert records stand in for them and for what
-they would return, and the arrays are rebuilt from those by hand. Everything else is refused.
+A pickle is a program for a stack machine. The machine here is not Python's: it knows only the instructions that
+build dictionaries, lists, tuples, texts and numbers, and executes no more than `MOST_INSTRUCTIONS` of them. A pickle
+may name three numpy functions; inert records stand in for them and for their results, and the arrays are rebuilt from
+these records. Everything else is refused.
 
-Only a text may be the key of a dictionary. The hash of a tuple takes as long as everything in it, and a few
-hundred bytes write a tuple of tuples that takes centuries.
+Only texts may be dictionary keys. Hashing a tuple takes as long as visiting everything in it, and a few hundred bytes
+can describe a nested tuple that takes centuries.
 """
 
 import pickletools
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from storebench.errors import CorruptDataError
 
 MOST_INSTRUCTIONS = 1_000_000
-"""What a pickle may consist of; an official batch has some 30,000."""
+"""Most instructions in a pickle; an official batch has about 30,000."""
 
 _ALLOWED_GLOBALS = {
     ("numpy", "ndarray"),
@@ -30,7 +30,7 @@ _ALLOWED_GLOBALS = {
 
 
 class _RefusedError(ValueError):
-    """Say why a pickle is refused."""
+    """A pickle is refused; the text says why."""
 
 
 _MALFORMED = (
@@ -43,11 +43,11 @@ _MALFORMED = (
     TypeError,
     ValueError,
 )
-"""What `pickletools`, the machine and numpy raise on bytes that are no pickle of arrays."""
+"""Errors that `pickletools`, the machine and numpy raise for bytes that are not a pickle of arrays."""
 
 
 class _Inert:
-    """Stand in for a numpy function and for what it would return: keeps the state of an array, does nothing."""
+    """Stand in for a numpy function and for its result: stores the state of an array and does nothing else."""
 
     __slots__ = ("state",)
 
@@ -56,18 +56,18 @@ class _Inert:
 
 
 def load_dict(raw: bytes, where: str) -> dict[str, Any]:
-    """Return the dictionary that `raw` pickles; its keys as text, its arrays as uint8.
+    """Return the dictionary that `raw` pickles, with keys as text and arrays as uint8.
 
     Raises
     ------
     CorruptDataError
-        The bytes are no pickle of a dictionary, or ask for anything beyond
+        The bytes are not a pickle of a dictionary, or need anything beyond
         numpy arrays of bytes. Nothing that the pickle names has been called.
     """
     try:
         loaded = _Machine(most_memo=len(raw)).run(raw)
         if not isinstance(loaded, dict):
-            raise _RefusedError("it holds no dictionary")
+            raise _RefusedError("it does not hold a dictionary")
         return {_text(key): _value(value) for key, value in loaded.items()}
     except _MALFORMED as error:
         raise CorruptDataError(
@@ -78,12 +78,12 @@ def load_dict(raw: bytes, where: str) -> dict[str, Any]:
 
 
 class _Machine:
-    """Carry out the instructions of a pickle that build plain data.
+    """Execute the instructions of a pickle that build plain data.
 
     Parameters
     ----------
     most_memo
-        The largest number under which a pickle may remember a value.
+        The largest key under which a pickle may memoize a value.
     """
 
     def __init__(self, most_memo: int) -> None:
@@ -93,7 +93,7 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self, raw: bytes) -> Any:
-        """Return the value that the pickle makes."""
+        """Return the value that the pickle builds."""
         for number, (opcode, argument, _) in enumerate(pickletools.genops(raw)):
             if opcode.name == "STOP":
                 break
@@ -113,7 +113,7 @@ class _Machine:
             raise _RefusedError(f"it has the instruction {name}")
 
     def _take(self, count: int) -> list[Any]:
-        """Remove the uppermost `count` values and return them in order."""
+        """Remove the top `count` values and return them in order."""
         if len(self._stack) < count:
             raise _RefusedError("it takes a value that is not there")
         taken = self._stack[len(self._stack) - count :]
@@ -127,7 +127,7 @@ class _Machine:
 
     def _top(self, kind: type[Any]) -> Any:
         if not self._stack or not isinstance(self._stack[-1], kind):
-            raise _RefusedError("it adds to a value that takes nothing")
+            raise _RefusedError("it adds to a value that is not a container")
         return self._stack[-1]
 
     def mark(self, _argument: Any) -> None:
@@ -161,7 +161,7 @@ class _Machine:
     def _set(self, items: list[Any]) -> None:
         mapping, keys = self._top(dict), items[::2]
         if not all(isinstance(key, str | bytes) for key in keys):
-            raise _RefusedError("a key is no text")
+            raise _RefusedError("a key is not a text")
         mapping.update(zip(keys, items[1::2], strict=True))
 
     def put(self, argument: Any) -> None:
@@ -180,7 +180,7 @@ class _Machine:
     def push_global_of_stack(self, _argument: Any) -> None:
         module, name = self._take(2)
         if not (isinstance(module, str) and isinstance(name, str)):
-            raise _RefusedError("it names something by no text")
+            raise _RefusedError("it names something by a value that is not a text")
         self._push_inert(module, name)
 
     def _push_inert(self, module: str, name: str) -> None:
@@ -191,7 +191,7 @@ class _Machine:
     def call(self, _argument: Any) -> None:
         function, arguments = self._take(2)
         if not (isinstance(function, _Inert) and isinstance(arguments, tuple)):
-            raise _RefusedError("it calls something that is no function")
+            raise _RefusedError("it calls something that is not a function")
         self._stack.append(_Inert())
 
     def set_state(self, _argument: Any) -> None:
@@ -204,7 +204,7 @@ def _same(value: Any) -> Any:
 
 
 def _bytes(value: str) -> bytes:
-    # pickletools gives the byte strings of Python 2 as Latin-1.
+    # pickletools returns the byte strings of Python 2 as Latin-1.
     return value.encode("latin-1")
 
 
@@ -253,13 +253,13 @@ def _value(value: object) -> Any:
 
 
 def _array(state: object) -> npt.NDArray[np.uint8]:
-    """Rebuild an array from what ndarray.__reduce__ saves: (version, shape, dtype, Fortran order, bytes)."""
+    """Rebuild an array from the state that ndarray.__reduce__ saves: (version, shape, dtype, Fortran order, bytes)."""
     if not (isinstance(state, tuple) and len(state) == 5):
         raise _RefusedError("an array is incomplete")
     _, shape, dtype, fortran, data = state
-    # Every dtype is one inert record, so the size has to show that the items are single bytes.
+    # Every dtype is one inert record, so only the size shows that the items are single bytes.
     if not (isinstance(dtype, _Inert) and isinstance(data, bytes) and isinstance(shape, tuple)):
-        raise _RefusedError("an array is not made of bytes")
+        raise _RefusedError("an array does not consist of bytes")
     if not all(isinstance(extent, int) for extent in shape):
-        raise _RefusedError("the shape of an array is not made of numbers")
+        raise _RefusedError("the shape of an array does not consist of numbers")
     return np.frombuffer(data, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")

@@ -1,11 +1,10 @@
-"""Draw synthetic photographs and digits: what compressors and networks see in real ones.
+"""Draw synthetic photographs and digits that resemble real ones to compressors and networks.
 
-Photographs have an amplitude spectrum of 1/f, colour channels that go together,
-edges where things cover each other, and grain. They are cut from a few large
-fields, which is what makes them cheap: thousands a second would not come out
-of one Fourier transform each. Every class has a coarse colour pattern (or a
-stroke) of its own, the same for every seed, so that a network can learn it and
-a test split fits a train split.
+Photographs have an amplitude spectrum of 1/f, correlated colour channels, edges
+of overlapping objects, and grain. They are cut from a few large fields, which
+keeps them cheap: one Fourier transform per image could not draw thousands per
+second. Every class has its own coarse colour pattern (or stroke), the same for
+every seed, so a network can learn it and a test split matches a train split.
 """
 
 import functools
@@ -27,16 +26,16 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How photographs of one size look, in levels of 0 to 255.
+    """Appearance of photographs of one size, in levels of 0 to 255.
 
     Attributes
     ----------
     contrast
-        Mean and deviation of an image's standard deviation.
+        Mean and deviation of the images' standard deviation.
     grain
-        Mean of the grain's standard deviation, which is what PNG cannot compress.
+        Mean of the grain's standard deviation; PNG cannot compress grain.
     pattern_frac
-        Share of the contrast that is the class's own pattern.
+        Share of the contrast that comes from the class's pattern.
     """
 
     contrast: tuple[float, float]
@@ -54,7 +53,7 @@ def photograph(label: int, side: int, random: np.random.Generator) -> Image:
 
 
 def thumbnail(label: int, side: int, random: np.random.Generator) -> Image:
-    """Return a synthetic photograph as small ones look, uint8 [side, side, 3]."""
+    """Return a small synthetic photograph of class `label`, uint8 [side, side, 3]."""
     return _picture(THUMBNAIL, label, side, random)
 
 
@@ -84,18 +83,18 @@ def _grain() -> Floats:
 
 @functools.cache
 def _field(number: int) -> Floats:
-    """Return one large scene that photographs are cut from: float32 [640, 640, 3]."""
+    """Return one large scene from which photographs are cut: float32 [640, 640, 3]."""
     random = np.random.default_rng((0x5CE9E, number))
     texture = np.stack([_spectral_noise(random) for _ in range(4)], axis=-1)
     things = _dead_leaves(random)
-    # Some things are smooth and some are rough, as sky and grass are.
+    # Some objects are smooth and some are rough, like sky and grass.
     mixed = things[:, :, :4] + ROUGHNESS * things[:, :, 4:] ** 2 * texture
-    # One luminance for the three channels and a little colour of each.
+    # One luminance shared by the three channels, and a little colour in each.
     return (mixed[:, :, :1] + 0.28 * mixed[:, :, 1:]).astype(np.float32)
 
 
 def _spectral_noise(random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Return noise whose amplitude falls as 1/f, deviation 1."""
+    """Return noise with an amplitude that falls as 1/f, deviation 1."""
     rows, columns = np.fft.fftfreq(FIELD_SIDE)[:, None], np.fft.rfftfreq(FIELD_SIDE)[None, :]
     frequency = np.hypot(rows, columns)
     frequency[0, 0] = np.inf
@@ -105,7 +104,7 @@ def _spectral_noise(random: np.random.Generator) -> npt.NDArray[np.float64]:
 
 
 def _dead_leaves(random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Return discs that cover each other, their radii falling as r^-3: edges as photographs have them."""
+    """Return overlapping discs with radii that fall as r^-3; their edges resemble those of photographs."""
     canvas = np.zeros((FIELD_SIDE, FIELD_SIDE, 5))
     low, high = (radius**-2 for radius in LEAF_RADIUS)
     radii = (low + random.random(LEAVES) * (high - low)) ** -0.5
@@ -124,7 +123,7 @@ def _dead_leaves(random: np.random.Generator) -> npt.NDArray[np.float64]:
 def _pattern(label: int, side: int) -> Floats:
     """Return the coarse colour pattern of a class: float32 [side, side, 3], mean 0, deviation 1."""
     basis = _cosines(side)
-    # Plain sums, not a matrix product: a threaded BLAS costs more than it saves on so little.
+    # Plain sums, not a matrix product: for so little data a threaded BLAS costs more than it saves.
     across = np.einsum("cij,xj->ixc", _pattern_weights(label), basis)
     pattern: Floats = basis[:, 0, None, None] * across[0]
     for wave in range(1, _WAVES):
@@ -137,7 +136,7 @@ _WAVES = 4
 
 @functools.cache
 def _pattern_weights(label: int) -> Floats:
-    """Return the weights of a class's waves, float32 [3, 4, 4], such that the pattern's deviation is 1."""
+    """Return the weights of a class's waves, float32 [3, 4, 4], scaled so that the pattern has deviation 1."""
     random = np.random.default_rng((0xC1A55, label))
     weights = random.standard_normal((1, _WAVES, _WAVES)) + 0.35 * random.standard_normal((3, _WAVES, _WAVES))
     weights[:, 0, 0] = 0
@@ -157,7 +156,7 @@ def digit(label: int, side: int, random: np.random.Generator) -> Image:
     points = _stroke(label) + random.normal(0, 0.03, (1, 2))
     angle, scale = random.normal(0, 0.12), random.normal(1, 0.08)
     turn = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    # A smooth bend, the same along the stroke, makes every writing of a sign another one.
+    # A smooth bend, the same along the stroke, gives every instance of a sign its own shape.
     bend = random.normal(0, 0.05, (2, 2)) @ np.sin(np.pi * np.vstack((points[:, 0], points[:, 1])))
     placed = side * (0.5 + (points @ turn.T + bend.T) * 0.33)
     grid = np.arange(side) + 0.5
@@ -174,7 +173,7 @@ _STROKE_POINTS = 48
 
 @functools.cache
 def _stroke(label: int) -> npt.NDArray[np.float64]:
-    """Return the stroke of a class: points [48, 2] in -1 to 1 on a smooth curve."""
+    """Return the stroke of a class: points [48, 2] between -1 and 1 on a smooth curve."""
     random = np.random.default_rng((0xD1617, label))
     time = np.linspace(0, 1, 8 * _STROKE_POINTS)[:, None]
     curve = np.zeros((len(time), 2))
@@ -183,7 +182,7 @@ def _stroke(label: int) -> npt.NDArray[np.float64]:
         curve += random.normal(0, 1 / wave, 2) * np.cos(np.pi * wave * time + phase)
     curve -= (curve.max(axis=0) + curve.min(axis=0)) / 2
     curve /= np.abs(curve).max(axis=0)
-    # Points at equal distances along the curve, so that the stroke has no gaps where it runs fast.
+    # Points at equal distances along the curve, so that the stroke has no gaps.
     length = np.concatenate(([0], np.hypot(*np.diff(curve, axis=0).T).cumsum()))
     places = np.linspace(0, length[-1], _STROKE_POINTS)
     return np.stack([np.interp(places, length, axis) for axis in curve.T], axis=-1)

@@ -1,4 +1,4 @@
-"""What every reader of source files needs: reading with a clear error, index checks, fingerprints."""
+"""Helpers for reading source files: reading with a clear error, index checks, fingerprints."""
 
 import hashlib
 import os
@@ -9,10 +9,10 @@ from storebench.errors import DataNotFoundError
 from storebench.fileio.reading import read_small_file
 
 WHOLE_CONTENT_BYTES = 64 << 20
-"""Sources up to this size are told apart by their content, larger ones by name, size and time."""
+"""Sources up to this size are fingerprinted by content, larger ones by name, size and time."""
 
 MOST_FILE_BYTES = 256 << 20
-"""What a source file that is read whole may have: CIFAR-10's batches have 31 MB."""
+"""Most bytes of a source file that is read whole; CIFAR-10's batches have 31 MB."""
 
 
 def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
@@ -21,9 +21,9 @@ def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
     Raises
     ------
     DataNotFoundError
-        It cannot be read.
+        The file cannot be read.
     CorruptDataError
-        It is no regular file, or larger than `most_bytes`.
+        It is not a regular file, or is larger than `most_bytes`.
     """
     try:
         return read_small_file(path, most_bytes=most_bytes)
@@ -32,7 +32,7 @@ def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
 
 
 def unreadable(path: Path, error: OSError) -> DataNotFoundError:
-    """Return the error for a source file that the system does not let us read."""
+    """Return the error for a source file that the system refuses to read."""
     return DataNotFoundError(
         f"cannot be read ({error.strerror or error})", where=path, hint="Check its permissions and the disk."
     )
@@ -45,10 +45,10 @@ def check_index(index: int, count: int) -> None:
 
 
 def fingerprint(*parts: object) -> str:
-    """Return the hexadecimal digest of the texts of `parts`, each kept apart from the next."""
+    """Return a hexadecimal digest of the texts of `parts`, separated from each other."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        # A name of bytes that are no UTF-8 counts as those bytes.
+        # A name whose bytes are not UTF-8 counts as those bytes.
         text = str(part).encode("utf-8", "surrogateescape")
         digest.update(len(text).to_bytes(8, "little") + text)
     return digest.hexdigest()
@@ -62,11 +62,11 @@ def _status(path: Path) -> os.stat_result:
 
 
 def files_digest(root: Path, files: Sequence[Path]) -> str:
-    """Return a digest of source files: their names below `root`, their sizes and what tells them apart.
+    """Return a digest that identifies source files: their names below `root`, sizes, and content or times.
 
-    Up to 64 MiB in all that is their content. Beyond, reading everything would
-    take longer than many a benchmark: the time of the last change has to do,
-    so a touched copy of a large source counts as another one.
+    Up to 64 MiB in all, the content is digested. Beyond that, reading everything
+    would take longer than many benchmarks, so the modification time is used: a
+    touched copy of a large source counts as a different one.
     """
     stats = [_status(path) for path in files]
     whole = sum(stat.st_size for stat in stats) <= WHOLE_CONTENT_BYTES

@@ -1,6 +1,6 @@
-"""Stand-ins with the geometry of the real datasets, for where there are no real files.
+"""Synthetic stand-ins with the geometry of the real datasets, used if there are no real files.
 
-Sample i is decided by (seed, dataset, split, i) alone; `scenes` draws it.
+Sample i depends on (seed, dataset, split, i) alone; `scenes` draws it.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from storebench.datasets.sources import check_index, fingerprint
 from storebench.errors import DataNotFoundError
 
 VERSION = 1
-"""Part of the fingerprint: raised whenever the same seed gives other pixels."""
+"""Part of the fingerprint; increased whenever the same seed gives different pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one stand-in is made; a count of 0 means that there is no such split."""
+    """The recipe of one stand-in; a count of 0 means that it has no such split."""
 
     number: int
     draw: Callable[[int, int, np.random.Generator], Image]
@@ -69,9 +69,9 @@ class SyntheticDataset(Dataset):
     name
         "mnist", "cifar10" or "imagenet".
     size, limit
-        Samples; None for the recipe's own count, and for all of them.
+        Number of samples; None for the recipe's own count, and for all of them.
     why
-        What the provenance says about why it is not the real one.
+        Reason for the provenance's note: why this is not the real dataset.
 
     Raises
     ------

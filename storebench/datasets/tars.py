@@ -1,8 +1,8 @@
 """Index a tar archive by reading its headers only: name, offset and size of every file in it.
 
-Nothing is ever extracted, so no name can write anywhere; names that climb out
-of the archive are refused all the same, because whoever made them meant harm.
-Reads the POSIX (ustar, pax) and GNU layouts.
+Nothing is extracted, so no name can write anywhere. Names that leave the archive
+are refused all the same, because they indicate malice. The POSIX (ustar, pax)
+and GNU layouts are supported.
 """
 
 import io
@@ -16,7 +16,7 @@ BLOCK = 512
 _NAME_BYTES_MAX = 1 << 16
 
 MOST_MEMBERS = 50_000_000
-"""Headers that one archive may have; ImageNet-21k has 14 million images."""
+"""Most headers in one archive; ImageNet-21k has 14 million images."""
 
 _FILE_TYPES = frozenset((b"0", b"\0", b"7"))
 _LONG_NAME, _PAX, _PAX_GLOBAL = b"L", b"x", b"g"
@@ -32,7 +32,7 @@ _NO_FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file in an archive: `size` bytes that begin at `offset` of the stream."""
+    """One file in an archive: `size` bytes at `offset` of the stream."""
 
     name: str
     offset: int
@@ -47,25 +47,25 @@ def members(
     *,
     suffixes: tuple[str, ...] = (),
 ) -> Iterator[Member]:
-    """Yield the regular files of the archive that lies at ``stream[start:end]``, in order.
+    """Yield the regular files of the archive in ``stream[start:end]``, in order.
 
     Parameters
     ----------
     stream
-        Seekable; the caller may move it between two members.
+        A seekable stream; the caller may seek in it between two members.
     where
-        What a message calls the archive.
+        The archive's name in messages.
     end
         None means the end of the stream.
     suffixes
-        Ends of names, in lower case, that only regular files may have. Links, devices and sparse files of other
-        names are passed over.
+        Name endings, in lower case, that only regular files may have. Links, devices and sparse files with other
+        endings are skipped.
 
     Raises
     ------
     CorruptDataError
-        A damaged or truncated header, a member that does not fit, a name that is absolute or climbs out with
-        "..", a link, device or sparse file of a name with one of `suffixes`, or more than `MOST_MEMBERS`.
+        A damaged or truncated header, a member that does not fit, a name that is absolute or leaves the archive
+        with "..", a link, device or sparse file with one of `suffixes`, or more than `MOST_MEMBERS` headers.
     """
     limit = stream.seek(0, io.SEEK_END) if end is None else end
     position, long_name, headers = start, None, 0
@@ -89,7 +89,7 @@ def members(
                 yield Member(name, data, size)
             elif kind in _NO_FILES and name.lower().endswith(suffixes):
                 raise _corrupt(where, f"its member {name!r} is {_NO_FILES[kind]}, not a regular file")
-    # An archive ends with empty blocks: without one, its end is missing.
+    # An archive ends with empty blocks; without one, its end is missing.
     raise _corrupt(where, "not a tar archive, or a truncated one")
 
 
@@ -104,7 +104,7 @@ def _read_at(stream: BinaryIO, offset: int, size: int, where: str) -> bytes:
 
 
 def _checked_size(header: bytes, where: str, position: int) -> int:
-    """Return the size field of a header whose checksum is right."""
+    """Return the size field of a header after verifying the checksum."""
     stored = _number(header[148:156])
     actual = sum(header[:148]) + 8 * ord(" ") + sum(header[156:])
     size = _number(header[124:136])
@@ -140,7 +140,7 @@ def _extended_name(data: bytes, kind: bytes, where: str) -> str | None:
         record = data[position + len(digits) + 1 : position + int(digits)].removesuffix(b"\n")
         key, _, value = record.partition(b"=")
         if key == b"size":
-            raise _corrupt(where, "a pax size record, which this reader does not follow")
+            raise _corrupt(where, "a pax size record, which this reader does not support")
         found = value.decode("utf-8", "surrogateescape") if key == b"path" else found
         position += int(digits)
     return found

@@ -1,7 +1,7 @@
 """Find the image files of class folders: each folder once, regular files only, within bounds.
 
-A link to a folder is followed, for people link their classes together. A folder that is reached a second time
-is refused: its images would count twice, and links that lead back to a folder above them have no end.
+Links to folders are followed, because people assemble datasets from linked classes. A folder that is reached a second
+time is refused: its images would count twice, and a link to a folder above it would never end.
 """
 
 import os
@@ -14,13 +14,13 @@ from storebench.errors import CorruptDataError
 from storebench.fileio.reading import kind_of
 
 MOST_ENTRIES = 50_000_000
-"""Files and folders that one set of class folders may hold; ImageNet-21k has 14 million images."""
+"""Most files and folders in one set of class folders; ImageNet-21k has 14 million images."""
 
 MOST_DEPTH = 32
-"""Folders that may lie within each other."""
+"""Most levels of nested folders."""
 
 _LEFT_OUT = "lost+found"
-"""What a file system's own check makes in its uppermost folder; only root may look into it."""
+"""Folder that fsck creates at the top of a file system; only root may read it."""
 
 
 class ClassFolders:
@@ -39,25 +39,25 @@ class ClassFolders:
         self._enter("")
 
     def names(self) -> list[str]:
-        """Return the names of the class folders, sorted; hidden ones are left out.
+        """Return the names of the class folders, sorted; hidden ones are skipped.
 
         Raises
         ------
         CorruptDataError
-            A link leads nowhere, or there are more entries than `MOST_ENTRIES`.
+            A link is dangling, or there are more entries than `MOST_ENTRIES`.
         DataNotFoundError
             The folder cannot be read.
         """
         return sorted(entry.name for entry in self._listed("") if self._is_folder(entry, entry.name))
 
     def images(self, name: str) -> Iterator[str]:
-        """Yield the image files of one class, in no order, as paths relative to the root.
+        """Yield the image files of one class, in no particular order, as paths relative to the root.
 
         Raises
         ------
         CorruptDataError
-            A file with an image's name is no regular file, a link leads nowhere or to a folder that was read
-            already, folders lie too deep, or there are more entries than `MOST_ENTRIES`.
+            A file named like an image is not a regular file, a link is dangling or leads to a folder that was
+            already read, folders are nested too deep, or there are more entries than `MOST_ENTRIES`.
         DataNotFoundError
             A folder cannot be read.
         """
@@ -74,14 +74,14 @@ class ClassFolders:
                     yield path
 
     def _enter(self, folder: str) -> None:
-        """Refuse a folder that was entered before, or that lies too deep."""
+        """Refuse a folder that was entered before, or is nested too deep."""
         try:
             status = (self._root / folder).stat()
         except OSError as error:
             raise unreadable(self._root / folder, error) from error
         if folder.count("/") >= MOST_DEPTH:
             raise self._refused(folder, f"more than {MOST_DEPTH} folders deep", "Move its images up.")
-        if not status.st_ino:  # some network file systems number nothing; there the other bounds hold
+        if not status.st_ino:  # some network file systems have no inode numbers; the other bounds apply there
             return
         before = self._seen.setdefault((status.st_dev, status.st_ino), folder)
         if before != folder:

@@ -231,13 +231,13 @@ def shared_tuple(levels: int) -> bytes:
 
 
 PICKLES: dict[str, tuple[bytes, str]] = {
-    "a key that is a tuple of tuples, 45 times doubled": (shared_tuple(45), "a key is no text"),
+    "a key that is a tuple of tuples, 45 times doubled": (shared_tuple(45), "a key is not a text"),
     "the same by way of a list of items": (
         shared_tuple(45).replace(b"\x80\x02}", b"\x80\x02}(").replace(b"s.", b"u."),
-        "a key is no text",
+        "a key is not a text",
     ),
     "a set of such a tuple": (b"\x80\x04\x8f(" + shared_tuple(45)[3:-4] + b"\x90.", "EMPTY_SET"),
-    "a key that is a number": (pickle.dumps({1: 2}), "a key is no text"),
+    "a key that is a number": (pickle.dumps({1: 2}), "a key is not a text"),
     "a memo number that asks for 16 GiB": (b"\x80\x02]r\xff\xff\xff\x7f.", "impossible memo number"),
     "more instructions than any batch has": (b"\x80\x02}" + b"N" * 1_100_000 + b".", "instructions"),
     "a text that is longer than the file": (b"\x80\x02T\xff\xff\xff\x7fx.", "nothing in it was run"),

@@ -174,7 +174,7 @@ def test_a_corrupt_file_never_takes_the_name(
     server: ThreadingHTTPServer, tmp_path: Path, ranges: bool
 ) -> None:
     corrupt = CONTENT[:-1] + b"?"
-    with pytest.raises(CorruptDataError, match=r"it\.gz: the mirrors give another file.*SHA-256"):
+    with pytest.raises(CorruptDataError, match=r"it\.gz: the mirrors serve another file.*SHA-256"):
         Fetcher().fetch_file(remote(server, Behaviour(content=corrupt, ranges=ranges)), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -308,5 +308,5 @@ def test_an_interrupted_fetch_says_that_it_is_continued(
     done = CliRunner().invoke(app, ["data", "fetch", "mnist", "--to", str(tmp_path)])
     assert done.exit_code == 130
     [line] = [line for line in done.stderr.splitlines() if "interrupted" in line]
-    assert line == "storebench: interrupted; what was fetched so far is continued the next time"
+    assert line == "storebench: interrupted; the next fetch continues this download"
     assert [path.name for path in (tmp_path / "mnist").iterdir()] == ["it.gz.part"]

@@ -221,7 +221,7 @@ def test_the_real_photographs_open_with_their_classes(data_root: Path) -> None:
 def test_a_list_of_a_trillion_classes_is_refused(root: Path) -> None:
     (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(1)))
     (root / "imagenet" / "val.txt").write_text(f"ILSVRC2012_val_00000001.JPEG {10**12}")
-    with pytest.raises(CorruptDataError, match=r"val\.txt: holds a number that is no class"):
+    with pytest.raises(CorruptDataError, match=r"val\.txt: holds a number that is not a class"):
         open_dataset(TEST, root)
 
 
