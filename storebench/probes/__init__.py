@@ -1,1 +1,1 @@
-"""Ask the kernel what really happened: page cache, counters, environment."""
+"""Measurements from the kernel: page cache, counters, device rates, environment."""

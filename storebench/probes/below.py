@@ -1,8 +1,8 @@
-"""Tell whether a cache below this kernel (a hypervisor's, a controller's) answers reads that are cold here.
+"""Detect whether a cache below this kernel (a hypervisor's, a controller's) answers cold reads.
 
 Bytes that were not read since boot are read past the page cache, and then once
-more. If nothing below keeps them, both reads take equally long. The probe uses its
-candidates up, so what it read and what it found are kept per boot and device.
+more. Without a cache below, both reads take equally long. The probe uses up its
+candidates, so the bytes it read and its findings are stored per boot and device.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from storebench.units import Better
 
 READ_BYTES = 64 << 10
 SINGLES = 256
-"""Many, because most may be kept below already: then a few slow reads among fast ones are all there is to see."""
+"""Many, because most may already be cached below: then only a few slow reads stand out among fast ones."""
 GROUPS, IN_FLIGHT = 24, 16
 SEARCH_S, READ_S = 0.6, 1.2
 
@@ -37,24 +37,24 @@ NOT_SEEN_RATIO = 1.25
 
 FEWEST_SINGLES, FEWEST_GROUPS = 12, 5
 MOST_TRIES = 3
-"""Per boot and device: further tries would only use candidates up."""
+"""Per boot and device; further attempts would only use up candidates."""
 
 STATE_FILE = "below.json"
 
 _BLOCK = 8
-"""So many ranges are read for the first time before they are read again: a first read takes the others' place in no buffer."""
+"""Number of ranges that are read once before any is read again, so that no small buffer holds the first reads."""
 _ALPHA = 0.025
-"""Of each of the two tests, so that both intervals hold together in 95 of 100 cases."""
+"""Error of each of the two tests, so that both intervals hold together with 95% probability."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Below:
-    """What was found out about caches below this kernel; the fields are those of `CacheFacts`.
+    """Findings about caches below this kernel; the fields are those of `CacheFacts`.
 
     Attributes
     ----------
     remembered
-        False where the state could not be kept: the next call measures again.
+        False if the state could not be stored, so that the next call measures again.
     """
 
     verdict: BelowCache
@@ -74,7 +74,7 @@ class Touches:
     first, second
         Of each range, one read at a time.
     first_groups, second_groups
-        Of each group of `IN_FLIGHT` ranges, all of them in flight at once.
+        Of each group of `IN_FLIGHT` ranges, all in flight at once.
     """
 
     first: list[float] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Touches:
 
 
 class _UnknownError(Exception):
-    """Nothing can be said about this device; the text says why."""
+    """Nothing is known about this device; the text says why."""
 
 
 def below_cache(
@@ -94,19 +94,19 @@ def below_cache(
     fallback: Path | None = None,
     since_s: float | None = None,
 ) -> Below:
-    """Return what is known of caches below this kernel, for the device that `folder` is on.
+    """Return the findings about caches below this kernel, for the device of `folder`.
 
-    The first call of a boot searches and reads for up to two seconds; later ones
-    return what it found. Nothing is written but the state file.
+    The first call of a boot searches and reads for up to two seconds; later calls
+    return its findings. Nothing is written but the state file.
 
     Parameters
     ----------
     state
         Folder of the state file; the user's cache folder by default.
     fallback
-        Folder of the state file where that one cannot be written.
+        Folder of the state file if that one cannot be written.
     since_s
-        Use files that were neither changed nor read since then, in seconds since 1970; since boot by default.
+        Use files that were neither changed nor read since this time, in seconds since 1970; since boot by default.
     """
     folder = _holder(Path(folder))
     mount = mount_of(folder)
@@ -126,7 +126,7 @@ def below_cache(
 
 
 def _holder(folder: Path) -> Path:
-    """Return the folder whose device answers: a loop device with direct I/O passes reads on to that of its image."""
+    """Return the folder whose device answers: a loop device with direct I/O passes reads on to its image's device."""
     device = mount_of(folder).device
     loop = Path("/sys/dev/block/{}:{}/loop".format(*device)) if device else None
     if loop is None or read_text(loop / "dio") != "1":
@@ -137,7 +137,7 @@ def _holder(folder: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """What earlier calls of this boot did to one device."""
+    """Stored findings of this boot's earlier calls about one device."""
 
     paths: list[Path]
     boot: str | None
@@ -152,7 +152,7 @@ class _Kept:
         blank = cls(paths=paths, boot=boot_id(), device=device)
         for path in paths:
             text = recall(path)
-            # A file of an earlier boot, or one that something else wrote, counts as none.
+            # A file of an earlier boot, or written by something else, counts as missing.
             with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
                 if blank.boot is None or text["boot_id"] != blank.boot:
                     continue
@@ -171,7 +171,7 @@ class _Kept:
         return blank
 
     def write(self) -> bool:
-        """Return whether one of the files could be written."""
+        """Write the state, and return whether one of the files could be written."""
         found = dataclasses.asdict(self.found) if self.found else {}
         mine = {"tries": self.tries, "used": self.used, "found": found}
         text = {"boot_id": self.boot, "devices": self.others | {self.device: mine}}
@@ -183,7 +183,7 @@ def _unknown(reason: str) -> Below:
 
 
 def _looked(folder: Path, mount: Mount, used: set[Range], since_s: float) -> Below:
-    """Find ranges, read them twice and judge; the ranges that were opened are added to `used`."""
+    """Find ranges, read them twice and decide; the opened ranges are added to `used`."""
     wanted = SINGLES + GROUPS * IN_FLIGHT
     candidates = Candidates(folder=folder, mount=mount, size=READ_BYTES, since_s=since_s)
     ranges = unread_ranges(candidates, wanted, used=used, limit_s=SEARCH_S)
@@ -222,12 +222,12 @@ def _open(path: str) -> int:
     flags = os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_NOATIME)
-    except PermissionError:  # of somebody else's file the kernel always notes the access
+    except PermissionError:  # for files of other users, the kernel always records the access
         return os.open(path, flags)
 
 
 def _stored(fd: int, offset: int) -> bool:
-    """Return whether a range is no hole; the kernel knows from then on where it is stored, without reading."""
+    """Return whether a range is not a hole; afterwards the kernel knows its location on disk, without reading it."""
     try:
         return os.lseek(fd, offset, os.SEEK_DATA) == offset and os.lseek(fd, offset, os.SEEK_HOLE) >= (
             offset + READ_BYTES
@@ -264,7 +264,7 @@ def _twice(part: Sequence[Request], depth: int, touches: Touches) -> None:
 
 
 def _each(requests: Sequence[Request]) -> Iterator[float]:
-    with mmap.mmap(-1, READ_BYTES) as buffer:  # O_DIRECT wants aligned memory
+    with mmap.mmap(-1, READ_BYTES) as buffer:  # O_DIRECT needs aligned memory
         buffer[:] = bytes(READ_BYTES)
         for fd, offset in requests:
             started = time.perf_counter()
@@ -273,9 +273,9 @@ def _each(requests: Sequence[Request]) -> Iterator[float]:
 
 
 def decide(touches: Touches) -> Below:
-    """Judge paired durations: a cache is seen at either depth, and not seen only at both.
+    """Decide from paired durations: a cache is seen at either depth, and not seen only at both.
 
-    The ratio and the interval are those of the depth at which the first reads were slower.
+    Ratio and interval are those of the depth at which the first reads were slower.
     """
     if len(touches.first) < FEWEST_SINGLES:
         return _unknown(f"only {len(touches.first)} stretches could be read twice in {READ_S:g} s")
@@ -304,7 +304,7 @@ def _times(one: Comparison) -> str:
 
 
 def with_below(facts: CacheFacts, below: Below) -> CacheFacts:
-    """Return a cell's cache facts with what was found out about caches below."""
+    """Return a cell's cache facts with the findings about caches below."""
     return dataclasses.replace(
         facts,
         below=below.verdict,
@@ -316,10 +316,10 @@ def with_below(facts: CacheFacts, below: Below) -> CacheFacts:
 
 
 def below_sentence(facts: CacheFacts) -> str:
-    """Return what "cold" means for a record, in one plain sentence without a full stop."""
+    """Return the meaning of "cold" for a record, in one plain sentence without a full stop."""
     start = "cold = not in this kernel's page cache"
     if facts.below is BelowCache.UNKNOWN or facts.below_ratio is None:
-        why = facts.below_reason or "it was not looked for"
+        why = facts.below_reason or "it was not checked"
         return f"{start}; whether a cache below it answers is unknown: {why}"
     ratio = f"{facts.below_ratio:.3g} times [{facts.below_low:.3g}, {facts.below_high:.3g}]"
     reads = f"first reads take {ratio} as long as second reads"

@@ -1,14 +1,14 @@
-"""Limit the memory of some processes, and with it the page cache that they fill, by a control group (v1 or v2).
+"""Limit the memory of some processes, and the page cache that they fill, with a control group (v1 or v2).
 
-The kernel charges a page of the page cache to the group of the process that
-touched it first, and frees pages of that group when the limit is reached. So
-processes that enter a group with nothing of a store resident can never have
-more of it resident than the limit. Memory that a process took before it
-entered stays charged to the group that it came from, in both versions.
+The kernel charges a page of the page cache to the group of the process that first
+touched it, and reclaims pages of that group at the limit. Processes that enter a
+group while nothing of a store is resident can therefore never have more of it
+resident than the limit. Memory that a process took before it entered stays charged
+to its previous group, in both versions.
 
 Groups are named ``storebench-PID-START-RANDOM`` after the process that made them
-(its start because ids are used again); those of processes that have gone are
-removed when the next one is made, and when storebench starts.
+(with its start time, because ids are reused). Those of processes that have ended
+are removed when the next one is made, and when storebench starts.
 """
 
 import contextlib
@@ -45,19 +45,19 @@ _ANONYMOUS = {1: "rss", 2: "anon"}
 
 @dataclass(frozen=True, kw_only=True)
 class GroupUsage:
-    """What a group's processes have used since it was made, in bytes; None where this kernel does not say.
+    """Memory that a group's processes have used since it was made, in bytes; None if this kernel does not say.
 
     Attributes
     ----------
     peak_bytes
-        The most that was charged at any time, page cache included.
+        Highest charge at any time, including page cache.
     cache_bytes
         Page cache that is charged now.
     own_bytes
-        Memory of the processes themselves that is charged now: anonymous, shared and the kernel's for them.
-        The page cache can hold so much less than the limit.
+        Memory of the processes themselves that is charged now: anonymous, shared, and the kernel's for them.
+        It reduces what the page cache can hold.
     oom_kills
-        Processes that the kernel killed because nothing was left to free.
+        Processes that the kernel killed because nothing could be reclaimed.
     """
 
     peak_bytes: int | None
@@ -68,16 +68,16 @@ class GroupUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class Controller:
-    """A place where groups with a memory limit can be made.
+    """A place for groups with a memory limit.
 
     Attributes
     ----------
     version
         1 or 2.
     parent
-        The group that ours are made in.
+        Group in which ours are made.
     home
-        The group that this process is in.
+        Group of this process.
     """
 
     version: int
@@ -91,9 +91,9 @@ class MemoryGroup:
     Parameters
     ----------
     folder
-        The group's folder, which exists.
+        The group's folder, which must exist.
     home
-        The group that its processes come from and go back to.
+        Group from which its processes come and to which they return.
     """
 
     def __init__(self, folder: Path, home: Path) -> None:
@@ -103,12 +103,12 @@ class MemoryGroup:
 
     @classmethod
     def create(cls, limit_bytes: int, controller: Controller | None = None) -> Self:
-        """Make a group that may hold `limit_bytes`, and remove those that killed processes left behind.
+        """Make a group that may hold `limit_bytes`, and remove the groups of killed processes.
 
         Raises
         ------
         UsageError
-            This process may not make such a group; the text says why.
+            This process may not make such a group; the message says why.
         """
         controller = controller or find_controller()
         remove_stale(controller.parent)
@@ -126,29 +126,29 @@ class MemoryGroup:
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """Return the group that another process made at `folder`; its home is the group that we are in now.
+        """Return the group that another process made at `folder`; its home is this process's current group.
 
         Raises
         ------
         UsageError
-            No memory controller can be seen.
+            There is no visible memory controller.
         """
         _, groups = _own_groups()
         return cls(folder, groups[0])
 
     def _set_limit(self, limit_bytes: int) -> None:
         (self.folder / _LIMIT[self.version]).write_text(str(limit_bytes))
-        # Swap would let the processes' own memory make room for more page cache than was asked for.
+        # With swap, the processes' own memory could make room for more page cache than requested.
         with contextlib.suppress(OSError):
             (self.folder / _NO_SWAP[self.version]).write_text("0")
 
     def enter(self, pids: Iterable[int]) -> None:
-        """Move processes, with all their threads, into this group; what they hold stays charged to their old one.
+        """Move processes, with all their threads, into this group; their memory stays charged to their old one.
 
         Raises
         ------
         UsageError
-            The kernel does not let us.
+            The kernel refuses.
         """
         for pid in pids:
             try:
@@ -157,15 +157,15 @@ class MemoryGroup:
                 raise _not_permitted(f"process {pid} cannot enter {self.folder}: {error.strerror}") from None
 
     def leave(self, pids: Iterable[int]) -> None:
-        """Move processes back to where they came from; those that have ended are no error."""
+        """Move processes back to their previous group; those that have ended are not an error."""
         for pid in pids:
             with contextlib.suppress(OSError):
                 (self.home / "cgroup.procs").write_text(str(pid))
 
     def usage(self) -> GroupUsage:
-        """Return what the group's processes have used so far."""
+        """Return the memory that the group's processes have used so far."""
         stat = _numbers(self.folder / "memory.stat")
-        shared = stat.get("shmem", 0)  # counted as page cache, though it is memory that the processes share
+        shared = stat.get("shmem", 0)  # counted as page cache, although it is memory that the processes share
         cache, anonymous = stat.get(_CACHE[self.version]), stat.get(_ANONYMOUS[self.version])
         return GroupUsage(
             peak_bytes=_number(self.folder / _PEAK[self.version]),
@@ -180,15 +180,15 @@ class MemoryGroup:
         return stat.get("kernel", 0)
 
     def disband(self) -> None:
-        """Leave the group and remove it, for a process whose maker was killed; others in it must have ended."""
+        """Leave and remove the group, for a process whose creator was killed; other members must have ended."""
         self.leave([os.getpid()])
         self.remove()
 
     def remove(self) -> None:
-        """Remove the group; processes that are still in it (they are ending) are waited for, up to two seconds."""
+        """Remove the group; wait up to two seconds for members that are ending."""
         for wait_s in _REMOVE_WAITS_S:
             time.sleep(wait_s)
-            # What is still charged would otherwise keep the kernel's half of a removed group alive.
+            # Remaining charges would otherwise keep the kernel's part of a removed group alive.
             with contextlib.suppress(OSError):
                 (self.folder / "memory.force_empty").write_text("0")
             try:
@@ -202,7 +202,7 @@ class MemoryGroup:
 
 @contextmanager
 def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
-    """Make a group for the time of a with statement."""
+    """Make a group for the duration of a with statement."""
     group = MemoryGroup.create(limit_bytes)
     try:
         yield group
@@ -211,14 +211,14 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
 
 
 def find_controller() -> Controller:
-    """Return where this process may make groups with a memory limit, found out by making one and moving a process.
+    """Return the place where this process may make groups with a memory limit, determined by trying.
 
-    Looks in the group that this process is in, then in those above it.
+    It tries the group of this process, then its ancestors.
 
     Raises
     ------
     UsageError
-        It may do so nowhere; the text says why.
+        There is no such place; the message says why.
     """
     version, groups = _own_groups()
     why = ""
@@ -232,31 +232,31 @@ def find_controller() -> Controller:
 
 
 def remove_stale(parent: Path) -> list[str]:
-    """Remove groups of storebench in `parent` whose makers have gone, and return their names."""
+    """Remove groups of storebench in `parent` whose creators have ended, and return their names."""
     removed = []
     for folder in sorted(parent.glob("storebench-*")):
         match = _NAME.fullmatch(folder.name)
         if match and not _lives(int(match["pid"]), match["start"]):
-            with contextlib.suppress(OSError):  # its processes live, or it is somebody else's
+            with contextlib.suppress(OSError):  # it has live members, or belongs to another user
                 folder.rmdir()
                 removed.append(folder.name)
     return removed
 
 
 def sweep_groups() -> None:
-    """Remove the groups of killed processes wherever this process could make one."""
+    """Remove the groups of killed processes wherever this process could have made one."""
     with contextlib.suppress(UsageError):
         for folder in _own_groups()[1]:
             remove_stale(folder)
 
 
 def oom_kills(folder: Path | None = None) -> int | None:
-    """Return how many processes of a group the kernel has killed because memory ran out; None where it does not say.
+    """Return how many processes of a group the kernel has killed for lack of memory; None if it does not say.
 
     Parameters
     ----------
     folder
-        The group; None is the one that this process is in.
+        The group; None is this process's own.
     """
     if folder is None:
         try:
@@ -273,7 +273,7 @@ def _lives(pid: int, start: str | None) -> bool:
 
 
 def _own_groups() -> tuple[int, list[Path]]:
-    """Return the version that has the memory controller, and our groups, innermost first."""
+    """Return the version with the memory controller, and our groups, innermost first."""
     for version, point, root in sorted(_hierarchies()):
         inner = next(
             (
@@ -283,7 +283,7 @@ def _own_groups() -> tuple[int, list[Path]]:
             ),
             "/",
         )
-        # A container may see a part of the hierarchy only, and its own group by a path from outside.
+        # A container may see only part of the hierarchy, and its own group under a path from outside.
         inner = inner.removeprefix(root) if root != "/" else inner
         own = point / inner.lstrip("/")
         own = own if own.is_dir() else point
@@ -308,7 +308,7 @@ def _memberships() -> list[tuple[str, str, str]]:
 
 
 def _try(controller: Controller) -> str:
-    """Make a group there and move a process into it; return why that does not work, or ""."""
+    """Try to make a group there and move a process into it; return why that fails, or ""."""
     if controller.version == 2 and "memory" not in (
         read_text(controller.parent / "cgroup.subtree_control") or ""
     ):

@@ -1,4 +1,4 @@
-"""What this machine can and cannot measure for stores in a folder, found out by trying, in plain words."""
+"""What this machine can and cannot measure for stores in a folder, determined by trying, in plain words."""
 
 import enum
 import os
@@ -41,20 +41,20 @@ class State(enum.StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """It works; know this when you read the figures."""
+    """It works, with a condition to know when reading the figures."""
     NO = "no"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes
     ----------
     found
-        What was found, in plain words.
+        The finding, in plain words.
     advice
-        What to do about it, or "".
+        The advice, or "".
     """
 
     name: str
@@ -64,20 +64,20 @@ class Check:
 
 
 def checkup(folder: Path) -> list[Check]:
-    """Try what storebench needs on `folder`'s filesystem and look at what disturbs a measurement.
+    """Try everything that storebench needs on `folder`'s filesystem, and look for sources of noise.
 
     Writes one scratch file of 8 MiB there, and removes it. The first call of a boot
-    also reads some 15 MiB of other files on the same device (`storebench.probes.below`).
+    also reads about 15 MiB of other files on the same device (`storebench.probes.below`).
 
     Raises
     ------
     UsageError
-        `folder` is no folder.
+        `folder` is not a folder.
     OutputError, DiskFullError
         The scratch file cannot be written.
     """
     if not folder.is_dir():
-        raise UsageError("no such folder", where=folder, hint="Name the folder that your stores are kept in.")
+        raise UsageError("no such folder", where=folder, hint="Name the folder of your stores.")
     mount = mount_of(folder)
     with _scratch(folder) as scratch:
         checks = [_counting(scratch), *_states(scratch, mount), *_counters(scratch), _direct(scratch)]
@@ -141,7 +141,7 @@ def _states(scratch: Path, mount: Mount) -> Iterator[Check]:
 
 def _state(name: str, works: bool, reason: str, advice: str) -> Check:
     if works:
-        return Check(name=name, state=State.OK, found="brought about and verified")
+        return Check(name=name, state=State.OK, found="reached and verified")
     return Check(name=name, state=State.NO, found=reason, advice=advice)
 
 
@@ -160,7 +160,7 @@ def _counter(name: str, key: str, counters: Counters) -> Check:
     if value:
         return Check(name=name, state=State.OK, found="counted by the kernel")
     found = counters.reasons.get(key, "the kernel counted no byte of a file that was evicted and read again")
-    return Check(name=name, state=State.NO, found=found, advice="Read amplification cannot be told here.")
+    return Check(name=name, state=State.NO, found=found, advice="Read amplification cannot be measured here.")
 
 
 def _direct(scratch: Path) -> Check:
@@ -171,21 +171,21 @@ def _direct(scratch: Path) -> Check:
         name="device ceilings",
         state=State.NO,
         found=rates.reasons.get(KEYS[0], next(iter(rates.reasons.values()))),
-        advice="Cold figures will have no device ceiling beside them.",
+        advice="Cold figures will have no device ceiling.",
     )
 
 
 def _below(folder: Path) -> Check:
-    """Say whether "cold" means the device here, or a cache below this kernel."""
+    """Check whether "cold" refers to the device here, or to a cache below this kernel."""
     found = below_cache(folder)
     name = machine.hypervisor()
     words = f"{below_sentence(with_below(_COLD, found))}; hypervisor: {name or 'no sign of one'}"
-    kept = "" if found.remembered else " The verdict could not be kept, so the next call measures again."
+    kept = "" if found.remembered else " The verdict could not be stored, so the next call measures again."
     if found.verdict is BelowCache.NOT_SEEN:
         return Check(name=_BELOW, state=State.OK, found=words, advice=kept.strip())
     advice = (
-        "Cold figures of this machine may be those of that cache. Use stores that are larger than it, or leave "
-        "them unread for long before a cold run (docs/methodology.md)."
+        "Cold figures of this machine may describe that cache. Use stores that are larger than it, or leave "
+        "them unread for a long time before a cold run (docs/methodology.md)."
     )
     return Check(name=_BELOW, state=State.NOTE, found=words, advice=advice + kept)
 
@@ -203,8 +203,8 @@ def _read_ahead(mount: Mount) -> Iterator[Check]:
         state=State.NOTE,
         found=f"{value} KiB on {disk['name']}; Linux's default is {DEFAULT_READ_AHEAD_KB}",
         advice=(
-            "It decides much of a cold figure: more favours mapped stores that are read whole and multiplies "
-            "what a part of one costs. Cold figures compare only with machines that have the same setting "
+            "It determines much of a cold figure: more helps mapped stores that are read whole, and multiplies the "
+            "cost of reading part of one. Compare cold figures only with machines that have the same setting "
             f"(as root: echo {DEFAULT_READ_AHEAD_KB} > /sys/block/{disk['name']}/queue/read_ahead_kb)."
         ),
     )
@@ -217,7 +217,7 @@ def _drop_caches() -> Check:
         name="--drop-caches",
         state=State.NOTE,
         found="needs root",
-        advice="Not needed: files are evicted one by one, and the pages counted.",
+        advice="Not needed: files are evicted one by one, and their pages counted.",
     )
 
 
@@ -244,7 +244,7 @@ def _own_device(folder: Path) -> Check:
         name=name,
         state=State.NOTE,
         found=reason,
-        advice="Cells with a readahead of their own cannot be run; all others can.",
+        advice="Cells with their own read-ahead cannot run; all others can.",
     )
 
 
@@ -256,8 +256,8 @@ def _reclaim() -> Check:
     return Check(
         name="DAMON reclaim",
         state=State.NOTE,
-        found=f"on ({damon}): this machine pushes idle pages out by itself",
-        advice="A store that was warm a minute ago may not be. Warm cells are counted, and fail if it struck.",
+        found=f"on ({damon}): this machine reclaims idle pages by itself",
+        advice="A store that was warm a minute ago may not be. Pages of warm cells are counted, and the cell fails if too few remain.",
     )
 
 
@@ -269,14 +269,14 @@ def _swap() -> Check:
         name="swap",
         state=State.NOTE,
         found=f"{size / _GIB:.1f} GiB",
-        advice="Memory backends may be swapped out: look at their major faults, or run 'swapoff -a' as root.",
+        advice="Memory backends may be swapped out: check their major faults, or run 'swapoff -a' as root.",
     )
 
 
 def _governor() -> Check:
     found = machine.governor()
     if found in (None, "performance"):
-        return Check(name="CPU frequency", state=State.OK, found=found or "not ours to set")
+        return Check(name="CPU frequency", state=State.OK, found=found or "not controlled from here")
     return Check(
         name="CPU frequency",
         state=State.NOTE,
@@ -292,7 +292,7 @@ def _load() -> Check:
         name="load",
         state=State.NOTE if busy else State.OK,
         found=f"{load:.1f} on {cores} cores",
-        advice="Other work disturbs the figures: stop it, or take more replicates." if busy else "",
+        advice="Other work disturbs the figures: stop it, or use more replicates." if busy else "",
     )
 
 
@@ -316,7 +316,7 @@ def _memory() -> Check:
         name="memory",
         state=State.NOTE,
         found=f"{limit / _GIB:.1f} GiB by a control group, page cache included",
-        advice="A warm store must fit into that beside the training process.",
+        advice="A warm store must fit into that together with the training process.",
     )
 
 
@@ -334,7 +334,7 @@ def _torch() -> Check:
         name="torch",
         state=State.NOTE,
         found=f"{version}, CPU only",
-        advice="An accelerator can be emulated: '--compute emulated:MILLISECONDS', and every result says so.",
+        advice="An accelerator can be emulated with '--compute emulated:MILLISECONDS'; every result says so.",
     )
 
 

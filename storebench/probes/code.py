@@ -1,4 +1,4 @@
-"""Which code a process runs: a digest of a package's files, and the git commit that they were imported from."""
+"""The code of this process: a digest of a package's files, and the git commit from which they were imported."""
 
 import functools
 import hashlib
@@ -18,46 +18,46 @@ _GIT_TIMEOUT_S = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Checkout:
-    """What git says of some files.
+    """Git's information about some files.
 
     Attributes
     ----------
     commit
-        Commit of the checkout; None outside one, or where the files are not tracked.
+        Commit of the checkout; None outside one, or if the files are not tracked.
     changed
-        Whether the files differ from that commit, files that are not tracked included; None with `commit`.
+        Whether the files, including untracked ones, differ from that commit; None with `commit`.
     """
 
     commit: str | None = None
     changed: bool | None = None
 
     def __str__(self) -> str:
-        """Return the commit, with "+changes" where the files differ from it; "" outside a checkout."""
+        """Return the commit, with "+changes" if the files differ from it; "" outside a checkout."""
         return f"{self.commit or ''}{CHANGED if self.changed else ''}"
 
 
 def package_folder() -> Path:
-    """Return the folder of the storebench that this process imported."""
+    """Return the folder of the storebench package that this process imported."""
     return Path(__file__).resolve().parents[1]
 
 
 @functools.cache
 def running_digest() -> str:
-    """Return the digest of the storebench that this process imported, as it was at the first call."""
+    """Return the digest of the storebench package that this process imported, as of the first call."""
     return code_digest(package_folder())
 
 
 @functools.cache
 def running_checkout() -> Checkout:
-    """Return commit and changes of the storebench that this process imported, as they were at the first call."""
+    """Return commit and changes of the storebench package that this process imported, as of the first call."""
     return checkout_of(package_folder())
 
 
 def code_digest(*sources: Path) -> str:
-    """Return a digest of names and contents of the code files of some packages (folders) and modules (files).
+    """Return a digest of the names and contents of the code files of packages (folders) and modules (files).
 
-    Some 10 ms for storebench itself. `bench --against` computes it for other revisions, so how it is
-    computed must not change.
+    It takes about 10 ms for storebench itself. `bench --against` computes it for other revisions, so its
+    definition must not change.
     """
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for source in sources:
@@ -78,7 +78,7 @@ def checkout_of(*sources: Path) -> Checkout:
     """Return commit and changes of some packages and modules of one checkout."""
     folder = sources[0].parent
     tracked = [str(path / "__init__.py" if path.is_dir() else path) for path in sources]
-    # An installed copy may be inside somebody else's repository: only tracked files count.
+    # An installed copy may be inside another repository, so only tracked files count.
     if _git(folder, "ls-files", "--error-unmatch", "--", *tracked) is None:
         return Checkout()
     commit = _git(folder, "rev-parse", "HEAD")
@@ -87,19 +87,19 @@ def checkout_of(*sources: Path) -> Checkout:
 
 
 def _code_changed(status: Sequence[str]) -> bool:
-    """Tell whether `git status --porcelain` names more than files that are no code."""
+    """Return whether `git status --porcelain` lists changed code files."""
     untracked = [line[3:].strip('"') for line in status if line.startswith("?? ")]
     return len(untracked) < len(status) or any(path.endswith((*CODE_SUFFIXES, "/")) for path in untracked)
 
 
 def cell_environment() -> dict[str, str]:
-    """Return the environment of a cell's process, in which storebench is the package that this process imported.
+    """Return the environment of a cell's process, with the storebench package that this process imported.
 
-    Through a link where this process found it through one: what lies beside the package's own folder is not imported.
+    If this process found it through a link, so does the cell: nothing else beside the package is importable.
     """
     parent = str(Path(__file__).absolute().parents[2])
     if parent in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        # Named first on PYTHONPATH, what is installed would come before the standard library.
+        # At the front of PYTHONPATH, installed packages would precede the standard library.
         return dict(os.environ)
     path = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}

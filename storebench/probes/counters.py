@@ -1,11 +1,11 @@
-"""What the kernel counted for a training process and its workers between two moments.
+"""Kernel counters of a training process and its workers between two moments.
 
 Figures of a process include those of its children that have exited and were
-waited for: the kernel adds them to the parent. So a worker that ends before the
-second moment is not lost as long as its parent is among the processes probed.
+waited for, because the kernel adds them to the parent. A worker that ends before
+the second moment is therefore not lost if its parent is among the probed processes.
 
-Nothing here raises: what cannot be read is null, with a reason under its name,
-never 0.
+Nothing here raises: a counter that cannot be read is None, with a reason under its
+name, never 0.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ SECTOR_BYTES = 512
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 _UNCOUNTED = frozenset({"fuse", "fuseblk", "virtiofs", "9p", "zfs", "ceph"})
-"""Filesystems whose reads the kernel does not put down as block reads of the process that asked."""
+"""Filesystems whose reads the kernel does not attribute to the requesting process as block reads."""
 
 _IO = ("device_read_bytes", "read_calls")
 _FAULTS = ("minor_faults", "major_faults")
@@ -36,18 +36,18 @@ _Values = dict[str, float]
 
 @dataclass(kw_only=True)
 class _Sample:
-    """One process at one moment.
+    """Counters of one process at one moment.
 
     Attributes
     ----------
     values
-        Running totals, by name of a field of `Counters`.
+        Running totals, by field name of `Counters`.
     missing
-        Why a total could not be read, by name.
+        Reason why a total could not be read, by name.
     threads
-        Ids of the threads whose switches are in the totals; empty where threads that ended count, too.
+        Ids of the threads whose switches are in the totals; empty if ended threads count, too.
     parent
-        Id of the parent process; null where it could not be read.
+        Id of the parent process; None if it could not be read.
     """
 
     values: _Values = field(default_factory=dict)
@@ -57,18 +57,18 @@ class _Sample:
 
 
 class CounterProbe:
-    """Count what happens to some processes between `start` and `stop`.
+    """Count the events of some processes between `start` and `stop`.
 
-    Call `stop` while the workers still live, or were waited for by a process that is
-    probed, too. Switches of another process's thread that both began and ended in
-    between are not seen.
+    Call `stop` while the workers are running, or after a probed process has waited for
+    them. Context switches of another process's thread that both starts and ends in between
+    are not counted.
 
     Parameters
     ----------
     pids
         The training process and its workers.
     store
-        A path on the store's filesystem: its block device is counted as well.
+        Path on the store's filesystem, whose block device is counted as well.
     """
 
     def __init__(self, pids: Iterable[int], store: Path | str) -> None:
@@ -78,19 +78,19 @@ class CounterProbe:
         self._first_device: int | str = ""
 
     def start(self) -> None:
-        """Remember where every counter stands, and start the peak of memory anew."""
+        """Store the state of every counter, and reset the peak memory."""
         for pid in self._pids:
             _reset_peak(pid)
         self._first_device = _block_device_bytes(self._mount)
         self._first = self._samples(io_last=True)
 
     def stop(self, payload_bytes: int | None = None) -> Counters:
-        """Return what was added since `start`.
+        """Return the increments since `start`.
 
         Parameters
         ----------
         payload_bytes
-            Bytes of samples asked for in between, for the read amplification.
+            Bytes of samples requested in between, for the read amplification.
         """
         last = self._samples(io_last=False)
         device = _block_device_bytes(self._mount)
@@ -110,7 +110,7 @@ class CounterProbe:
     def _samples(self, *, io_last: bool) -> dict[int, _Sample]:
         """Read every process; our own read calls come last at the start and first at the end.
 
-        Then only one read call of this probe lies between: see `_own_read_calls`.
+        Only one read call of this probe is then in between; see `_own_read_calls`.
         """
         samples = {pid: _Sample() for pid in self._pids}
         own_last = sorted(self._pids, key=lambda pid: pid == os.getpid())
@@ -150,7 +150,7 @@ class CounterProbe:
         return ""
 
     def _inherited(self, name: str, pid: int, last: dict[int, _Sample]) -> bool:
-        """Return whether a process has ended and its totals went to a parent that we read."""
+        """Return whether a process has ended and its totals went to a probed parent."""
         parent = self._first[pid].parent
         gone = not Path(f"/proc/{pid}").exists()
         with_children = name not in _SWITCHES or parent == os.getpid()
@@ -162,7 +162,7 @@ _Reader = Callable[[int, _Sample], None]
 
 def _read_io(pid: int, sample: _Sample) -> None:
     try:
-        # One system call exactly, so that the probe's own read calls can be taken off.
+        # Exactly one system call, so that the probe's own read calls can be subtracted.
         text = _slurp(f"/proc/{pid}/io")
     except OSError as error:
         sample.missing |= dict.fromkeys(_IO, _unreadable(error))
@@ -177,7 +177,7 @@ def _read_stat(pid: int, sample: _Sample) -> None:
     except OSError as error:
         sample.missing |= dict.fromkeys((*_FAULTS, *_CPU), _unreadable(error))
         return
-    # The command's name may hold spaces and brackets, so count from behind it: field 3 comes first.
+    # The command's name may contain spaces and brackets, so fields are counted after it, from field 3.
     rest = text.rpartition(")")[2].split()
     sample.parent = int(rest[1])
     minor, minor_children, major, major_children, user, system, user_children, system_children = (
@@ -208,7 +208,7 @@ def _read_switches(pid: int, sample: _Sample) -> None:
         }
         return
     try:
-        # /proc/PID/status alone speaks of the main thread.
+        # /proc/PID/status covers only the main thread.
         threads = [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
         statuses = [_slurp(f"/proc/{pid}/task/{thread}/status") for thread in threads]
     except OSError as error:
@@ -242,7 +242,7 @@ def _unreadable(error: OSError) -> str:
 
 
 def _reset_peak(pid: int) -> None:
-    # Where it is not allowed, the peak since the process started is what there is.
+    # If this is not permitted, the peak since the process started is reported.
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
 
@@ -263,7 +263,7 @@ def _peak(pids: Iterable[int], reasons: dict[str, str]) -> _Values:
 
 
 def _block_device_bytes(mount: Mount) -> int | str:
-    """Return the bytes that the device has delivered since boot, or why that cannot be known."""
+    """Return the bytes that the device has delivered since boot, or the reason why they are unknown."""
     if mount.device is None:
         return f"{mount.fstype} on {mount.point} has no block device of its own"
     major, minor = mount.device
@@ -279,7 +279,7 @@ def _amplification(values: _Values, payload_bytes: int | None, reasons: dict[str
         reasons["read_amplification"] = reasons["device_read_bytes"]
         return {}
     if not payload_bytes:
-        reasons["read_amplification"] = "no payload was asked for"
+        reasons["read_amplification"] = "no payload was requested"
         return {}
     return {"read_amplification": values["device_read_bytes"] / payload_bytes}
 

@@ -1,9 +1,9 @@
-"""How fast the device delivers: O_DIRECT reads at random and in a row, at several depths, by the best means here.
+"""Rates of the device: random and sequential O_DIRECT reads at several depths, by the fastest available method.
 
 The rates belong to the device and not to a store, so they are measured over one
-large file: a store of many small files would show the cost of small extents
-instead. A reader that merges requests may exceed the rate of single requests; none can
-exceed the highest of all these rates, which is the ceiling.
+large file; a store of many small files would show the cost of small extents. A
+reader that merges requests may exceed the rate of single requests. None can exceed
+the highest of all these rates, which is the ceiling.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ DEPTHS = (1, 4, 16, 32)
 SEQUENTIAL_DEPTHS = (1, 4, 16)
 
 LARGE_BYTES = 64 << 20
-"""A file from this size on stands for the device; of smaller ones their extents are measured."""
+"""Files of at least this size represent the device; in smaller ones the extents would be measured."""
 SCRATCH_BYTES = 128 << 20
 
 SEQUENTIAL = "device_sequential_bytes_per_s"
@@ -47,7 +47,7 @@ BEST = "device_best_bytes_per_s"
 KEYS = (*(f"device_random_{depth}_bytes_per_s" for depth in DEPTHS), SEQUENTIAL, BEST)
 
 _FIO_DEPTH = 16
-"""With fewer reads in flight every means reaches the same rate, and fio takes long to start."""
+"""With fewer reads in flight every method reaches the same rate, and fio is slow to start."""
 _TRIAL_S = 0.1
 _MAX_REQUESTS = 100_000
 _MAX_FILES = 1000
@@ -68,12 +68,12 @@ class DeviceRates:
 
 
 class _NoRateError(Exception):
-    """The device cannot be asked; the text says why."""
+    """The device cannot be measured; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """What is read: open files, in words, and the path by which fio may open it (None: several files)."""
+    """The files to read: open files, a description, and a path for fio (None if there are several)."""
 
     fds: list[int]
     words: str
@@ -88,18 +88,18 @@ def device_rates(
     scratch: Path | None = None,
     seed: int = 0,
 ) -> DeviceRates:
-    """Measure the device that the files are on: `limit_s` seconds for each rate, and short trials before.
+    """Measure the device of the files: `limit_s` seconds per rate, after short trials.
 
-    What is in the page cache stays as it is, so this may run beside cold and warm
-    cells, though not at the same time.
+    The content of the page cache does not change, so this may run in cold and warm cells,
+    though not during their epochs.
 
     Parameters
     ----------
     request_bytes
-        Payload of one sample; reads are rounded up to whole pages, as the device must.
+        Payload of one sample; reads are rounded up to whole pages, as the device requires.
     scratch
-        Folder in which a nameless file of 128 MiB may be written where none of the files is large. Without one, or
-        on another filesystem, the files themselves are read: a random choice of them, if they are very many.
+        Folder for an unnamed file of 128 MiB if none of the files is large. Without it, or if it is on another
+        filesystem, the files themselves are read; of very many files, a random selection.
     """
     rng = np.random.default_rng(seed)
     size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
@@ -127,7 +127,7 @@ def device_rates_once(
     Parameters
     ----------
     kept
-        File in which a run's cells keep them for each other.
+        File in which the cells of a run share them.
     """
     device = mount_of(paths[0]).device if paths else None
     name = f"device {device}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {replicate}"
@@ -155,7 +155,7 @@ def _measured(target: _Target, size: int, limit_s: float, rng: np.random.Generat
 
 
 class _Reads(NamedTuple):
-    """Reads of one size, and how many of them may be in flight: the best of these depths counts."""
+    """Reads of one size, and the allowed numbers in flight, of which the best counts."""
 
     requests: Sequence[Request]
     size: int
@@ -163,9 +163,9 @@ class _Reads(NamedTuple):
 
 
 def _rate(target: _Target, reads: _Reads, limit_s: float) -> tuple[float, str]:
-    """Return the rate by the means and at the depth that won a short trial, or by fio, and the name of the means.
+    """Return the rate by the method and at the depth that won a short trial, or by fio, and the method's name.
 
-    The trial is not the result: a disk whose rate is limited gives more at first.
+    The trial itself is not the result, because a disk with a limited rate delivers more at first.
     """
     ways = [
         (depth, method)
@@ -193,7 +193,7 @@ def _read(reads: _Reads, depth: int, method: str, limit_s: float) -> Delivered:
 
 
 def _check_served(found: Delivered, before: int | None) -> None:
-    # tmpfs, ZFS and others take O_DIRECT and serve from memory all the same.
+    # tmpfs, ZFS and others accept O_DIRECT but serve from memory.
     after = own_device_bytes()
     if before is not None and after is not None and after - before < found.bytes / 2:
         raise _NoRateError("reads with O_DIRECT were not served by a block device")
@@ -224,7 +224,7 @@ def _same_device(folder: Path, files: Sequence[str]) -> bool:
 
 
 def _entered(stack: contextlib.ExitStack, folder: Path) -> int | None:
-    """Return the scratch file, opened past the page cache until the stack closes; None where there is no room for it."""
+    """Return the scratch file, opened past the page cache until the stack closes; None if there is no room for it."""
     if mount_of(folder).fstype in IN_MEMORY:
         raise _NoRateError("reads with O_DIRECT were not served by a block device")
     if shutil.disk_usage(folder).free < 4 * SCRATCH_BYTES:
@@ -247,7 +247,7 @@ def _scratch(folder: Path) -> Iterator[int]:
 
 
 def _fill(fd: int) -> None:
-    """Write bytes that no device can compress or find twice, and wait until they are stored."""
+    """Write bytes that no device can compress or deduplicate, and wait until they are stored."""
     rng = np.random.default_rng()
     for _ in range(SCRATCH_BYTES // SEQUENTIAL_BYTES):
         os.write(fd, rng.bytes(SEQUENTIAL_BYTES))
@@ -256,7 +256,7 @@ def _fill(fd: int) -> None:
 
 
 def _choice(files: Sequence[str], rng: np.random.Generator) -> list[str]:
-    """Return as many of the files, in their order, as this process may keep open beside others."""
+    """Return as many of the files, in their order, as this process may keep open at once."""
     limit = min(_MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     chosen = rng.choice(len(files), size=min(len(files), limit), replace=False)
     return [files[index] for index in np.sort(chosen).tolist()]

@@ -1,9 +1,9 @@
-"""Keep O_DIRECT reads in flight: by Linux's asynchronous I/O, or by threads where the kernel refuses it.
+"""Keep O_DIRECT reads in flight: with Linux's asynchronous I/O, or with threads if the kernel refuses it.
 
-Asynchronous I/O is used through its system calls: requests are laid out in
-memory before the clock starts, and one call submits as many as there is room for.
-So the interpreter does not limit the rate, and nothing has to be compiled. One
-thread per core submits, because submitting is itself work for a core.
+Asynchronous I/O is used through its system calls. Requests are laid out in memory
+before the clock starts, and one call submits as many as fit, so the interpreter does
+not limit the rate and nothing has to be compiled. One thread per core submits,
+because submitting itself takes a core's time.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ _libc.syscall.restype = ctypes.c_long
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered:
-    """What some reads gave: bytes, the seconds from the first request to the last answer, and the method."""
+    """Result of some reads: bytes, seconds from the first request to the last answer, and the method."""
 
     bytes: int
     seconds: float
@@ -79,16 +79,16 @@ def read_direct(
     *,
     method: str = ASYNCHRONOUS,
 ) -> Delivered:
-    """Read `size` bytes at each request, `in_flight` of them at a time; what is read is thrown away.
+    """Read `size` bytes per request, with `in_flight` of them at a time; the bytes are discarded.
 
     Parameters
     ----------
     requests
         At least one: files opened with O_DIRECT, and offsets that are a multiple of the page size.
     limit_s
-        Start again at the first request until so many seconds are over; None reads each request once.
+        Repeat from the first request until this time is over; None reads each request once.
     method
-        `ASYNCHRONOUS`, where the kernel permits it, or `THREADS`; one read at a time needs neither.
+        `ASYNCHRONOUS`, if the kernel permits it, or `THREADS`; with one read at a time neither is needed.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _by_threads(requests: Sequence[Request], size: int, in_flight: int, limit_s:
 
 
 def _timed(works: Sequence[Callable[[], int]], method: str) -> Delivered:
-    """Do all of it at the same time, each in a thread of its own, and add up the bytes."""
+    """Run all functions at the same time, each in its own thread, and add up the bytes."""
     totals = [0] * len(works)
     errors: list[OSError] = []
 
@@ -144,7 +144,7 @@ def _timed(works: Sequence[Callable[[], int]], method: str) -> Delivered:
 def _one_by_one(requests: Sequence[Request], size: int, limit_s: float | None) -> int:
     done = 0
     started = time.perf_counter()
-    with mmap.mmap(-1, size) as buffer:  # O_DIRECT wants aligned memory
+    with mmap.mmap(-1, size) as buffer:  # O_DIRECT needs aligned memory
         for fd, offset in requests if limit_s is None else itertools.cycle(requests):
             done += os.preadv(fd, [buffer], offset)
             if limit_s is not None and time.perf_counter() - started >= limit_s:
@@ -158,7 +158,7 @@ class _AsyncReader(contextlib.AbstractContextManager["_AsyncReader"]):
     Raises
     ------
     OSError
-        This machine has no such queue, or refuses one.
+        This machine has no such queue, or refuses to create one.
     """
 
     def __init__(self, requests: Sequence[Request], size: int, depth: int) -> None:
@@ -179,17 +179,17 @@ class _AsyncReader(contextlib.AbstractContextManager["_AsyncReader"]):
     ) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
         iocbs = np.zeros(len(requests), _IOCB)
         memory = np.frombuffer(self._buffer, np.uint8)
-        memory[:] = 0  # or the first reads would wait for memory, too
+        memory[:] = 0  # otherwise the first reads would wait for memory, too
         base = memory.ctypes.data
         iocbs["fd"] = [fd for fd, _ in requests]
         iocbs["offset"] = [offset for _, offset in requests]
         iocbs["bytes"] = size
-        # Two requests in flight may share a part of the buffer: nothing looks at the bytes.
+        # Requests in flight may share a part of the buffer, because the bytes are not used.
         iocbs["buffer"] = base + np.arange(len(requests), dtype=np.uint64) % self._depth * size
         return iocbs
 
     def read(self, limit_s: float | None) -> int:
-        """Return the bytes that were read: each request once, or from the first again until the time is over."""
+        """Return the bytes that were read: each request once, or repeatedly from the first until the time is over."""
         done = sent = waiting = 0
         started = time.perf_counter()
         while True:
@@ -225,7 +225,7 @@ class _AsyncReader(contextlib.AbstractContextManager["_AsyncReader"]):
         return int(results.sum())
 
     def __exit__(self, *_: object) -> None:
-        """Give the queue back; the kernel waits for reads that are still in flight."""
+        """Release the queue; the kernel waits for reads that are still in flight."""
         _call(self._destroy, self._context)
 
 
@@ -238,7 +238,7 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def own_device_bytes() -> int | None:
-    """Return what block devices have delivered to this process; None where the kernel does not count it."""
+    """Return the bytes that block devices delivered to this process; None if the kernel does not count them."""
     for line in (read_text("/proc/self/io") or "").splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1])
@@ -252,7 +252,7 @@ def opened_direct(files: Sequence[str]) -> Iterator[list[int]]:
     Raises
     ------
     OSError
-        One of them cannot be opened so.
+        One of them cannot be opened that way.
     """
     fds: list[int] = []
     try:

@@ -1,4 +1,4 @@
-"""Where a figure was measured: what must be equal for a comparison, and what is worth knowing beside it."""
+"""The environment of a measurement: the facts that must be equal for a comparison, and further notes."""
 
 import functools
 import hashlib
@@ -23,20 +23,20 @@ _GIB = 1 << 30
 
 
 def environment(store: Path | str, device: str = "cpu", *, image: Path | None = None) -> Environment:
-    """Describe this machine and process for a store on `store`'s filesystem.
+    """Describe this machine and process for a store on the filesystem of `store`.
 
     `match` depends on nothing that a process has imported or done so far, so that
-    every process of a run gets the same key. torch's number of threads is
-    therefore a note: the cores, the control group's quota, the environment
-    variables and the cell's own `threads`, which decide it, all have to match.
+    every process of a run gets the same key. torch's number of threads is therefore
+    only a note: it is determined by the cores, the control group's quota, the
+    environment variables and the cell's own `threads`, which all have to match.
 
     Parameters
     ----------
     device
         "cpu", or an accelerator as torch names it; torch is imported for the latter.
     image
-        The image that is mounted on `store`. What must match is then the disk that the image lies on: the
-        read-ahead of the mounted device belongs to the cell, and stands in the notes.
+        Image that is mounted on `store`. The disk of the image must then match; the mounted device's
+        read-ahead belongs to the cell and is in the notes.
     """
     place = store if image is None else image.parent
     match = _match(place, device)
@@ -45,7 +45,7 @@ def environment(store: Path | str, device: str = "cpu", *, image: Path | None = 
 
 
 def match_key(match: dict[str, Any]) -> str:
-    """Return twelve hexadecimal digits that are equal where `match` is."""
+    """Return twelve hexadecimal digits that are equal if `match` is equal."""
     text = json.dumps(match, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -68,12 +68,12 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
 
 
 def _disk(device: dict[str, str | None]) -> dict[str, str | None]:
-    """Leave out the name: the same disk may be sda today and sdb after the next boot."""
+    """Leave out the name, because the same disk may be sda today and sdb after the next boot."""
     return {name: value for name, value in device.items() if name != "name"}
 
 
 def _gib(size_bytes: int | None) -> float | None:
-    """Round to a quarter of a GiB: the kernel's own share differs from boot to boot."""
+    """Round to a quarter of a GiB, because the kernel's own share differs from boot to boot."""
     return None if size_bytes is None else round(4 * size_bytes / _GIB) / 4
 
 
@@ -94,7 +94,7 @@ def _libraries() -> dict[str, str | None]:
 
 
 def version_of(distribution: str) -> str | None:
-    """Return an installed distribution's version without importing it; null where there is none."""
+    """Return an installed distribution's version without importing it; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -102,7 +102,7 @@ def version_of(distribution: str) -> str | None:
 
 
 def _image_libraries() -> dict[str, str | None]:
-    """Return the libraries that decode images in Pillow: builds of one version differ in them, and in speed."""
+    """Return the libraries that decode images in Pillow; builds of one version differ in them, and in speed."""
     from PIL import features
 
     turbo, ng = features.check_feature("libjpeg_turbo"), features.check_feature("zlib_ng")
@@ -115,7 +115,7 @@ def _image_libraries() -> dict[str, str | None]:
 
 
 def _bundled(distribution: str, prefix: str) -> str | None:
-    """Return the file name (it holds version and digest) of a C library that a wheel carries."""
+    """Return the file name (with version and digest) of a C library that a wheel bundles."""
     try:
         files = importlib.metadata.files(distribution) or []
     except importlib.metadata.PackageNotFoundError:
@@ -142,6 +142,6 @@ def _notes(store: Path | str) -> dict[str, Any]:
 
 
 def _checkout() -> dict[str, Any]:
-    """Return commit and dirtiness of the storebench that runs; None where it is no git checkout."""
+    """Return commit and dirtiness of the running storebench; None if it is not in a git checkout."""
     found = running_checkout()
     return {"git_commit": found.commit, "git_dirty": found.changed}

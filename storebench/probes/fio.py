@@ -1,4 +1,4 @@
-"""Ask fio, where it is installed, for the rate of O_DIRECT reads of one file."""
+"""Measure the rate of O_DIRECT reads of one file with fio, if it is installed."""
 
 import json
 import os
@@ -9,21 +9,21 @@ from pathlib import Path
 ENGINES = ("io_uring", "libaio")
 
 _START_S = 20
-"""Beyond the time that it measures: fio maps shared memory and lays out its random numbers first."""
+"""In addition to the measured time: fio first maps shared memory and prepares its random numbers."""
 
 
 def fio_path() -> str | None:
-    """Return where fio is installed; None where it is not."""
+    """Return the path of fio; None if it is not installed."""
     return shutil.which("fio")
 
 
 def fio_rate(path: Path | str, size: int, in_flight: int, limit_s: float, *, at_random: bool) -> float | None:
-    """Return bytes per second by the first of fio's engines that works here; None where there is none.
+    """Return bytes per second by the first of fio's engines that works here; None if none does.
 
     Parameters
     ----------
     path
-        An existing file; it is opened for reading only.
+        An existing file, which is only read.
     size
         Bytes of one read.
     """
@@ -61,7 +61,7 @@ def _run(command: list[str], limit_s: float) -> float | None:
 
 
 def read_rate(text: str) -> float | None:
-    """Return the bytes per second in what fio printed as JSON; None where there are none.
+    """Return the bytes per second from fio's JSON output; None if there are none.
 
     Some versions print notes before the object.
     """

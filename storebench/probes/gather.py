@@ -1,8 +1,8 @@
-"""How fast memory gives shuffled samples to one thread: a plain yardstick, and the ceiling of one copy.
+"""The rate at which memory delivers shuffled samples to one thread: a yardstick, and the ceiling of one copy.
 
 The yardstick is ``numpy.take(array, indices, axis=0, out=batch)``. Its default
 mode checks the indices through a second copy, so a reader that copies each sample
-once can exceed it. The ceiling is the fastest of the ways in `WAYS`; which one that is
+once can exceed it. The ceiling is the fastest of the methods in `WAYS`, which
 depends on the size of a sample.
 """
 
@@ -20,23 +20,23 @@ ROUNDS = 4
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Way = Callable[[Pixels, Indices, Pixels], object]
-"""Copies the samples at some indices of an array into a batch of as many."""
+"""Function that copies the samples at some indices of an array into a batch of as many."""
 
 YARDSTICK = "numpy.take"
 
 
 def take(array: Pixels, indices: Indices, out: Pixels) -> None:
-    """Gather by numpy in its default mode, which copies twice."""
+    """Gather with numpy in its default mode, which copies twice."""
     np.take(array, indices, axis=0, out=out)
 
 
 def take_once(array: Pixels, indices: Indices, out: Pixels) -> None:
-    """Gather by numpy in clip mode, which writes into the batch at once."""
+    """Gather with numpy in clip mode, which writes into the batch directly."""
     np.take(array, indices, axis=0, out=out, mode="clip")
 
 
 def rows(array: Pixels, indices: Indices, out: Pixels) -> None:
-    """Gather by one memcpy per sample, the fastest way for large samples and the slowest for small ones."""
+    """Gather with one memcpy per sample, the fastest method for large samples and the slowest for small ones."""
     length = array.itemsize * math.prod(array.shape[1:])
     start, target = array.ctypes.data, out.ctypes.data
     for place, index in enumerate(indices.tolist()):
@@ -52,14 +52,14 @@ WAYS: dict[str, Way] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GatherRate:
-    """What one thread of this process reached.
+    """Rates that one thread of this process reached.
 
     Attributes
     ----------
     samples_per_s
         The yardstick: numpy's default mode.
     copy_ceiling_samples_per_s
-        The fastest way.
+        The rate of the fastest method.
     copy_method
         Its name in `WAYS`.
     memory_bytes_per_s
@@ -81,14 +81,14 @@ def gather_rate(
     limit_s: float = 0.5,
     seed: int = 0,
 ) -> GatherRate:
-    """Gather shuffled uint8 samples into one batch buffer, one thread, for `limit_s` in all.
+    """Gather shuffled uint8 samples into one batch buffer with one thread, for `limit_s` in all.
 
     Parameters
     ----------
     sample_shape
         Shape of one sample, uint8.
     count
-        Samples in the data set; the array holds that many, or what `max_bytes` allows.
+        Number of samples in the dataset; the array holds that many, or as many as `max_bytes` allows.
     """
     sample_bytes = math.prod(sample_shape)
     held = max(1, max_bytes // sample_bytes)
@@ -99,7 +99,7 @@ def gather_rate(
     order = rng.permutation(-(-held // batch_size) * batch_size).reshape(-1, batch_size) % held
     best = dict.fromkeys(WAYS, 0.0)
     slice_s = limit_s / ROUNDS / len(WAYS)
-    for _ in range(ROUNDS):  # in turn, so that a slow moment hits all of them
+    for _ in range(ROUNDS):  # in turn, so that a slow moment affects all of them
         for name, way in WAYS.items():
             best[name] = max(best[name], batch_size * _batches_per_s(way, array, order, out, slice_s))
     fastest = max(best, key=lambda name: best[name])

@@ -1,8 +1,8 @@
-"""Keep the page cache of a cell below a limit, and judge whether it was: the cache state "limited".
+"""Keep the page cache of a cell below a limit, and check that it was: the cache state "limited".
 
-The first epoch begins with nothing resident. From there on nothing is evicted
-or warmed: what an epoch finds resident is what the one before has left, as it
-is in a long training run with a store larger than memory.
+The first epoch begins with nothing resident. After that, nothing is evicted or
+warmed: an epoch finds resident what the previous one left, as in a long training
+run with a store larger than memory.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evi
 from storebench.results import CacheFacts, CacheVerdict
 
 TOLERATED_FRAC = 0.01
-"""Of the store: pages that were resident before the limit began to count, as `cold` tolerates them."""
+"""Share of the store that may be resident before the limit applies, the same tolerance as for `cold`."""
 
 
 class LimitedCache:
@@ -24,9 +24,9 @@ class LimitedCache:
     Parameters
     ----------
     group
-        The control group that has the limit; this process is not in it yet.
+        The control group with the limit; this process is not yet in it.
     limit_bytes
-        What it may hold.
+        The limit in bytes.
     files
         The store's data files.
     """
@@ -38,9 +38,9 @@ class LimitedCache:
         self._inside: set[int] = set()
 
     def prepare(self, pids: Collection[int]) -> CacheFacts:
-        """Begin an epoch: the first time evict the store, then put the processes under the limit; return the count.
+        """Begin an epoch and return the count; the first time, evict the store and move the processes into the group.
 
-        The eviction is outside: pages that stay resident belong to the group that touched them first.
+        Eviction happens outside the group, because pages that stay resident belong to the group that first touched them.
         """
         how = f"cgroup-v{self.group.version}"
         if self._inside:
@@ -53,12 +53,12 @@ class LimitedCache:
         return dataclasses.replace(cold, requested="limited", limit_bytes=self.limit_bytes)
 
     def judged(self, facts: CacheFacts, after: Residency) -> CacheFacts:
-        """Return the facts after an epoch: failed where more was resident at any time than the limit allows.
+        """Return the facts after an epoch: failed if more was resident at any time than the limit allows.
 
         Parameters
         ----------
         facts
-            Those of the epoch's start, with the largest residency that was sampled during it where one was.
+            Facts from the epoch's start, with the largest sampled residency if there is one.
         after
             The count just after the last timed step.
         """
@@ -76,12 +76,12 @@ class LimitedCache:
         )
         if most <= allowed:
             return found
-        reason = f"{most:.1%} of the store was resident and the limit allows {allowed:.1%}; do others read it, too?"
+        reason = f"{most:.1%} of the store was resident and the limit allows {allowed:.1%}; does another process read it, too?"
         return dataclasses.replace(found, verdict=CacheVerdict.FAILED, reason=reason)
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Put the processes outside of the limit for the time of a with statement."""
+        """Move the processes out of the limit for the duration of a with statement."""
         self.leave()
         try:
             yield
@@ -89,7 +89,7 @@ class LimitedCache:
             self.group.enter(self._inside)
 
     def leave(self) -> None:
-        """Put the processes back to where they came from."""
+        """Move the processes back to their previous group."""
         self.group.leave(self._inside)
 
 

@@ -1,12 +1,12 @@
-"""Put a file system image on a loop device with a read-ahead of its own, for one process and as long as it lives.
+"""Put a file system image on a loop device with its own read-ahead, for one process and its lifetime.
 
-The process starts in a mount namespace of its own (`own_namespace`), so nobody
-else sees the mount, and the device detaches itself with its last user. When
-the process ends, however it ends, the kernel therefore unmounts the image and
-frees the device. No setting of the machine's own devices is touched.
+The process starts in its own mount namespace (`own_namespace`), so no other process
+sees the mount, and the device detaches itself with its last user. When the process
+ends for any reason, the kernel therefore unmounts the image and frees the device. No
+setting of the machine's own devices changes.
 
-The device reads its image with direct I/O, so the page cache holds the pages
-of the mounted files only, not those of the image a second time.
+The device reads its image with direct I/O, so the page cache holds only the pages of
+the mounted files, not those of the image as well.
 """
 
 import os
@@ -23,7 +23,7 @@ from storebench.probes.page_cache import evict
 from storebench.system.scratch import scratch_folder
 
 TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
-"""The programs that are used, from util-linux and e2fsprogs."""
+"""The required programs, from util-linux and e2fsprogs."""
 
 BLOCK_BYTES = 4096
 
@@ -42,33 +42,33 @@ umount "$2"
 
 
 def own_namespace(command: Sequence[str]) -> list[str]:
-    """Return `command` so that it runs in a mount namespace of its own; its process id does not change."""
+    """Return `command` wrapped so that it runs in its own mount namespace; its process id does not change."""
     unshare = shutil.which("unshare", path=_path()) or "unshare"
     return [unshare, "--mount", "--propagation", "private", "--", *command]
 
 
 def mount_image(image: Path, folder: Path, readahead_kib: int) -> None:
-    """Mount `image` read-only on `folder` in this process's own namespace, with this read-ahead.
+    """Mount `image` read-only on `folder` in this process's own namespace, with the given read-ahead.
 
     Parameters
     ----------
     image
-        A file that holds a file system.
+        A file that contains a file system.
     folder
         An empty folder.
     readahead_kib
-        KiB that the kernel reads ahead of a sequential reader and around a page fault; 0 is none.
+        KiB that the kernel reads ahead of a sequential reader and around a page fault; 0 for none.
 
     Raises
     ------
     CellFailedError
-        The kernel refuses; the text says which step.
+        The kernel refuses; the message names the step.
     """
-    # mount(8) has the device detach itself when it is unmounted, and says so to the kernel before it mounts.
+    # mount(8) makes the device detach itself on unmounting, and tells the kernel so before it mounts.
     _call("mount", "-o", "ro,loop", str(image), str(folder))
     device = mount_of(folder).device
     if device is None:
-        raise CellFailedError("the image is mounted, but on no device", where=folder)
+        raise CellFailedError("the image is mounted, but not on a device", where=folder)
     settings = (_SYS_BLOCK / f"{device[0]}:{device[1]}").resolve()
     _call("losetup", "--direct-io=on", f"/dev/{settings.name}")
     try:
@@ -77,12 +77,12 @@ def mount_image(image: Path, folder: Path, readahead_kib: int) -> None:
         raise CellFailedError(f"read-ahead cannot be set ({error.strerror})", where=settings) from None
     if read_text(settings / "loop" / "dio") != "1":
         raise CellFailedError("the loop device does no direct I/O on this file system", where=image)
-    # What mounting has read of the image came through the page cache.
+    # The pages that mounting read from the image came through the page cache.
     evict([image])
 
 
 def make_image(image: Path, size_bytes: int, *, files: int) -> None:
-    """Write an empty ext4 file system of `size_bytes` with room for so many files.
+    """Write an empty ext4 file system of `size_bytes` with room for this many files.
 
     Raises
     ------
@@ -93,28 +93,28 @@ def make_image(image: Path, size_bytes: int, *, files: int) -> None:
     """
     try:
         with image.open("wb") as file:
-            # Allocated in one go: the store in it should lie on the disk as its own files would.
+            # Allocated in one step, so that the store has the same layout on disk as its own files.
             os.posix_fallocate(file.fileno(), 0, size_bytes)
     except OSError as error:
         raise from_os_error(error, image) from error
-    # Written once and then mounted read-only: it needs no journal.
+    # It is written once and then mounted read-only, so it needs no journal.
     options = ("-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=0", "-m", "0")
     _call("mkfs.ext4", "-q", "-F", "-b", str(BLOCK_BYTES), *options, "-N", str(files + 16), str(image))
 
 
 def fill_image(image: Path, folder: Path, source: Path) -> None:
-    """Copy everything in `source` into the image, which is mounted on `folder` for that time, and sync it.
+    """Copy everything in `source` into the image, which is mounted on `folder` in the meantime, and sync it.
 
     Raises
     ------
     CellFailedError
-        A step fails; the text says which.
+        A step fails; the message names it.
     """
     _call(*own_namespace(["sh", "-ec", _FILL, "sh", str(image), str(folder), str(source)]))
 
 
 def describe_device(folder: Path) -> dict[str, str | None]:
-    """Return what `folder` is mounted on ("name") and its read-ahead, without the number of a loop device."""
+    """Return the device ("name") that is mounted on `folder` and its read-ahead, without a loop device's number."""
     mount = mount_of(folder)
     device = block_device(mount)
     name = device.get("name") or mount.source
@@ -126,7 +126,7 @@ def describe_device(folder: Path) -> dict[str, str | None]:
 
 
 def why_not(folder: Path) -> str:
-    """Return why no image in `folder` can be mounted with a read-ahead of its own, found out by doing it, or ""."""
+    """Return why no image in `folder` can be mounted with its own read-ahead, determined by trying, or ""."""
     if os.geteuid() != 0:
         return "needs root"
     missing = [tool for tool in TOOLS if shutil.which(tool, path=_path()) is None]
@@ -148,7 +148,7 @@ def why_not(folder: Path) -> str:
 
 
 def _call(*command: str) -> None:
-    ours = str(Path(__file__).parents[2])  # a Python among the commands finds this package and no other
+    ours = str(Path(__file__).parents[2])  # a Python among the commands must find this package and no other
     python_path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
     env = {**os.environ, "PATH": _path(), "PYTHONPATH": python_path}
     try:
@@ -161,12 +161,12 @@ def _call(*command: str) -> None:
 
 
 def _path() -> str:
-    """Return PATH with the folders of system programs, which not every account has."""
+    """Return PATH with the folders of system programs, which are missing for some accounts."""
     return os.pathsep.join(filter(None, (os.environ.get("PATH"), _SYSTEM_PATH)))
 
 
 if __name__ == "__main__":
-    # A trial of why_not: mount, say in the last line what the kernel refuses, and let the end clean up.
+    # A trial for why_not: mount, print the kernel's refusal as the last line, and clean up at the end.
     try:
         mount_image(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
     except CellFailedError as refusal:

@@ -1,4 +1,4 @@
-"""Facts about the machine from /proc and /sys: null where the kernel does not say."""
+"""Facts about the machine from /proc and /sys; None if the kernel does not say."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ _NO_LIMIT_BYTES = 1 << 60
 
 
 def read_text(path: Path | str) -> str | None:
-    """Return what a small file of /proc or /sys says, stripped; null where it cannot be read."""
+    """Return the content of a small file of /proc or /sys, stripped; None if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -37,13 +37,13 @@ def cpu_model() -> str:
 
 
 def virtual_machine() -> bool | None:
-    """Return whether the CPU says that a hypervisor is below; null where it has no such flag to show."""
+    """Return whether the CPU reports a hypervisor; None if it has no such flag."""
     flags = re.search(r"^flags\s*:(.*)$", read_text("/proc/cpuinfo") or "", re.MULTILINE)
     return "hypervisor" in flags.group(1).split() if flags else None
 
 
 def hypervisor() -> str | None:
-    """Return the hypervisor below, by the name that the machine gives; None where there is no sign of one."""
+    """Return the name that the machine gives for its hypervisor; None if there is no sign of one."""
     names = {read_text(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")}
     known = next((name for name in sorted(filter(None, names)) if _VIRTUAL.search(name)), None)
     kind = read_text("/sys/hypervisor/type")
@@ -59,7 +59,7 @@ def memory_bytes(name: str) -> int | None:
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """Return the control-group folders that hold us, innermost first, of version 2 and of version 1."""
+    """Return the control-group folders of this process, innermost first, of version 2 and of version 1."""
     root = Path("/sys/fs/cgroup")
     folders = []
     for line in (read_text("/proc/self/cgroup") or "").splitlines():
@@ -73,7 +73,7 @@ def _cgroup_folders(controller: str) -> list[Path]:
 
 
 def cpu_quota() -> float | None:
-    """Return how many CPUs' time the tightest control group allows; null where there is no limit."""
+    """Return the number of CPUs that the tightest control group allows; None if there is no limit."""
     quotas = []
     for folder in _cgroup_folders("cpu"):
         text = read_text(folder / "cpu.max") or " ".join(
@@ -86,7 +86,7 @@ def cpu_quota() -> float | None:
 
 
 def memory_limit_bytes() -> int | None:
-    """Return the tightest control group's limit of memory, page cache included; null without a limit."""
+    """Return the tightest control group's memory limit, page cache included; None without a limit."""
     limits = []
     for folder in _cgroup_folders("memory"):
         text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
@@ -96,7 +96,7 @@ def memory_limit_bytes() -> int | None:
 
 
 def block_device(mount: Mount) -> dict[str, str | None]:
-    """Return name, model and queue settings of the disk below a mount; empty where there is none.
+    """Return name, model and queue settings of the disk below a mount; empty if there is none.
 
     A partition's queue is that of its disk.
     """
@@ -113,7 +113,7 @@ def block_device(mount: Mount) -> dict[str, str | None]:
 
 
 def damon() -> str | None:
-    """Return how DAMON pushes idle pages out ("pageout", "damon_reclaim"), "off", or null if unknown."""
+    """Return how DAMON reclaims idle pages ("pageout", "damon_reclaim"), "off", or None if unknown."""
     if read_text("/sys/module/damon_reclaim/parameters/enabled") == "Y":
         return "damon_reclaim"
     admin = Path("/sys/kernel/mm/damon/admin/kdamonds")
@@ -129,7 +129,7 @@ def damon() -> str | None:
 
 
 def governor() -> str | None:
-    """Return the frequency governor of the first CPU that we may use; null where there is none."""
+    """Return the frequency governor of the first usable CPU; None if there is none."""
     cpu = min(os.sched_getaffinity(0))
     return read_text(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor")
 
@@ -140,7 +140,7 @@ def transparent_hugepages() -> str | None:
 
 
 def container() -> str | None:
-    """Return the kind of container that we run in, as far as can be seen; null outside of one."""
+    """Return the kind of container of this process if it can be determined; None outside a container."""
     if Path("/.dockerenv").exists():
         return "docker"
     if Path("/run/.containerenv").exists():

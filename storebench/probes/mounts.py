@@ -1,4 +1,4 @@
-"""Which filesystem and which block device a path lies on, from /proc/self/mountinfo."""
+"""The filesystem and the block device of a path, from /proc/self/mountinfo."""
 
 import os
 import stat
@@ -8,25 +8,25 @@ from pathlib import Path
 from storebench.filesystem import mount_fields, unescape
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"})
-"""Filesystems whose files are the page cache: nothing of theirs can be evicted to a device."""
+"""Filesystems whose files are only in the page cache: none of their pages can be evicted to a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """The mount that a path lies on.
+    """The mount of a path.
 
     Attributes
     ----------
     point
-        Where it is mounted.
+        Mount point.
     fstype
-        "ext4", "overlay", "nfs4", ...; "unknown" where the kernel does not say.
+        "ext4", "overlay", "nfs4", ...; "unknown" if the kernel does not say.
     source
-        What is mounted ("/dev/vda1", "tmpfs").
+        Source of the mount ("/dev/vda1", "tmpfs").
     options
         Options of the mount and of its superblock, as the kernel writes them, sorted.
     device
-        (major, minor) of the block device under it, or null where there is none of its own.
+        (major, minor) of its block device, or None if it has none of its own.
     """
 
     point: str
@@ -37,7 +37,7 @@ class Mount:
 
 
 def mount_of(path: Path | str) -> Mount:
-    """Return the mount that `path` lies on; `path` must exist."""
+    """Return the mount of `path`, which must exist."""
     return _mount(mount_fields(path), Path(os.path.realpath(path)).stat().st_dev)
 
 
@@ -59,7 +59,7 @@ def _mount(fields: list[str] | None, st_dev: int) -> Mount:
 def _device(st_dev: int, source: str) -> tuple[int, int] | None:
     if os.major(st_dev):
         return os.major(st_dev), os.minor(st_dev)
-    # btrfs and others give files an anonymous number, but name the device that was mounted.
+    # btrfs and others give files an anonymous device number, but name the mounted device.
     if not source.startswith("/dev/"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Keep what a probe found for other processes: small JSON files that are replaced whole."""
+"""Store the findings of a probe for other processes, in small JSON files that are replaced as a whole."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ def user_cache_folder() -> Path:
 
 
 def recall(path: Path) -> dict[str, Any]:
-    """Return what `path` holds; empty where there is no such file, or none that can be read."""
+    """Return the content of `path`; empty if the file is missing or cannot be read."""
     with contextlib.suppress(OSError, CorruptDataError):
         found = parse_json(read_small_file(path), path)
         if isinstance(found, dict):
@@ -28,7 +28,7 @@ def recall(path: Path) -> dict[str, Any]:
 
 
 def remember(path: Path, values: dict[str, Any]) -> str:
-    """Replace what `path` holds; return why that was not possible, or ""."""
+    """Replace the content of `path`; return why that failed, or ""."""
     try:
         with made_folder(path.parent):
             write_whole(path, json.dumps(values))

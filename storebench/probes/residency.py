@@ -1,14 +1,14 @@
-"""Sample how much of some files the page cache holds while something else is timed, from a small process of its own.
+"""Sample the resident share of some files during a timed epoch, from a small separate process.
 
-The loop cannot do it: while it counts, read-ahead and workers go on, and the pause would be in its own time. The
-process here imports neither torch nor a format, sleeps between counts, and spends at most one part in `REST` of one
-core on counting. Moments are ``time.perf_counter_ns``, which all processes of a Linux machine share.
+The loop cannot do this itself: while it counts, read-ahead and workers continue, and the pause would be part of its
+own time. This process imports neither torch nor a format, sleeps between counts, and spends at most one part in `REST`
+of one core on counting. Moments are ``time.perf_counter_ns``, a clock that all processes of a Linux machine share.
 
-The files stay open in the sampler, so that a count needs no path. Of many files a fixed random choice is counted, and
-stands for the others. Opening a file makes its directory entry and its inode hot. Where these must stay cold
-(``late=True``), the files are opened only after the first batch has arrived; a store of one file per sample then cannot
-be sampled at all and needs no curve: read-ahead never crosses from one file into another, so the counts before and
-after the epoch say enough.
+The files stay open in the sampler, so a count needs no path. Of many files, a fixed random selection is counted and
+represents the others. Opening a file makes its directory entry and its inode hot. If these must stay cold
+(``late=True``), the files are opened only after the first batch has arrived. A store with one file per sample then
+cannot be sampled at all and needs no curve: read-ahead never crosses from one file into another, so the counts before
+and after the epoch are enough.
 """
 
 import ctypes
@@ -28,19 +28,19 @@ from typing import Any
 from storebench.probes.page_count import OpenFiles
 
 MOST_FILES = 512
-"""The share of so many files, chosen at random, is within 4.4 points of that of all of them (95%, at worst)."""
+"""With this many random files, the sampled share is within 4.4 points of the true one (95%, at worst)."""
 
 MOST_POINTS = 200
 
 _FIRST_S = 0.002
-_GROWTH = 0.06  # each pause is this share of the time since the start: some 40 points per factor of 10
+_GROWTH = 0.06  # each pause is this share of the time since the start: about 40 points per factor of 10
 _REST = 20
 _START_S = 30.0
 _STOP_S = 10.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BEGIN, _STOP, _COUNTED = b"b", b"s", b"c"
 
-# The parent's own path: the sampler must run the very same package, wherever that was imported from.
+# The parent's own path, so that the sampler runs exactly the same package.
 _CHILD = (
     "import json, sys; job = json.loads(sys.stdin.buffer.readline()); sys.path[:] = job['path']; "
     "from storebench.probes.residency import sample; sample(job['files'], late=job['late'])"
@@ -54,11 +54,11 @@ class Curve:
     Attributes
     ----------
     at_ns
-        When each count began, ``time.perf_counter_ns``.
+        Start of each count, ``time.perf_counter_ns``.
     resident_frac
-        Resident pages over all pages of the files that were counted, one value per moment.
+        Resident pages over all pages of the counted files, one value per moment.
     cpu_s
-        CPU seconds that the sampler used from `Sampler.begin` to `Sampler.stop`.
+        CPU seconds of the sampler from `Sampler.begin` to `Sampler.stop`.
     reason
         Why there are no points, or "".
     """
@@ -72,21 +72,21 @@ class Curve:
 class Sampler:
     """Sample the residency of `paths` between `begin` and `stop`.
 
-    The constructor returns when the sampler is ready, so none of its start is in what is timed afterwards. The sampler
-    ends with its parent, however that ends.
+    The constructor returns when the sampler is ready, so none of its start falls into the timed part. The sampler ends
+    with its parent in any case.
 
     Parameters
     ----------
     paths
         The files; at most `MOST_FILES` of them are opened.
     late
-        Open them only at `begin`, which is then called once the first access has been made.
+        Open them only at `begin`, which is then called after the first access.
     """
 
     def __init__(self, paths: Sequence[Path | str], *, late: bool = False) -> None:
         self._late = late
         job = {"path": sys.path, "files": [str(path) for path in chosen_files(paths)], "late": late}
-        # No team of threads for a library that only holds arrays here; and Ctrl-C is for the loop to decide about.
+        # A library that only holds arrays needs no team of threads, and Ctrl-C is handled by the loop.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CHILD],
             stdin=subprocess.PIPE,
@@ -105,18 +105,18 @@ class Sampler:
 
     @property
     def pid(self) -> int:
-        """The sampler's process."""
+        """Id of the sampler's process."""
         return self._process.pid
 
     def begin(self) -> None:
-        """Begin to sample, and return after the first count; at once if `late`, because then a clock is running."""
+        """Begin to sample, and return after the first count, or at once if `late`, because a clock is then running."""
         self._send(_BEGIN)
         assert self._process.stdout is not None
         if not self._late and not self._failure:
             select.select([self._process.stdout], [], [], _START_S)
 
     def stop(self) -> Curve:
-        """Take a last count, end the sampler and return what it found."""
+        """Take a last count, end the sampler and return its curve."""
         if self._failure:
             return Curve(reason=self._failure)
         try:
@@ -132,7 +132,7 @@ class Sampler:
         )
 
     def close(self) -> None:
-        """End the sampler without asking for what it found."""
+        """End the sampler without requesting its curve."""
         if self._process.returncode is None:
             self._end()
 
@@ -149,18 +149,18 @@ class Sampler:
         self._process.kill()
         _, errors = self._process.communicate()
         lines = errors.decode(errors="replace").strip().splitlines() if errors else []
-        return f"the sampler of resident pages failed ({lines[-1] if lines else 'without a word'})"
+        return f"the sampler of resident pages failed ({lines[-1] if lines else 'without a message'})"
 
 
 def chosen_files(paths: Sequence[Path | str]) -> list[Path | str]:
-    """Return the files that stand for `paths`: all of them, or `MOST_FILES` that are always the same ones."""
+    """Return the files that represent `paths`: all of them, or a fixed selection of `MOST_FILES`."""
     if len(paths) <= MOST_FILES:
         return list(paths)
     return random.Random(0).sample(list(paths), MOST_FILES)
 
 
 def sample(paths: Sequence[str], *, late: bool) -> None:
-    """Run in the sampler's process: count between the parent's two words on standard input, then print the counts."""
+    """Run in the sampler's process: count between the parent's two messages on standard input, then print the counts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     files = None if late else OpenFiles(paths)
@@ -195,11 +195,11 @@ def _counts(files: OpenFiles) -> dict[str, Any]:
         if len(at_ns) >= MOST_POINTS:
             sparser, at_ns, fracs = 2 * sparser, at_ns[::2], fracs[::2]
         pause_s = sparser * max(_FIRST_S, _GROWTH * (now_ns - began_ns) / 1e9)
-        # Any word, and the end of the input where the parent has gone, ends the sampling.
+        # Any message, or the end of the input if the parent has ended, stops the sampling.
         going = _word(max(pause_s, _REST * cost_s)) is None
 
 
 def _word(timeout_s: float | None) -> bytes | None:
-    """Return the parent's next word, empty where it has gone; None where it said nothing in time."""
+    """Return the parent's next message, empty if the parent has ended; None after the timeout."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return os.read(0, 1) if ready else None

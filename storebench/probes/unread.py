@@ -1,4 +1,4 @@
-"""Find bytes on a device that, as far as this kernel can tell, were not read since it booted."""
+"""Find bytes on a device that, according to this kernel, were not read since it booted."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ from storebench.probes.machine import read_text
 from storebench.probes.mounts import Mount
 
 Range = tuple[str, int]
-"""A file's path and an offset into it."""
+"""A file's path and an offset in it."""
 
 APART_BYTES = 2 << 20
-"""Ranges of one file are at least so far apart on average: a cache below may read ahead, too."""
+"""Average minimum distance of ranges in one file, because a cache below may read ahead, too."""
 
 _MOST_PER_FILE = 4
 _ENOUGH_FILES = 20_000
@@ -26,18 +26,18 @@ _ROOTS = ("/usr/lib", "/usr/share", "/usr/libexec", "/usr/bin", "/opt", "/var/li
 
 
 def boot_id() -> str | None:
-    """Return the kernel's name of this boot; None where it gives none."""
+    """Return the kernel's id of this boot; None if it gives none."""
     return read_text("/proc/sys/kernel/random/boot_id")
 
 
 def boot_time_s() -> float:
-    """Return when this kernel booted, in seconds since 1970."""
+    """Return the boot time of this kernel, in seconds since 1970."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Which bytes may be read: ranges of `size` bytes of files on `folder`'s filesystem, unread since `since_s`."""
+    """The bytes that may be read: ranges of `size` bytes of files on `folder`'s filesystem, unread since `since_s`."""
 
     folder: Path
     mount: Mount
@@ -46,19 +46,19 @@ class Candidates:
 
 
 def unread_ranges(wanted: Candidates, count: int, *, used: Container[Range], limit_s: float) -> list[Range]:
-    """Return up to `count` ranges, chosen at random; reads no file.
+    """Return up to `count` random ranges without reading any file.
 
-    A file is taken if its data and its metadata were last changed before `since_s`,
-    it was not accessed since (where the mount keeps access times), and none of its
-    pages is in the page cache. Large files are preferred, and only few ranges of one file
-    are taken: what is close together is likely to be cached together.
+    A file is used if its data and its metadata were last changed before `since_s`, it was
+    not accessed since (if the mount records access times), and none of its pages is in the
+    page cache. Large files are preferred, and only few ranges of one file are used, because
+    neighbouring data is likely to be cached together.
 
     Parameters
     ----------
     used
-        Ranges that were read by an earlier call.
+        Ranges that an earlier call has read.
     limit_s
-        Give up the search after so many seconds.
+        Time limit of the search in seconds.
     """
     until = time.monotonic() + limit_s
     files: list[tuple[int, str]] = []
@@ -78,7 +78,7 @@ def unread_ranges(wanted: Candidates, count: int, *, used: Container[Range], lim
 
 
 def _last_use(facts: os.stat_result, mount: Mount) -> float:
-    """Return when a file was last changed or accessed, as far as the mount keeps it."""
+    """Return when a file was last changed or accessed, if the mount records accesses."""
     changed = max(facts.st_mtime, facts.st_ctime)
     return changed if "noatime" in mount.options else max(changed, facts.st_atime)
 
@@ -88,7 +88,7 @@ def _roots(wanted: Candidates) -> list[str]:
 
 
 def _files(roots: Sequence[str], device: int, until: float) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield files below the roots, from folders in a random order: from many places, should the time not suffice."""
+    """Yield files below the roots, from folders in random order, so that a time limit still covers many places."""
     seen: set[str] = set()
     folders = [os.path.realpath(root) for root in roots]
     while folders and time.monotonic() < until:
@@ -115,7 +115,7 @@ def _entries(folder: str) -> list[tuple[str, os.stat_result]]:
 
 
 def _uncached(path: str) -> bool:
-    """Return whether no page of a file is in the page cache; False where nobody can tell."""
+    """Return whether no page of a file is in the page cache; False if this cannot be determined."""
     try:
         return page_cache.resident([path]).pages_resident == 0
     except OSError:

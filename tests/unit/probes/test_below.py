@@ -109,7 +109,7 @@ def test_the_sentence_says_what_cold_means(verdict: BelowCache, words: str) -> N
 
 
 def test_records_that_were_made_without_the_probe_say_so() -> None:
-    assert below_sentence(COLD).endswith("is unknown: it was not looked for")
+    assert below_sentence(COLD).endswith("is unknown: it was not checked")
 
 
 def test_a_cache_below_the_filesystem_is_seen_and_remembered(disk: Path, tmp_path: Path, root: None) -> None:

@@ -250,7 +250,7 @@ def test_amplification_needs_a_payload(tmp_path: Path) -> None:
     probe.start()
     found = probe.stop(0)
     assert found.read_amplification is None
-    assert found.reasons["read_amplification"] == "no payload was asked for"
+    assert found.reasons["read_amplification"] == "no payload was requested"
 
 
 def test_a_filesystem_without_a_block_device_is_null_and_named(shm: Path) -> None:

@@ -16,7 +16,7 @@ def test_it_says_what_works_here_and_leaves_nothing_behind(cli: Cli, disk: Path)
     done = cli("doctor", str(folder))
     assert done.returncode == 0, done.stderr
     assert f"ok    cold cells on {mount_of(folder).fstype}" in done.stdout
-    assert "brought about and verified" in done.stdout
+    assert "reached and verified" in done.stdout
     assert list(folder.iterdir()) == []
 
 
