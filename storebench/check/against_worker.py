@@ -1,10 +1,10 @@
-"""One side of ``bench --against``: run by each revision's own interpreter, with that revision's storebench.
+"""One side of ``bench --against``, run by each revision's own interpreter with that revision's storebench.
 
-Started with a job (JSON) as its argument; it makes the run's folder, writes a
-line, and then for every line "CELL REPLICATE" on standard input runs that
-replicate and writes a line. It uses only what revisions have in common:
-`Scenario`, `Run.create` and `execute`. Revisions that lock the folders of runs hold
-their side's until the process ends.
+It is started with a job (JSON) as its argument, makes the run's folder, and writes
+a line. Then, for every line "CELL REPLICATE" on standard input, it runs that
+replicate and writes a line. It uses only what all revisions have in common:
+`Scenario`, `Run.create` and `execute`. Revisions that lock a run's folder keep
+the lock until the process ends.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(job: dict[str, Any]) -> int:
-    """Serve one side until standard input ends, or the process that compares does."""
+    """Serve one side until standard input ends, or until the comparing process does."""
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     import storebench
@@ -32,7 +32,7 @@ def main(job: dict[str, Any]) -> int:
     if not Path(storebench.__file__).resolve().is_relative_to(Path(job["tree"]).resolve()):
         sys.stderr.write(f"storebench: imported from {storebench.__file__}, not from {job['tree']}\n")
         return 5
-    # What cells print belongs to their logs; standard output is this protocol's alone.
+    # Output of cells belongs in their logs; standard output is for this protocol alone.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:

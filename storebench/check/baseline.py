@@ -1,10 +1,10 @@
-"""The committed baseline: what ``storebench check --update`` writes, with its history beside it.
+"""The committed baseline, as ``storebench check --update`` writes it, with its history beside it.
 
 ::
 
     results/baselines/NAME/
-      baseline.json          what a check is held against
-      history/TIME.json      every baseline before it, as it was
+      baseline.json          the baseline of a check
+      history/TIME.json      every earlier baseline, unchanged
 """
 
 import dataclasses
@@ -29,15 +29,15 @@ BASELINES = Path("results/baselines")
 HISTORY = "history"
 
 _STEM = 100
-"""Characters of a file's name in the history; what a baseline says of its time may be anything."""
+"""Most characters of a file name in the history; the time in a baseline may be any text."""
 
-_REASON = "Say why it is accepted with --reason TEXT: it is stored with the baseline."
+_REASON = "Give the reason for accepting it with --reason TEXT; it is stored with the baseline."
 
 
 def is_free(target: Path) -> bool:
-    """Return whether a baseline can be written to `target` and nothing is lost: there is nothing, or an empty folder.
+    """Return whether writing a baseline to `target` loses nothing: there is nothing, or an empty folder.
 
-    What a killed writer left does not count: the next write removes it.
+    Files of a killed writer do not count, because the next write removes them.
     """
     if not target.is_dir():
         return not target.exists()
@@ -53,27 +53,27 @@ def update(
     *,
     reason: str = "",
 ) -> Path:
-    """Make the contender the baseline at `target` and keep the one before; return the file.
+    """Make the contender the baseline at `target`, keep the previous one, and return the file.
 
     Parameters
     ----------
     target
         A folder directly in ``results/baselines``.
     results
-        What the check against the baseline before said; None where there was none.
+        Results of the check against the previous baseline; None if there was none.
     reason
-        Why a regression, a lost cell or a drift is accepted.
+        Reason for accepting a regression, a lost cell or a drift.
 
     Raises
     ------
     UsageError
-        `target` is somewhere else.
+        `target` is not directly in ``results/baselines``.
     IntegrityError
-        A cell failed: its figures are none.
+        A cell failed, so its figures are invalid.
     RegressionError
-        There is no reason, and the contender is slower by more than the threshold (proven or not) than the
-        baseline or than the oldest baseline that nothing was accepted after, cannot be compared with it,
-        or lacks cells.
+        There is no reason, and the contender is slower than the baseline by more than the threshold
+        (proven or not), slower by that much than the oldest baseline since a reason was last given,
+        not comparable, or lacks cells.
     """
     folder = target.parent if target.name == BASELINE_NAME else target
     if folder.resolve().parent != BASELINES.resolve():
@@ -94,7 +94,7 @@ def update(
 def _to_accept(
     folder: Path, contender: Side, results: Sequence[CellResult], policy: Policy
 ) -> dict[str, str]:
-    """Return what only a reason lets pass, by cell id: label and what is wrong with it."""
+    """Return what only a reason can accept, by cell id: the label and the problem."""
     found = {one.cell_id: f"{one.label}: {wrong}" for one in results if (wrong := _wrong(one))}
     anchors = _anchors(folder)
     oldest = Side(source=str(folder / HISTORY), kind="baseline", cells=anchors)
@@ -105,7 +105,7 @@ def _to_accept(
 
 
 def _wrong(one: CellResult) -> str:
-    """Return why a result must not become the baseline silently, or ""."""
+    """Return why a result must not become the baseline without a reason, or ""."""
     if one.state in (State.WORSE, State.MISSING, State.NOT_COMPARABLE):
         return f"{one.state}: {one.reason}"
     if _slower(one):
@@ -119,7 +119,7 @@ def _slower(one: CellResult) -> bool:
 
 
 def _anchors(folder: Path) -> Mapping[str, CellData]:
-    """Return for each cell the oldest figures since something was last accepted for it, by cell id."""
+    """Return for each cell the oldest figures since a reason was last given for it, by cell id."""
     anchors: dict[str, CellData] = {}
     kept = [
         (path, read_json(path))
@@ -131,7 +131,7 @@ def _anchors(folder: Path) -> Mapping[str, CellData]:
         try:
             side = side_of_baseline(str(path), raw)
         except StorebenchError:
-            continue  # one that this version cannot read is nobody's anchor
+            continue  # a baseline that this version cannot read is not an anchor
         accepted = raw.get("accepted")
         lines = [line for line in accepted if isinstance(line, str)] if isinstance(accepted, list) else []
         for name, cell in side.cells.items():
@@ -153,7 +153,9 @@ def _refuse(contender: Side, accepted: Mapping[str, str], reason: str) -> None:
         names = "; ".join(list(accepted.values())[:3])
         more = f"; and {len(accepted) - 3} more" if len(accepted) > 3 else ""
         raise RegressionError(
-            f"this cannot become the baseline silently: {names}{more}", where=contender.source, hint=_REASON
+            f"this cannot become the baseline without a reason: {names}{more}",
+            where=contender.source,
+            hint=_REASON,
         )
 
 
@@ -169,7 +171,7 @@ def _content(contender: Side, accepted: Mapping[str, str], reason: str) -> dict[
 
 
 def _write(folder: Path, text: str) -> Path:
-    """Write a baseline, and the one before into its history; where one cannot be written, both stay as they were."""
+    """Write a baseline, and the previous one into its history; if either cannot be written, both stay unchanged."""
     path = folder / BASELINE_NAME
     replaced = path.exists()
     with made_folder(folder / HISTORY if replaced else folder):
@@ -177,7 +179,7 @@ def _write(folder: Path, text: str) -> Path:
         try:
             write_whole(path, text)
         except BaseException:
-            # The new one may be in its place by then: only the history holds the older one in that case.
+            # The new baseline may already be in place; then only the history holds the older one.
             if kept is not None and path.read_bytes() == kept.read_bytes():
                 kept.unlink(missing_ok=True)
             raise

@@ -1,4 +1,4 @@
-"""A second run of the suspected cells: a slow-down that does not come back was noise."""
+"""A second run of the suspected cells: a slow-down that does not return was noise."""
 
 import contextlib
 import dataclasses
@@ -22,16 +22,16 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class How:
-    """How suspected cells are run again.
+    """Settings of the second run.
 
     Attributes
     ----------
     stores
         For records: the folder of all stores.
     pytest_arguments
-        For pytest-benchmark: passed on to pytest, which runs in the current folder.
+        For pytest-benchmark: arguments for pytest, which runs in the current folder.
     say
-        Is told what goes on.
+        Receives progress messages.
     """
 
     stores: Path
@@ -42,10 +42,10 @@ class How:
 def confirm(
     results: Sequence[CellResult], baseline: Side, contender: Side, policy: Policy, how: How
 ) -> list[CellResult]:
-    """Run the suspected cells again and let only those stay worse that are worse again.
+    """Run the suspected cells again; only those that are worse again stay worse.
 
-    The second run has as many replicates as the first. A counter that left its band needs no
-    confirmation: it is not noise.
+    The second run has as many replicates as the first. A counter outside its band needs no
+    confirmation, because it is not noise.
     """
     suspects = [one for one in results if one.suspected]
     if not suspects:
@@ -62,7 +62,7 @@ def confirm(
 
 
 def confirmed(first: CellResult, again: CellResult | None) -> CellResult:
-    """Return what two runs of a suspected cell say together."""
+    """Return the combined verdict of two runs of a suspected cell."""
     if again is None or again.state is State.MISSING:
         return dataclasses.replace(
             first, state=State.FAILED, reason="it could not be run again to confirm it"
@@ -79,7 +79,7 @@ def confirmed(first: CellResult, again: CellResult | None) -> CellResult:
 def _again(
     suspects: Sequence[CellResult], baseline: Side, contender: Side, scratch: Path, how: How
 ) -> tuple[Side, Side]:
-    """Run the suspects again; return the sides to compare: the baseline's is new only where both were interleaved."""
+    """Run the suspects again; return the sides to compare. The baseline is new only if both were interleaved."""
     if contender.kind == "pytest-benchmark":
         return baseline, _pytest_again(suspects, contender, scratch, how)
     folder = Path(contender.source)
@@ -143,12 +143,12 @@ def _pytest_again(suspects: Sequence[CellResult], contender: Side, scratch: Path
     try:
         return read_side(scratch, baseline=False)
     except IntegrityError:
-        # Nothing ran: each suspect is then told to have failed in its second run.
+        # Nothing ran, so each suspect is reported as failed in its second run.
         return Side(source=str(scratch), kind="pytest-benchmark", cells={})
 
 
 def _session(nodes: Sequence[str], out: Path, how: How) -> None:
-    """Run some benchmarks in a fresh process; what fails shows in the file that it writes."""
+    """Run some benchmarks in a fresh process; the file that it writes shows failures."""
     command = [sys.executable, "-m", "pytest", "-q", *nodes, "--benchmark-enable", f"--benchmark-json={out}"]
     with contextlib.suppress(subprocess.CalledProcessError):
         subprocess.run([*command, *how.pytest_arguments], stdout=subprocess.DEVNULL, check=True)

@@ -1,4 +1,4 @@
-"""Deterministic counters of two sides: exact, or within the policy's band and the baseline's own spread."""
+"""Deterministic counters of two sides: equal, or within the policy's band and the baseline's own spread."""
 
 import statistics
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from storebench.units import METRICS
 
 @dataclass(frozen=True, kw_only=True)
 class CounterResult:
-    """One counter of one cell: medians of both sides and what was allowed.
+    """One counter of one cell: medians of both sides and the tolerance.
 
     Attributes
     ----------
     allowed
-        How far the contender may be from the baseline.
+        Largest difference from the baseline that is allowed.
     worse
-        Whether it is further, to the wrong side.
+        Whether the difference is larger, in the wrong direction.
     """
 
     name: str
@@ -28,7 +28,7 @@ class CounterResult:
 
     @property
     def sentence(self) -> str:
-        """Say what changed."""
+        """Return a sentence about the change."""
         unit = METRICS[self.name].unit if self.name in METRICS else ""
         unit = "bytes" if self.name.endswith("bytes") else unit
         change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
@@ -79,7 +79,7 @@ def _values(cell: CellData, name: str) -> list[float]:
 
 def _compare(name: str, gate: CounterGate, before: list[float], after: list[float]) -> CounterResult:
     first, second = statistics.median(before), statistics.median(after)
-    # What varied from replicate to replicate of the baseline itself can't be gated more tightly than that.
+    # The tolerance cannot be smaller than the variation among the baseline's own replicates.
     spread = max(before) - min(before)
     allowed = gate.band_frac * first + gate.slack + spread
     over = second - first

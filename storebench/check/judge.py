@@ -1,4 +1,4 @@
-"""A verdict for each cell of two sides: what is missing, what is not the same work, then counters, then time."""
+"""The verdict on each cell of two sides: first missing cells, then different work, then counters, then time."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def judge(
     Parameters
     ----------
     only
-        Cell ids to look at; None looks at all.
+        Cell ids to judge; None judges all.
     """
     names = [name for name in dict.fromkeys([*baseline.cells, *contender.cells]) if not only or name in only]
     paired = bool(baseline.pairing) and baseline.pairing == contender.pairing
@@ -62,7 +62,7 @@ def _match(name: str, baseline: Side, contender: Side) -> CellResult | tuple[Cel
 
 
 def _lost(cell: CellData, baseline: Side, contender: Side) -> str:
-    """Say what became of a cell that only the baseline has."""
+    """Return what happened to a cell that only the baseline has."""
     if cell.rerun in contender.skipped:
         return f"it was skipped: {contender.skipped[cell.rerun]}"
     new = [one for name, one in contender.cells.items() if name not in baseline.cells]
@@ -70,7 +70,7 @@ def _lost(cell: CellData, baseline: Side, contender: Side) -> str:
 
 
 def _counted(pair: Pair) -> tuple[CellResult, str]:
-    """Return the verdict of the counters alone, and on what basis time can be compared ("" for not at all)."""
+    """Return the verdict of the counters alone, and the basis for comparing time ("" if there is none)."""
     first, second, rules = pair.baseline, pair.contender, pair.cell_policy
     result = CellResult(
         cell_id=second.cell_id,

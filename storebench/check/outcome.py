@@ -13,13 +13,13 @@ from storebench.units import number_of
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a whole check says.
+    """The result of a whole check.
 
     Attributes
     ----------
     exit_code
-        As in the design's table: integrity (5) before regression (1) before not comparable (3)
-        before inconclusive (4).
+        Integrity (5) takes precedence over regression (1), not comparable (3) and inconclusive (4),
+        in this order.
     line
         The reason for the exit code, in one line.
     """
@@ -32,15 +32,15 @@ class Outcome:
 def outcome(
     results: Sequence[CellResult], policy: Policy, *, strict: bool = False, allow_missing: Sequence[str] = ()
 ) -> Outcome:
-    """Return the exit code that the results of all cells add up to.
+    """Return the exit code for the results of all cells.
 
     Missing cells fail unless they are allowed to be missing. New cells, and single inconclusive ones whose
-    figures do not look slower, are told but pass; `strict` lets none of them pass.
+    figures do not look slower, are reported but pass; with `strict` they do not pass.
 
     Parameters
     ----------
     allow_missing
-        Labels or ids of cells that may be missing, or shell patterns of them.
+        Labels or ids of cells that may be missing, or shell patterns for them.
     """
     code, line = _decide(results, policy, strict=strict, allow_missing=allow_missing)
     counts = Counter(str(one.state) for one in results)
@@ -50,12 +50,12 @@ def outcome(
 
 
 def check_names(allow_missing: Sequence[str], results: Sequence[CellResult]) -> None:
-    """Refuse a name that no cell has: a misspelt one would allow nothing.
+    """Refuse a name that matches no cell, because a misspelt name would allow nothing.
 
     Raises
     ------
     UnknownNameError
-        With the nearest cell.
+        The message names the nearest cell.
     """
     for name in allow_missing:
         if not any(_is_called(one, name) for one in results):
@@ -107,7 +107,7 @@ def _remarks(by_state: dict[State, list[CellResult]]) -> str:
 
 
 def _named(results: Sequence[CellResult]) -> str:
-    """Name the first cells, each with its reason."""
+    """Return the names of the first cells, each with its reason."""
     shown = [f"{one.label} ({one.reason})" if one.reason else one.label for one in results[:3]]
     more = len(results) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -1,4 +1,4 @@
-"""A cell that both sides have: whether the two did the same work, and on what basis their times can be compared."""
+"""A cell that both sides have: whether both did the same work, and the basis for comparing their times."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _MOST_CHANGES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A cell of both sides.
+    """A cell that both sides have.
 
     Attributes
     ----------
@@ -29,12 +29,12 @@ class Pair:
 
     @property
     def cell_policy(self) -> CellPolicy:
-        """What the policy says of this cell."""
+        """The policy for this cell."""
         return self.policy.cell(self.contender.cell_id, self.contender.label)
 
     @property
     def same_environment(self) -> bool:
-        """Whether seconds of the two sides mean the same; two unknown machines are not one."""
+        """Whether seconds are comparable between the sides; two unknown machines are not the same."""
         keys = self.baseline.environment.key, self.contender.environment.key
         return keys[0] == keys[1] != ""
 
@@ -58,7 +58,7 @@ def other_work(pair: Pair) -> str:
     first, second = pair.baseline, pair.contender
     if first.samples_of != second.samples_of:
         if first.samples_of and second.samples_of:
-            return "the two sides read other samples"
+            return "the two sides read different samples"
         side = "contender" if first.samples_of else "baseline"
         return f"the {side} does not say which samples it read"
     if first.samples is not None and first.samples != second.samples:
@@ -67,7 +67,7 @@ def other_work(pair: Pair) -> str:
 
 
 def basis_of(pair: Pair) -> tuple[str, str]:
-    """Return what of the two is compared, or "" and why nothing can be."""
+    """Return the basis of the comparison, or "" and the reason why there is none."""
     policy, kind = pair.policy, pair.baseline.calibration
     if why_not := _other_figures(pair):
         return "", why_not
@@ -84,7 +84,7 @@ def basis_of(pair: Pair) -> tuple[str, str]:
 
 
 def _other_figures(pair: Pair) -> str:
-    """Return why the times of the two sides are not the same figure, or ""."""
+    """Return why the times of the two sides are different figures, or ""."""
     first, second = pair.baseline, pair.contender
     if first.figure != second.figure:
         return f"the baseline holds the {first.figure} of each session, the contender the {second.figure}: make a new baseline"
@@ -94,10 +94,10 @@ def _other_figures(pair: Pair) -> str:
 
 
 def _difference(pair: Pair) -> str:
-    """Say in which way two environments differ."""
+    """Return how two environments differ."""
     before, after = pair.baseline.environment, pair.contender.environment
     if not before.key or not after.key:
-        return "the environment of one side is not known or not one"
+        return "the environment of one side is unknown or not unique"
     if before.key == after.key:
         return "the policy allows ratios only"
     names = [
@@ -108,7 +108,7 @@ def _difference(pair: Pair) -> str:
 
 
 def resembling(missing: CellData, others: Iterable[CellData]) -> str:
-    """Return which new cell of the contender a missing one has become, and what was changed, or ""."""
+    """Return the new cell of the contender that a missing one has become, and the changes, or ""."""
     nearest: tuple[int, str] = (_MOST_CHANGES + 1, "")
     for one in others:
         if missing.rerun == one.rerun and missing.rerun:

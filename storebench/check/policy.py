@@ -1,4 +1,4 @@
-"""What a check asks for: thresholds, counter gates and exceptions, from a TOML file or the defaults.
+"""The settings of a check: thresholds, counter gates and exceptions, from a TOML file or the defaults.
 
 ::
 
@@ -40,18 +40,18 @@ class _Strict(pydantic.BaseModel):
 
 
 class CounterGate(_Strict):
-    """How far a counter may be from the baseline's.
+    """Tolerance of a counter relative to the baseline.
 
     Attributes
     ----------
     band_frac
-        Allowed difference as a share of the baseline's median; 0 is exact.
+        Allowed difference as a share of the baseline's median; 0 means equal.
     slack
         Allowed difference in the counter's own unit, added to the band.
     both_ways
-        Whether less is wrong, too.
+        Whether a smaller value is wrong, too.
     any_environment
-        Whether the counter means the same on every machine.
+        Whether the counter is comparable across machines.
     """
 
     band_frac: Share = 0.0
@@ -71,11 +71,11 @@ COUNTERS: dict[str, CounterGate] = {
     "time_to_first_batch_s": CounterGate(band_frac=1.0, slack=0.5),
     "cpu_s_per_sample": CounterGate(band_frac=1.0, slack=5e-6),
 }
-"""The counters that are gated, and how: durations beside the timed steps widely, because they vary."""
+"""The gated counters and their tolerances: wide ones for durations beside the timed steps, because they vary."""
 
 
 class CellPolicy(_Strict):
-    """What differs for the cells whose id or label matches a shell pattern."""
+    """Exceptions for the cells whose id or label matches a shell pattern."""
 
     match: str
     practical_frac: Share | None = None
@@ -85,40 +85,40 @@ class CellPolicy(_Strict):
 
 
 class Policy(_Strict):
-    """What a check asks for.
+    """The settings of a check.
 
     Attributes
     ----------
     practical_frac
-        A slow-down has to be larger than this to alarm, and an interval narrower than this
-        on both sides to be called "within noise".
+        A slow-down must be larger than this to alarm, and an interval must be narrower than this
+        on both sides for "within noise".
     alpha
         Level of the intervals and of Holm's correction over all cells.
     min_replicates
-        Fewer on either side are inconclusive.
+        With fewer on either side, a cell is inconclusive.
     max_inconclusive_frac
-        A larger share of inconclusive cells gives exit code 4; under ``--strict`` any cell does.
+        A larger share of inconclusive cells gives exit code 4; with ``--strict`` any such cell does.
     basis
         "ratio" to the calibration of the same process, "seconds" (same environment only), or
         "auto": seconds in the same environment, ratios across environments.
     tail_frac
-        The slowest tenth of the rounds (or the p95 or p99 of the steps) has to be slower by more than this to
+        The slowest tenth of the rounds (or the p95 or p99 of the steps) must be slower by more than this to
         alarm.
     busy_cores
-        Where other processes used this many cores more on one side, a difference that they could have made
+        If other processes used this many more cores on one side, a difference that they could have caused
         decides nothing.
     machine_frac
-        Where the calibration itself differs by more than this between two sides of one environment, a
-        difference in seconds counts only if the calibrated ratio shows it, too.
+        If the calibration differs by more than this between two sides of one environment, a difference in
+        seconds counts only if the calibrated ratio shows it, too.
     trust_calibration
         Kinds of calibration whose ratios are compared across environments although
-        `storebench.check.calibration.VALIDATED` does not vouch for them.
+        `storebench.check.calibration.VALIDATED` does not include them.
     one_process_frac
-        Practical threshold where a side's replicates are rounds of one process:
-        how processes differ from each other is not in them.
+        Practical threshold if a side's replicates are rounds of one process, which do not
+        include the variation between processes.
     other_environment_frac
-        Practical threshold for ratios from two environments: a ratio to one ceiling
-        carries over from machine to machine only roughly.
+        Practical threshold for ratios from two environments, because a ratio to one
+        ceiling carries over from machine to machine only roughly.
     """
 
     practical_frac: Share = 0.08
@@ -148,7 +148,7 @@ class Policy(_Strict):
         return self.counters.get(counter, COUNTERS[counter])
 
     def cell(self, cell_id: str, label: str) -> CellPolicy:
-        """Return what holds for a cell."""
+        """Return the exceptions for a cell."""
         for one in self.cells:
             if fnmatch.fnmatchcase(cell_id, one.match) or fnmatch.fnmatchcase(label, one.match):
                 return one
@@ -169,7 +169,7 @@ def load_policy(path: Path) -> Policy:
     Raises
     ------
     ScenarioError
-        It is not there, not TOML, or has a misspelt key or an impossible value; the line is named.
+        The file is missing, not TOML, or has a misspelt key or an impossible value; the message names the line.
     """
     try:
         text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
@@ -201,7 +201,7 @@ def _explained(first: dict[str, Any], text: str, path: Path) -> ScenarioError:
 
 
 def _line_of(text: str, location: tuple[str | int, ...]) -> int | None:
-    """Return the line, from 1, that sets the key at pydantic's `location`; null where it was not found."""
+    """Return the line, from 1, that sets the key at pydantic's `location`; None if it was not found."""
     wanted_table, wanted_number = "", -1
     if location[0] == "counters" and len(location) > 2:
         wanted_table = f"counters.{location[1]}"

@@ -30,7 +30,7 @@ def as_text(results: Results, outcome: Outcome) -> str:
 
 
 def as_markdown(results: Results, outcome: Outcome) -> str:
-    """Return a comment for a pull request: the outcome, what changed, and the rest folded away."""
+    """Return a comment for a pull request: the outcome, the changes, and the remaining cells folded away."""
     shown = [one for one in _worst_first(results) if one.state is not State.WITHIN_NOISE]
     quiet = [one for one in results if one.state is State.WITHIN_NOISE]
     parts = ["### storebench check", "", f"**{markdown(_summary(outcome))}**", ""]
@@ -50,7 +50,7 @@ def as_markdown(results: Results, outcome: Outcome) -> str:
 
 
 def as_github(results: Results, outcome: Outcome) -> str:
-    """Return one workflow command a cell that somebody should look at, and one for the outcome."""
+    """Return one workflow command per cell that needs attention, and one for the outcome."""
     lines = []
     for one in _worst_first(results):
         if one.state in (State.WITHIN_NOISE, State.BETTER):
@@ -100,7 +100,7 @@ _JUNIT = {
 
 
 def _duration_s(one: CellResult) -> float:
-    """Return the seconds of one round of the contender; 0 where it was not compared."""
+    """Return the seconds of one round of the contender; 0 if it was not compared."""
     return 0.0 if one.seconds is None else one.seconds[1] * (one.samples or 1)
 
 
@@ -109,7 +109,7 @@ def _decimal(seconds: float) -> str:
 
 
 def _figures(one: CellResult) -> dict[str, str]:
-    """Return the figures that are known of a cell, as JUnit properties."""
+    """Return the known figures of a cell as JUnit properties."""
     found = {
         "state": str(one.state),
         "basis": one.basis or None,
@@ -130,7 +130,7 @@ def _figures(one: CellResult) -> dict[str, str]:
 
 
 def as_json(results: Results, outcome: Outcome) -> str:
-    """Return everything, for programs."""
+    """Return all results as JSON."""
     raw = {"outcome": dataclasses.asdict(outcome), "cells": [dataclasses.asdict(one) for one in results]}
     return json_text(json.dumps(raw, indent=2)) + "\n"
 

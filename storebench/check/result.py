@@ -1,4 +1,4 @@
-"""What a check says of one cell: its state, the figures behind it and the reason."""
+"""The result of a check for one cell: its state, the figures behind it and the reason."""
 
 import enum
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from storebench.check.counters import CounterResult
 
 
 class State(enum.StrEnum):
-    """What a check says of one cell."""
+    """The verdict on one cell."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -19,55 +19,55 @@ class State(enum.StrEnum):
     NEW = "new"
     """The contender has it and the baseline does not."""
     FAILED = "failed"
-    """The contender's cell could not be measured as it was asked for."""
+    """The contender's cell could not be measured as requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What a check says of one cell, and why.
+    """The verdict on one cell, with figures and reason.
 
     Attributes
     ----------
     ratio
-        Time of the contender over time of the baseline; above 1 is slower. None where not compared.
+        Time of the contender over time of the baseline; above 1 is slower. None if not compared.
     low, high
         Interval of `ratio` for this cell alone.
     p_adjusted
-        Of "the ratio is 1", corrected for the number of cells.
+        p-value of "the ratio is 1", corrected for the number of cells.
     floor_frac
-        The cell's own noise floor: the smallest difference that its spread lets anybody call.
+        The cell's own noise floor: the smallest difference that its spread allows to call.
     threshold_frac
-        What the ratio had to exceed: the policy's threshold or the floor, whichever is larger.
+        The larger of the policy's threshold and the floor, which the ratio had to exceed.
     practical_frac
         The policy's threshold for this cell.
     basis
-        What was compared ("seconds", "seconds, interleaved", "ratio to memory"), or "".
+        Basis of the comparison ("seconds", "seconds, interleaved", "ratio to memory"), or "".
     replicates
         (baseline's, contender's).
     confirmed
-        Whether a second run of a suspected cell showed it again; None where there was none.
+        Whether a second run of a suspected cell was slow again; None if there was none.
     seconds
-        (baseline's, contender's) seconds per sample, the median of the replicates; None where not compared.
+        (baseline's, contender's) seconds per sample, the median of the replicates; None if not compared.
     samples
-        Samples that one round serves; None where it is not known.
+        Samples that one round serves; None if unknown.
     calibrated_ratio
-        `ratio` with each side over its own calibration; None where one side has none.
+        `ratio` with each side divided by its own calibration; None if one side has none.
     machine_ratio
         Time of the calibration on the contender's side over that on the baseline's; None likewise.
     tail_of
         What `tail_ratio` compares ("slowest tenth of the rounds", "p99 of the steps"), or "".
     tail_ratio, tail_low, tail_high
-        The same as `ratio`, `low` and `high` for the tail; None where it was not compared.
+        Same as `ratio`, `low` and `high`, for the tail; None if it was not compared.
     rounds_ratio
-        Median of the rounds' ratios where rounds were paired, else the ratio of the medians; None where not compared.
+        Median of the rounds' ratios if rounds were paired, else the ratio of the medians; None if not compared.
     slowest_ratio
-        The mean cost of the slowest tenth of the contender's replicates, at least of one, over the baseline's;
-        None where not compared.
+        Mean cost of the slowest tenth of the contender's replicates (at least one) over the baseline's; None if
+        not compared.
     slowest_frac
-        What `slowest_ratio` and `tail_ratio` may exceed 1 by; None where not compared.
+        Amount by which `slowest_ratio` and `tail_ratio` may exceed 1; None if not compared.
     more_rounds
-        How many more replicates on each side would decide an inconclusive cell; None where no practicable number
-        would, or none is needed.
+        Further replicates on each side that would decide an inconclusive cell; None if no practicable number
+        would, or if none are needed.
     """
 
     cell_id: str
@@ -101,12 +101,12 @@ class CellResult:
 
     @property
     def worse_counters(self) -> tuple[CounterResult, ...]:
-        """The counters that left their band to the wrong side."""
+        """The counters that left their band in the wrong direction."""
         return tuple(one for one in self.counters if one.worse)
 
     @property
     def perhaps_slower(self) -> bool:
-        """Whether nothing is proven of a cell whose figures are beyond a threshold, to the wrong side."""
+        """Whether nothing is proven, but a figure exceeds a threshold in the wrong direction."""
         means, slow = (self.ratio, self.rounds_ratio), (self.tail_ratio, self.slowest_ratio)
         return self.state is State.INCONCLUSIVE and (
             any(one is not None and one > 1 + (self.practical_frac or 0.0) for one in means)
@@ -115,5 +115,5 @@ class CellResult:
 
     @property
     def suspected(self) -> bool:
-        """Whether time alone says worse: what a second run can confirm."""
+        """Whether time alone is worse, which a second run can confirm."""
         return self.state is State.WORSE and not self.worse_counters

@@ -1,4 +1,4 @@
-"""Which git repository `bench --against` compares, and one of its revisions in a temporary worktree."""
+"""The git repository that `bench --against` compares, and one of its revisions in a temporary worktree."""
 
 import contextlib
 import subprocess
@@ -19,7 +19,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """A checkout whose code a comparison is about.
+    """A checkout that a comparison is about.
 
     Attributes
     ----------
@@ -40,15 +40,15 @@ class Repository:
 
     @property
     def title(self) -> str:
-        """What a person is told is compared."""
+        """Name of the compared code, for messages."""
         return f"{self.plugin or 'storebench'} in {self.root}"
 
 
 def find_repository(named: Path | None, formats: Collection[str]) -> Repository:
-    """Return the repository to compare revisions of.
+    """Return the repository whose revisions are compared.
 
-    `named` decides. Without it: the repository of the current folder if that is storebench or a
-    plugin, else the checkout that this storebench was imported from.
+    This is `named`, if given. Otherwise it is the repository of the current folder if that is storebench
+    or a plugin, else the checkout from which this storebench was imported.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _used(repository: Repository, formats: Collection[str]) -> Repository:
 
 
 def _recognised(root: Path, start: Path) -> Repository | None:
-    """Return the repository if it is storebench, or holds a plugin; None otherwise."""
+    """Return the repository if it is storebench or holds a plugin, else None."""
     if (root / "storebench" / "__init__.py").is_file() and read_project(root).get("name") == "storebench":
         return Repository(root=root, project=root, plugin="", formats={})
     folders = [folder for folder in (start, *start.parents) if folder.is_relative_to(root)]
@@ -106,7 +106,7 @@ def _recognised(root: Path, start: Path) -> Repository | None:
 
 
 def _installed_from(root: Path, folders: list[Path]) -> Repository | None:
-    """Return the repository if a plugin was installed from it in place (its entry points need no pyproject.toml)."""
+    """Return the repository if a plugin was installed from it in place (then its entry points need no pyproject.toml)."""
     points = [
         point
         for point in plugin_points()
@@ -121,7 +121,7 @@ def _installed_from(root: Path, folders: list[Path]) -> Repository | None:
 
 
 def read_project(folder: Path) -> dict[str, Any]:
-    """Return the [project] table of a folder's pyproject.toml; empty where there is none."""
+    """Return the [project] table of a folder's pyproject.toml; empty if there is none."""
     try:
         about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -136,7 +136,7 @@ def commit_of(root: Path, ref: str) -> str:
     Raises
     ------
     UsageError
-        There is none.
+        There is no such revision.
     """
     try:
         return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
@@ -148,14 +148,14 @@ def commit_of(root: Path, ref: str) -> str:
 
 @contextlib.contextmanager
 def checked_out(root: Path, commit: str, say: Say) -> Iterator[tuple[Path, Path]]:
-    """Check a commit out into a temporary worktree; give its folder and one for whatever belongs to it.
+    """Check a commit out into a temporary worktree; yield its folder, and a folder for related files.
 
-    Both are removed in the end, whatever happens.
+    Both are removed at the end in any case.
     """
     with scratch_folder("comparison") as scratch:
         worktree = scratch.resolve() / "tree"
         say(f"checking out {commit[:12]}")
-        git(root, "worktree", "prune")  # of a comparison that was killed
+        git(root, "worktree", "prune")  # removes worktrees of killed comparisons
         git(root, "worktree", "add", "--detach", "--quiet", str(worktree), commit)
         try:
             yield worktree, worktree.parent
@@ -173,14 +173,14 @@ def _toplevel(folder: Path) -> Path | None:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return what git says.
+    """Return git's output.
 
     Raises
     ------
     OutputError
-        It fails.
+        git fails.
     UsageError
-        It is not installed.
+        git is not installed.
     """
     command = ["git", "-C", str(folder), *arguments]
     try:

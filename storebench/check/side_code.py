@@ -1,9 +1,9 @@
-"""What each side of `bench --against` runs: an environment whose packages are its revision's, and the proof of it.
+"""The code of each side of `bench --against`: an environment with its revision's packages, and the proof of it.
 
-Both sides get a virtual environment of their own. Its path names a folder of
-links to the side's packages, whose digest the records hold, and then the
-libraries of this interpreter. No folder of a checkout is on it: whatever else
-lies there, a sitecustomize.py or a module named like a library, is not imported.
+Each side has its own virtual environment. Its path names a folder of links to the
+side's packages, whose digest the records hold, and then the libraries of this
+interpreter. It contains no folder of a checkout, so nothing else in a checkout is
+imported, such as a sitecustomize.py or a module named like a library.
 """
 
 import dataclasses
@@ -37,15 +37,15 @@ class SideCode:
     Attributes
     ----------
     python
-        An interpreter that imports it.
+        Interpreter that imports this code.
     tree
-        The folder that holds the storebench package that it imports.
+        Folder that holds the imported storebench package.
     facts
-        What its records must say of it; `plugin` is "" where storebench itself is compared.
+        Code facts that its records must contain; `plugin` is "" if storebench itself is compared.
     formats
         Formats whose records must name the plugin.
     working
-        Whether it is a working tree, in which somebody may commit during the run: digests alone must match.
+        Whether this is a working tree, in which commits may happen during the run: then only digests must match.
     """
 
     python: Path
@@ -71,8 +71,8 @@ class SideCode:
                 )
 
     def _difference(self, record: Record) -> str:
-        """Say in which way a record's code is not this side's; "" where it is."""
-        if record.code is None:  # revisions before the digest name their commit only
+        """Return how a record's code differs from this side's, or ""."""
+        if record.code is None:  # revisions older than the digest name only their commit
             notes = record.environment.notes if record.environment else {}
             wanted = [("commit", str(notes.get("git_commit")), self.facts.commit.removesuffix(CHANGED))]
         else:
@@ -91,16 +91,16 @@ class SideCode:
 
 
 def side_environment() -> dict[str, str]:
-    """Return this process's environment for a side: nothing in it decides which packages are imported.
+    """Return an environment for a side's process in which no variable affects which packages are imported.
 
-    PYTHONSAFEPATH reaches the cells of older revisions, which were started without ``-P``.
+    PYTHONSAFEPATH also reaches the cells of older revisions, which were started without ``-P``.
     """
     kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
     return {**kept, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 
 
 def storebench_sides(root: Path, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:
-    """Return both sides where storebench itself is compared: the worktree's code and the working tree's."""
+    """Return both sides for comparing storebench itself: the worktree's code and the working tree's."""
     same = _requirements(root) == _requirements(worktree)
     say("borrowing the installed libraries" if same else "its libraries differ: installing them")
     before, after = worktree / "storebench", root / "storebench"
@@ -120,7 +120,7 @@ def _facts(package: Path) -> CodeFacts:
 def plugin_sides(
     repository: Repository, worktree: Path, scratch: Path, say: Say
 ) -> tuple[SideCode, SideCode]:
-    """Return both sides where a plugin is compared: this storebench twice, and two revisions of the plugin."""
+    """Return both sides for comparing a plugin: this storebench twice, and two revisions of the plugin."""
     before = worktree / repository.project.relative_to(repository.root)
     if read_project(before).get("dependencies") != read_project(repository.project).get("dependencies"):
         say("the plugin's dependencies differ; both sides use the installed ones")
@@ -143,9 +143,9 @@ def plugin_sides(
 def _plugin_code(
     repository: Repository, project: Path, formats: Mapping[str, str], target: Path
 ) -> tuple[Path, ...]:
-    """Return the packages and modules that a revision of the plugin's formats are imported from.
+    """Return the packages and modules from which a revision of the plugin's formats are imported.
 
-    A plugin with compiled parts is installed into `target`, where the revision lacks them.
+    A plugin with compiled parts is installed into `target` if the revision lacks them.
     """
     modules = _modules(formats)
     places = [project, project / "src"]
@@ -167,17 +167,17 @@ def _plugin_code(
     raise UsageError(
         f"the plugin's modules are not there: {', '.join(modules)}",
         where=project,
-        hint="They are looked for beside pyproject.toml and in src.",
+        hint="They are searched beside pyproject.toml and in src.",
     )
 
 
 def _modules(formats: Mapping[str, str]) -> list[str]:
-    """Return the top-level packages and modules that formats are imported from."""
+    """Return the top-level packages and modules from which formats are imported."""
     return sorted({value.partition(":")[0].partition(".")[0] for value in formats.values()})
 
 
 def _sources_in(folder: Path, modules: Sequence[str]) -> tuple[Path, ...] | None:
-    """Return the packages and modules of those names in a folder; None where one is missing."""
+    """Return the packages and modules with these names in a folder; None if one is missing."""
     found = []
     for name in modules:
         paths = (folder / name, folder / f"{name}.py")
@@ -193,9 +193,9 @@ def _compiled(source: Path) -> bool:
 
 
 def _register(environment: Path, name: str, formats: Mapping[str, str]) -> None:
-    """Write the metadata of an installed package, by which an environment finds the plugin's formats.
+    """Write the metadata of an installed package, through which an environment finds the plugin's formats.
 
-    It lists the modules of the formats alone: the digest is of these on both sides.
+    It lists only the modules of the formats, which the digest covers on both sides.
     """
     folder = _site_packages(environment) / f"{name.replace('-', '_')}-0.dist-info"
     folder.mkdir()
@@ -207,14 +207,14 @@ def _register(environment: Path, name: str, formats: Mapping[str, str]) -> None:
 
 
 def _borrowing(environment: Path, own: Sequence[Path], checkouts: Sequence[Path]) -> Path:
-    """Make an environment that imports `own`, then from this interpreter's libraries; return its interpreter.
+    """Make an environment that imports `own` and then this interpreter's libraries; return its interpreter.
 
     Parameters
     ----------
     own
         Packages (folders) and modules (files).
     checkouts
-        Folders in which nothing but `own` and installed libraries (a .venv's) is imported.
+        Folders from which nothing but `own` and installed libraries (of a .venv) is imported.
     """
     venv.create(environment, symlinks=True, with_pip=False)
     links = environment / "own"
@@ -234,7 +234,7 @@ def _is_in_a_checkout(folder: Path, checkouts: Sequence[Path]) -> bool:
 
 
 def _libraries() -> list[str]:
-    """Return the folders that a fresh interpreter like this one imports from, without the standard library."""
+    """Return the folders from which a fresh interpreter like this one imports, without the standard library."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", _SHOW_PATH], capture_output=True, text=True, check=True, cwd="/"
     )
@@ -264,7 +264,7 @@ def _installed(scratch: Path, worktree: Path) -> Path:
 
 
 def _requirements(folder: Path) -> tuple[str, Any]:
-    """Return what decides which libraries a revision needs."""
+    """Return everything that determines the libraries of a revision."""
     constraints, project = folder / "constraints.txt", read_project(folder)
     wanted = (
         project.get("dependencies"),

@@ -1,4 +1,4 @@
-"""The verdict on a cell's time: ratio, interval, noise floor, tail, and what the machine itself did meanwhile."""
+"""The verdict on a cell's time: ratio, interval, noise floor, tail, and the state of the machine."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ _Costs = tuple[list[float], list[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The comparisons of one cell: of its time, and of its tail where both sides have one."""
+    """The comparisons of one cell: of its time, and of its tail if both sides have one."""
 
     pair: Pair
     basis: str
@@ -49,12 +49,12 @@ def corrected(timings: Sequence[Timing]) -> list[Timing]:
 
 
 def verdict(result: CellResult, timing: Timing, family: int) -> CellResult:
-    """Return the result with the figures and the verdict of time; counters that are worse stay decisive.
+    """Return the result with figures and verdict of time; counters that are worse stay decisive.
 
     Parameters
     ----------
     family
-        How many comparisons were corrected for.
+        Number of comparisons in the correction.
     """
     pair, time, tail = timing.pair, timing.time, timing.tail
     costs = _costs(pair, timing.basis)
@@ -128,7 +128,7 @@ def _time_state(result: CellResult, alpha: float, reason: str) -> tuple[State, s
 
 
 def _with_tail(state: State, reason: str, timing: Timing) -> tuple[State, str]:
-    """Return the state with what the tail adds: a proven one is a regression, a suspected one decides nothing."""
+    """Return the state with the effect of the tail: a proven slow tail is a regression, a suspected one inconclusive."""
     tail, frac = timing.tail, _tail_frac(timing.pair)
     if (
         tail is None
@@ -146,7 +146,7 @@ def _with_tail(state: State, reason: str, timing: Timing) -> tuple[State, str]:
 
 
 def _with_slowest(state: State, reason: str, result: CellResult) -> tuple[State, str]:
-    """Return the state, or inconclusive where a few rounds were slow beyond the tail's threshold."""
+    """Return the state, or inconclusive if a few rounds were slow beyond the tail's threshold."""
     ratio, frac = result.slowest_ratio, result.slowest_frac
     if state is State.WORSE or ratio is None or frac is None or ratio <= 1 + frac:
         return state, reason
@@ -168,7 +168,7 @@ def _slowest_ratio(costs: _Costs) -> float | None:
 
 
 def _with_machine(state: State, reason: str, result: CellResult, pair: Pair) -> tuple[State, str]:
-    """Return the state, or inconclusive where the machine itself, in another state than before, could have made it."""
+    """Return the state, or inconclusive if a change in the machine's own state could explain it."""
     disturbed = _busier(pair) or _drifted(result, pair.policy.machine_frac)
     if not disturbed:
         return state, reason
@@ -181,7 +181,7 @@ def _with_machine(state: State, reason: str, result: CellResult, pair: Pair) -> 
 
 
 def _busier(pair: Pair) -> tuple[bool, str, None] | None:
-    """Return whether the contender's machine was the busier one, where the two sides differ in that."""
+    """Return whether the contender's machine was the busier one, if the two sides differ in that."""
     before, after = _busy(pair.baseline), _busy(pair.contender)
     if before is None or after is None or abs(after - before) <= pair.policy.busy_cores:
         return None
@@ -200,7 +200,7 @@ def _drifted(result: CellResult, machine_frac: float) -> tuple[bool, str, float 
 
 
 def _agrees(state: State, calibrated: float, result: CellResult) -> bool:
-    """Return whether the calibrated ratio alone says the same as the seconds."""
+    """Return whether the calibrated ratio alone agrees with the seconds."""
     threshold, practical = result.threshold_frac or 0.0, result.practical_frac or 0.0
     if state is State.WORSE:
         return calibrated > 1 + threshold
@@ -221,7 +221,7 @@ def _compare(costs: _Costs, pair: Pair, frac: float, *, paired: bool) -> stats.C
 
 
 def _costs(pair: Pair, basis: str) -> _Costs:
-    """Return a cost for each replicate of both sides; rounds that only one side has are left out of pairs."""
+    """Return a cost for each replicate of both sides; unpaired rounds are left out of pairs."""
     field = "relative" if basis.startswith("ratio") else "seconds"
     return _values(pair, field, paired=basis == INTERLEAVED)
 
@@ -241,7 +241,7 @@ def _values(pair: Pair, field: str, *, paired: bool) -> _Costs:
 
 
 def _tails(pair: Pair) -> _Costs | None:
-    """Return the tails of both sides in seconds; None where they are not the same thing."""
+    """Return the tails of both sides in seconds; None if they are not the same quantity."""
     first, second = pair.baseline, pair.contender
     if not first.tail_of or first.tail_of != second.tail_of or not pair.same_environment:
         return None
@@ -253,11 +253,11 @@ def _tail_frac(pair: Pair) -> float:
 
 
 def _floor(costs: _Costs, basis: str, alpha: float) -> float | None:
-    """Return the larger noise floor of the two sides; of interleaved ones, that of their rounds' ratios."""
+    """Return the larger noise floor of the two sides; for interleaved sides, that of their rounds' ratios."""
     if basis == INTERLEAVED:
         ratios = [second / first for first, second in zip(*costs, strict=True)]
         floor = stats.noise_floor_frac(ratios, alpha)
-        # Two independent sides would have the square root of two of what the rounds' ratios show.
+        # The spread of the rounds' ratios is that of two independent sides: the square root of two times one side's.
         return None if floor is None else math.expm1(math.log1p(floor) / math.sqrt(2))
     floors = [stats.noise_floor_frac(side, alpha) for side in costs]
     known = [one for one in floors if one is not None]
@@ -265,7 +265,7 @@ def _floor(costs: _Costs, basis: str, alpha: float) -> float | None:
 
 
 def _more_rounds(costs: _Costs, timing: Timing, family: int) -> int | None:
-    """Return how many more replicates on each side tell the practical threshold, at the level of Holm's first step."""
+    """Return how many more replicates per side detect the practical threshold, at the level of Holm's first step."""
     paired = timing.basis == INTERLEAVED
     if paired:
         spreads = [stats.spread([second / first for first, second in zip(*costs, strict=True)])]
@@ -293,7 +293,7 @@ def _machine_ratio(pair: Pair) -> float | None:
 
 
 def _ratio(pair: Pair, field: str) -> float | None:
-    """Return the ratio of the geometric means of a field of the replicates; None where one lacks it."""
+    """Return the ratio of the geometric means of a field of the replicates; None if one lacks it."""
     logarithms = []
     for side in (pair.baseline, pair.contender):
         values = [getattr(one, field) for one in side.replicates]

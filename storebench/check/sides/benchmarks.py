@@ -2,8 +2,8 @@
 
 A session's figure is the median of its rounds, and its tail the mean of the slowest tenth of them.
 
-What `storebench.testing.benchmarks.measure` puts into ``extra_info`` is used;
-a benchmark without it is compared in seconds, and only with the same machine.
+The ``extra_info`` that `storebench.testing.benchmarks.measure` writes is used. A
+benchmark without it is compared in seconds, and only on the same machine.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from storebench.check.sides.model import FEWEST_FOR_TAIL, CellData, Replicate, S
 from storebench.errors import CorruptDataError, SchemaVersionError
 
 EXTRA_VERSION = 2
-"""Version of what stands in ``extra_info``; 1 had other calibrations."""
+"""Version of ``extra_info``; version 1 had other calibrations."""
 
 FAILED_KEY = "storebench_failed"
 """Top-level key of a session's JSON: node ids of benchmarks that raised, with the error's line."""
@@ -42,7 +42,7 @@ def side_of_sessions(source: str, sessions: Sequence[_Session]) -> Side:
     SchemaVersionError
         ``extra_info`` of another version.
     CorruptDataError
-        A key is missing or of another type than pytest-benchmark and we write.
+        A key is missing, or has another type than pytest-benchmark and storebench write.
     """
     try:
         return _side(source, sessions)
@@ -79,7 +79,7 @@ def _cell_id(benchmark: Mapping[str, Any]) -> str:
 
 
 def _environment(machine: Mapping[str, Any]) -> Where:
-    """Return storebench's environment key, or one made of what pytest-benchmark knows and does not vary."""
+    """Return storebench's environment key, or one made of the stable facts that pytest-benchmark records."""
     if "storebench_environment" in machine:
         found = machine["storebench_environment"]
         return Where(key=found["key"], match=found["match"])
@@ -138,7 +138,7 @@ def _cache_failure(found: Sequence[_Found]) -> str:
 def _replicates(
     benchmark: Mapping[str, Any], number: int, where: str, *, one_process: bool
 ) -> list[Replicate]:
-    """Return a session's one replicate, or its rounds where it is the only session."""
+    """Return a session's one replicate, or its rounds if it is the only session."""
     extra = benchmark.get("extra_info", {})
     version = extra.get("schema_version", EXTRA_VERSION)
     if version != EXTRA_VERSION:
@@ -182,7 +182,7 @@ def _replicates(
 
 
 def _durations(benchmark: Mapping[str, Any]) -> list[Any]:
-    """Return the seconds of each round; only their median where pytest-benchmark kept no more."""
+    """Return the seconds of each round, or only their median if pytest-benchmark kept no more."""
     stats = benchmark.get("stats") or {}
     # --benchmark-json keeps every round; --benchmark-save without --benchmark-save-data does not.
     return list(stats.get("data") or ([stats["median"]] if "median" in stats else []))
@@ -191,7 +191,7 @@ def _durations(benchmark: Mapping[str, Any]) -> list[Any]:
 def _rounds(
     benchmark: Mapping[str, Any], extra: Mapping[str, Any], where: str
 ) -> tuple[list[float], list[float]]:
-    """Return each round's seconds per sample, and the seconds of the calibration beside it (or none at all)."""
+    """Return each round's seconds per sample, and the seconds of its calibration (or none at all)."""
     rounds = _durations(benchmark)
     samples = float(extra.get("samples") or 1)
     calibration = list(extra.get("calibration_s") or [])
@@ -201,7 +201,7 @@ def _rounds(
         busy is None or (isinstance(busy, int | float) and 0 <= busy < math.inf)
     ):
         raise CorruptDataError(
-            "a duration or a number of samples is no positive number",
+            "a duration or a number of samples is not a positive number",
             where=f"{where}: {benchmark.get('fullname')}",
         )
     return [one / samples for one in rounds], calibration if len(calibration) == len(rounds) else []

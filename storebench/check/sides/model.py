@@ -18,10 +18,10 @@ PAIRING_NAME = "against.json"
 _PAIRING_WORDS = ("pairing", "commit", "repository")
 
 MOST_FILE_BYTES = 256 * 2**20
-"""What a baseline or a session of pytest-benchmark may have; those of 1,000 cells have some 5 MB."""
+"""Most bytes of a baseline or of a session of pytest-benchmark; those of 1,000 cells have about 5 MB."""
 
 FEWEST_FOR_TAIL = 5
-"""Fewer rounds or epochs in one process have no tail."""
+"""With fewer rounds or epochs in one process there is no tail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +31,20 @@ class Replicate:
     Attributes
     ----------
     number
-        Which one; equal numbers of two paired sides ran next to each other.
+        Position of the replicate; equal numbers of two paired sides ran next to each other.
     seconds
-        Seconds per sample: of a session the median of its rounds.
+        Seconds per sample; for a session, the median of its rounds.
     relative
-        The same over the calibration of the same process; None where nothing was calibrated.
+        The same divided by the calibration of the same process; None if nothing was calibrated.
     counters
-        Counter name -> what was counted; only those that mean something for the cell.
+        Counter name -> value; only counters that are meaningful for the cell.
     tail_s
-        Seconds per sample of the slowest rounds, or seconds of a slow step (`CellData.tail_of`); None where
-        there are too few of them.
+        Seconds per sample of the slowest rounds, or seconds of a slow step (`CellData.tail_of`); None if there
+        are too few of them.
     machine_s
-        Seconds that the calibration took; None where nothing was calibrated.
+        Seconds of the calibration; None if nothing was calibrated.
     busy_cores
-        Cores that other processes used meanwhile; None where nothing measured it.
+        Cores that other processes used in the meantime; None if nothing measured it.
     """
 
     number: int
@@ -58,7 +58,7 @@ class Replicate:
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where a cell was measured: `key` is equal where seconds may be compared; "" where nobody knows."""
+    """Where a cell was measured: equal keys mean that seconds may be compared; "" if unknown."""
 
     key: str = ""
     match: Mapping[str, Any] = field(default_factory=dict)
@@ -66,35 +66,35 @@ class Where:
 
 @dataclass(frozen=True, kw_only=True)
 class CellData:
-    """What one side knows of one cell.
+    """The data of one side on one cell.
 
     Attributes
     ----------
     cell_id
-        What the two sides are matched by.
+        Key by which the two sides are matched.
     label
         The cell in words.
     calibration
-        What `Replicate.relative` is relative to (`storebench.check.calibration.Kind`), or "".
+        Reference of `Replicate.relative` (`storebench.check.calibration.Kind`), or "".
     samples_of
-        Fingerprint or digest of the samples, or "" where it is not known.
+        Fingerprint or digest of the samples, or "" if unknown.
     one_process
         Whether the replicates are rounds of one process.
     failure
         Why the cell failed, or "".
     rerun
-        What runs the cell again: a pytest node id or a cell id.
+        Argument that runs the cell again: a pytest node id or a cell id.
     figure
-        What of a replicate `Replicate.seconds` is: "median" of a session's rounds, "mean" of an epoch's steps.
-        Baselines of earlier releases hold a "lower quartile".
+        Figure in `Replicate.seconds`: "median" of a session's rounds, "mean" of an epoch's steps. Baselines of
+        earlier releases hold a "lower quartile".
     tail_of
         What `Replicate.tail_s` is ("slowest tenth of the rounds", "p95 of the steps"), or "".
     samples
-        Samples that a round serves; None where it is not known.
+        Samples that a round serves; None if unknown.
     rounds
-        Rounds of each session; None where it is not known.
+        Rounds of each session; None if unknown.
     asked
-        The settings that the cell was run with, by name: what differs from a cell that is missing.
+        Settings of the cell, by name, to describe how a missing cell differs.
     """
 
     cell_id: str
@@ -120,13 +120,13 @@ class Side:
     Attributes
     ----------
     source
-        The path that it was read from.
+        Path from which the side was read.
     kind
         "records", "pytest-benchmark" or "baseline".
     pairing
-        Equal on two sides that ran interleaved (``bench --against``); "" otherwise.
+        Equal for two sides that ran interleaved (``bench --against``), else "".
     skipped
-        What runs a benchmark again -> why it was skipped.
+        Argument that runs a benchmark again -> reason why it was skipped.
     """
 
     source: str
@@ -137,9 +137,9 @@ class Side:
 
 
 def slowest_tenth(values: Sequence[float]) -> float:
-    """Return the mean of the slowest tenth of values, at least of one.
+    """Return the mean of the slowest tenth of the values, at least one of them.
 
-    It is at least as long as the 90th percentile, and a single stall in ten rounds shows in it.
+    It is at least the 90th percentile, and shows a single stall in ten rounds.
     """
     return statistics.fmean(sorted(values)[-math.ceil(len(values) / 10) :])
 
@@ -150,11 +150,11 @@ def read_json(path: Path) -> Any:
     Raises
     ------
     CorruptDataError
-        It is not JSON (an interrupted run leaves half a file), no regular file, or too large.
+        It is not JSON (an interrupted run leaves half a file), not a regular file, or too large.
     """
     raw = read_small_file(path, most_bytes=MOST_FILE_BYTES)
     if not raw.strip():
-        return {"benchmarks": []}  # pytest-benchmark opens its file before it knows that nothing ran
+        return {"benchmarks": []}  # pytest-benchmark creates its file before it knows that nothing ran
     return parse_json(raw, path, hint="Run it again.")
 
 
@@ -164,7 +164,7 @@ def read_pairing(folder: Path) -> dict[str, Any]:
     Raises
     ------
     CorruptDataError
-        Something else stands there.
+        The file holds something else.
     """
     path = folder / PAIRING_NAME
     if not path.is_file():

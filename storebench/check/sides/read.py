@@ -1,7 +1,7 @@
-"""Read a side, wherever it was written.
+"""Read a side from any of its sources.
 
-Three sources are read: a folder (or file) of records that ``storebench bench``
-wrote; pytest-benchmark JSON, one file or a folder of them (one file per session,
+There are three sources: a folder (or file) of records that ``storebench bench``
+wrote; pytest-benchmark JSON, one file or a folder of files (one file per session,
 and each session is one replicate); and a baseline that ``storebench check
 --update`` wrote.
 """
@@ -24,11 +24,11 @@ def read_side(path: Path, *, baseline: bool) -> Side:
     Raises
     ------
     NotComparableError
-        There is no baseline there.
+        There is no baseline at the path.
     IntegrityError
-        There is no contender there, or it holds no measurement.
+        There is no contender at the path, or it holds no measurement.
     SchemaVersionError, CorruptDataError
-        What is there cannot be read.
+        The file cannot be read.
     """
     try:
         side = checked_side(_read(path))
@@ -46,7 +46,7 @@ def _nothing(path: Path, what: str, *, baseline: bool) -> StorebenchError:
             where=path,
             hint="Make one with 'storebench check results/baselines/NAME CONTENDER --update'.",
         )
-    return IntegrityError(what, where=path, hint="Look at why the run before this check wrote no figures.")
+    return IntegrityError(what, where=path, hint="Find out why the run before this check wrote no figures.")
 
 
 def _read(path: Path) -> Side:

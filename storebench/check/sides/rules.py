@@ -1,4 +1,4 @@
-"""What a cell of a side can be: its types and ranges, checked wherever the side was read from."""
+"""Valid types and ranges of a side's cells, checked for every source."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from storebench.fileio.json_text import brief, complaint
 _SECONDS = (1e-12, 1e9)
 _RATIO = (1e-12, 1e12)
 _BOUNDS = {"seconds": _SECONDS, "tail_s": _SECONDS, "machine_s": _SECONDS, "relative": _RATIO}
-"""Field of a replicate -> least and most: nothing that was measured is beyond, and ratios of two stay finite."""
+"""Field of a replicate -> minimum and maximum: wider than any measurement, and ratios of two values stay finite."""
 
 _MOST_COUNTED = 1e19
 _MOST_CORES = 1e6
@@ -31,7 +31,7 @@ def checked_side(side: Side) -> Side:
     Raises
     ------
     CorruptDataError
-        One is of another type than it should be, or a number that nothing measures.
+        A field has the wrong type, or is a number that no measurement can give.
     """
     cells = {name: cell_of(dataclasses.asdict(cell), side.source) for name, cell in side.cells.items()}
     return dataclasses.replace(side, cells=cells)
@@ -43,7 +43,7 @@ def cell_of(raw: dict[str, Any], where: str) -> CellData:
     Raises
     ------
     CorruptDataError
-        A name is unknown or missing, or a value cannot be.
+        A name is unknown or missing, or a value is impossible.
     """
     try:
         _refuse_unknown(raw)
@@ -59,7 +59,7 @@ def cell_of(raw: dict[str, Any], where: str) -> CellData:
 
 
 def _refuse_unknown(raw: dict[str, Any]) -> None:
-    """Refuse names that no field has: a misspelt one would be taken for its default."""
+    """Refuse unknown names, because a misspelt field would silently get its default."""
     parts: list[tuple[Any, type]] = [(raw, CellData), (raw.get("environment"), Where)]
     replicates = raw.get("replicates")
     parts += [(one, Replicate) for one in (replicates if isinstance(replicates, list | tuple) else ())]
@@ -71,7 +71,7 @@ def _refuse_unknown(raw: dict[str, Any]) -> None:
 
 
 def _impossible(cell: CellData) -> Iterator[str]:
-    """Yield what is wrong with a cell's numbers."""
+    """Yield the problems of a cell's numbers."""
     for one in cell.replicates:
         for name, (least, most) in _BOUNDS.items():
             value = getattr(one, name)

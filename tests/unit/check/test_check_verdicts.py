@@ -282,7 +282,7 @@ def test_the_side_that_does_not_say_what_it_read_is_named(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"samples_of": "beef"}, "the two sides read other samples"),
+        ({"samples_of": "beef"}, "the two sides read different samples"),
         ({"samples_of": ""}, "the contender does not say which samples it read"),
         ({"samples": 512}, "a round of the baseline serves 1024 samples, of the contender 512"),
     ],
