@@ -1,1 +1,1 @@
-"""Files in formats of other people's making: read within bounds, written whole or not at all."""
+"""File formats that others define (JSON, TOML): read within bounds, written whole or not at all."""

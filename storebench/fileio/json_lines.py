@@ -1,7 +1,7 @@
-"""Files of JSON lines that a kill, a full disk or an interrupt leaves as they were before a write or after it.
+"""Files of JSON lines that a kill, a full disk or an interrupt leaves in the state before a write or after it.
 
-A file only grows, by blocks of whole lines: one block is one write and one fsync.
-Lines that later ones replace are moved to another file, never deleted.
+A file only grows, by blocks of complete lines: one block is one write and one fsync.
+Lines that are replaced move to another file and are never deleted.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows to a file as one block and sync it to disk before returning.
 
     After an error the file has its old length. A kill may leave a part of the block,
-    which ends in half a line or between two lines. Half a line that is there already is
-    ended first, so that only that line is lost.
+    which ends inside a line or between two lines. If the file ends with an incomplete line,
+    that line is terminated first, so that only it is lost.
 
     Raises
     ------
@@ -38,20 +38,20 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def replace_lines(
     path: Path, aside: Path, is_old: Callable[[Row], bool], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Append rows to a file and move its old lines to the file `aside`, at one stroke.
+    """Append rows to a file and move its old lines to the file `aside`, in one step.
 
-    The lines that are moved are written and synced to `aside` before the file is replaced. A kill
-    between the two leaves them in both files; the next call does not write them to `aside` again.
+    The moved lines are written and synced to `aside` before the file is replaced. After a kill
+    between the two, they are in both files; the next call does not write them to `aside` again.
 
     Parameters
     ----------
     is_old
-        Tells of a parsed line whether it is to be moved. Lines that are not JSON objects stay.
+        Returns whether to move a parsed line. Lines that are not JSON objects stay.
 
     Raises
     ------
     DiskFullError, OutputError
-        A file cannot be written; `path` is then as it was.
+        A file cannot be written; `path` is unchanged.
     """
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if lines and not lines[-1].endswith(b"\n"):
@@ -72,7 +72,7 @@ def replace_lines(
 
 
 def rows_of(path: Path) -> Iterator[Row]:
-    """Yield the lines of a file that are JSON objects; none where there is no file."""
+    """Yield the lines of a file that are JSON objects; none if there is no file."""
     if not path.is_file():
         return
     with path.open("rb") as file:
@@ -103,7 +103,7 @@ def _append(path: Path, block: bytes) -> None:
 
 
 def _append_to(handle: int, block: bytes) -> None:
-    """Write a block at the end of an open file; whatever stops that, the file gets its old length back."""
+    """Write a block at the end of an open file; after any failure, restore the file's old length."""
     length = os.fstat(handle).st_size
     if length and os.pread(handle, 1, length - 1) != b"\n":
         block = b"\n" + block

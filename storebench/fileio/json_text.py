@@ -1,4 +1,4 @@
-"""Parse untrusted JSON, or refuse it in one line, however deep or broken it is."""
+"""Parse untrusted JSON, or refuse it with one line, however deeply nested or broken it is."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from storebench.errors import CorruptDataError
 
 MOST_LEVELS = 100
-"""Lists and tables within each other; what storebench writes has fewer than ten."""
+"""Most levels of nested lists and objects; storebench writes fewer than ten."""
 
 _MOST_CHARACTERS = 60
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -17,7 +17,7 @@ Where = str | PathLike[str]
 
 
 def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> Any:
-    """Return the value that JSON text stands for.
+    """Return the value of JSON text.
 
     Parameters
     ----------
@@ -26,12 +26,12 @@ def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> An
     where
         The file, for the message.
     hint
-        What the person can do next, for the message.
+        The next step for the user, for the message.
 
     Raises
     ------
     CorruptDataError
-        It is no whole JSON, no Unicode text, or nested too deep.
+        It is not complete JSON, not Unicode text, or nested too deep.
     """
     try:
         return _loads(raw)
@@ -42,7 +42,7 @@ def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> An
 
 
 def parse_line(raw: bytes | str, where: Where) -> Any:
-    """Return the value of one line of JSON; None where it is no whole JSON, as a killed process leaves its last line.
+    """Return the value of one line of JSON; None if it is incomplete, like the last line of a killed process.
 
     Raises
     ------
@@ -58,13 +58,13 @@ def parse_line(raw: bytes | str, where: Where) -> Any:
 
 
 def brief(value: object) -> str:
-    """Return a value as one short piece of a message, whatever it is."""
+    """Return any value as a short piece of a message."""
     text = repr(value)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
 def complaint(error: Any) -> str:
-    """Return the first thing that a `pydantic.ValidationError` says: "NAME: what is wrong with it"."""
+    """Return the first complaint of a `pydantic.ValidationError`: "NAME: what is wrong with it"."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     message = str(first["msg"]).removeprefix("Value error, ")
@@ -77,7 +77,7 @@ def _loads(raw: bytes | str) -> Any:
     if _is_deep(value):
         raise RecursionError
     if _SURROGATE.search(text):
-        # Half a character can be parsed, but neither printed nor written.
+        # Half of a surrogate pair can be parsed, but neither printed nor written.
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     return value
 

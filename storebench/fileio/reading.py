@@ -1,7 +1,7 @@
-"""Open and read files from other people: regular files only, up to a size limit.
+"""Open and read untrusted files: regular files only, up to a size limit.
 
-A FIFO would wait for a writer that never comes, a device such as ``/dev/zero`` has no end, and opening some
-devices already does something. So each file is looked at before it is opened, and again once it is open.
+Opening a FIFO would wait for a writer that never comes, a device such as ``/dev/zero`` never ends, and merely opening
+some devices has effects. Each file is therefore checked before it is opened, and again once it is open.
 """
 
 import errno
@@ -13,7 +13,7 @@ from pathlib import Path
 from storebench.errors import CorruptDataError
 
 SMALL_FILE_BYTES = 64 * 2**20
-"""What `read_small_file` reads at most, unless it is told otherwise."""
+"""Default size limit of `read_small_file`."""
 
 _BLOCK_BYTES = 1 << 20
 
@@ -31,20 +31,20 @@ def read_small_file(path: Path, *, most_bytes: int = SMALL_FILE_BYTES) -> bytes:
     Parameters
     ----------
     path
-        The file; a link to a regular file will do.
+        The file; a link to a regular file is accepted.
     most_bytes
-        Size above which it is refused, before it is read.
+        Larger files are refused before they are read.
 
     Raises
     ------
     CorruptDataError
         It is a FIFO, a socket or a device, or larger than `most_bytes`.
     OSError
-        It is not there, is a folder, or cannot be read.
+        It does not exist, is a folder, or cannot be read.
     """
     with open_regular(path, most_bytes=most_bytes) as file:
         blocks: list[bytes] = []
-        # One byte more than it may have: files of /proc have no size, and others grow while they are read.
+        # One byte more than allowed: files of /proc have no size, and others grow while they are read.
         left = most_bytes + 1
         while left > 0 and (block := file.read(min(left, _BLOCK_BYTES))):
             blocks.append(block)
@@ -55,22 +55,22 @@ def read_small_file(path: Path, *, most_bytes: int = SMALL_FILE_BYTES) -> bytes:
 
 
 def open_regular(path: Path, *, most_bytes: int | None = None) -> io.BufferedReader:
-    """Open a regular file for reading, without ever waiting for one that is something else.
+    """Open a regular file for reading, without ever waiting for a file of another kind.
 
     Parameters
     ----------
     most_bytes
-        Size above which it is refused; None sets no bound.
+        Larger files are refused; None sets no limit.
 
     Raises
     ------
     CorruptDataError
         It is a FIFO, a socket or a device, or larger than `most_bytes`.
     OSError
-        It is not there, is a folder, or cannot be read.
+        It does not exist, is a folder, or cannot be read.
     """
     _check(path, path.stat(), most_bytes)
-    # It may have been replaced since: a FIFO must not make the opening wait.
+    # It may have been replaced since the check: opening a FIFO must not wait.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check(path, os.fstat(handle), most_bytes)
@@ -81,7 +81,7 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> io.BufferedRea
 
 
 def kind_of(mode: int) -> str:
-    """Return the words for a special file ("a FIFO"), by its ``st_mode``."""
+    """Return the words for a special file ("a FIFO"), given its ``st_mode``."""
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
 
 

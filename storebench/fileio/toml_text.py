@@ -1,4 +1,4 @@
-"""Parse untrusted TOML, or refuse it in one line, however deep or broken it is."""
+"""Parse untrusted TOML, or refuse it with one line, however deeply nested or broken it is."""
 
 import tomllib
 from os import PathLike
@@ -8,16 +8,16 @@ from storebench.errors import ScenarioError
 
 
 def parse_toml(text: str, where: str | PathLike[str]) -> dict[str, Any]:
-    """Return the table that TOML stands for.
+    """Return the table of a TOML text.
 
     Raises
     ------
     ScenarioError
-        It is no TOML, or nested too deep.
+        It is not TOML, or nested too deep.
     """
     try:
         return tomllib.loads(text)
     except ValueError as error:
         raise ScenarioError(f"not TOML: {error}", where=where) from None
     except (RecursionError, MemoryError):
-        raise ScenarioError("not TOML that is read here: it is nested too deep", where=where) from None
+        raise ScenarioError("TOML that is nested too deep", where=where) from None

@@ -1,1 +1,1 @@
-"""A run's folder: its records and step tables, who may write it, and reading it again."""
+"""The folder of a run: its records and step tables, the lock on it, and reading it again."""

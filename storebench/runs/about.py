@@ -10,7 +10,7 @@ from storebench.fileio.json_text import complaint, parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.runs.records import MOST_RUN_BYTES
 
-_HINT = "Start anew."
+_HINT = "Start a new run."
 _Text = pydantic.StrictStr
 
 
@@ -23,7 +23,7 @@ class _Asked(pydantic.BaseModel):
 
 
 class _About(pydantic.BaseModel):
-    """The names that storebench relies on; a file may hold more."""
+    """The keys that storebench needs; a file may hold more."""
 
     run_id: _Text
     cells: list[_Cell]
@@ -32,14 +32,14 @@ class _About(pydantic.BaseModel):
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Return what a ``run.json`` holds, with all its names.
+    """Return the content of a ``run.json``, with all its keys.
 
     Raises
     ------
     FileNotFoundError
-        There is none.
+        There is no such file.
     CorruptDataError
-        It is not one: no JSON, or without a run's id and its list of cells.
+        It is not JSON, or lacks a run's id or its list of cells.
     """
     try:
         about: dict[str, Any] = parse_json(read_small_file(path, most_bytes=MOST_RUN_BYTES), path)

@@ -1,7 +1,7 @@
-"""One process at a time writes to the folder of a run: an advisory lock that the kernel releases with its holder.
+"""Only one process at a time writes to a run's folder: an advisory lock that the kernel releases with its holder.
 
-The lock is on the folder itself, so there is no lock file to leave behind. Readers
-(``report``, ``validate``, ``trace``) do not ask for it.
+The lock is on the folder itself, so no lock file can be left behind. Readers (``report``,
+``validate``, ``trace``) do not take it.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from storebench.errors import OutputError, from_os_error
 
 _LOCKS = Path("/proc/locks")
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Errors of filesystems that have no locks: there a run is not protected, but it can be made."""
+"""Errors of filesystems without locks: a run can be created there, but is not protected."""
 
 _claimed: set[tuple[int, int]] = set()
 """Device and inode of the folders that this process holds."""
@@ -23,14 +23,14 @@ _claimed: set[tuple[int, int]] = set()
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold the folder of a run against other processes; this process may claim it again while it holds it.
+    """Lock a run's folder against other processes; this process may claim it again while it holds the lock.
 
-    The folder is made if there is none, and removed again if it stays empty.
+    The folder is created if it is missing, and removed again if it stays empty.
 
     Raises
     ------
     OutputError
-        Another process holds it, or it cannot be made.
+        Another process holds the lock, or the folder cannot be created.
     """
     is_new = not folder.exists()
     try:
@@ -39,7 +39,7 @@ def claimed(folder: Path) -> Iterator[None]:
         raise OutputError(
             f"another process is running it{_holder(folder)}",
             where=folder,
-            hint="Wait until it has ended, or name another --out.",
+            hint="Wait until it ends, or name another --out.",
         ) from None
     except OSError as error:
         raise from_os_error(error, folder) from error
@@ -59,7 +59,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path) -> int | None:
-    """Return the handle of the locked folder; None if this process holds it already."""
+    """Return the handle of the locked folder; None if this process already holds the lock."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -74,7 +74,7 @@ def _locked(folder: Path) -> int | None:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # its last holder removed it meanwhile
+        os.close(handle)  # its last holder removed it in the meantime
 
 
 def _lock(handle: int) -> None:
@@ -97,7 +97,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _holder(folder: Path) -> str:
-    """Return " (pid N)" of the process that locked a folder; "" where the kernel does not say."""
+    """Return " (pid N)" for the process that locked a folder; "" if the kernel does not say."""
     try:
         device, inode = _identity(folder.stat())
         lines = _LOCKS.read_text(encoding="ascii").splitlines()

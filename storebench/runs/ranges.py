@@ -1,4 +1,4 @@
-"""What no field of a record can be: infinite, negative where it counts or lasts, or larger than can be counted with."""
+"""Impossible values of a record: infinite, negative counts or durations, or too large to compute with."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ _MOST_SECONDS = 1e9
 _MOST_ROUNDS = 1 << 20
 
 _SIGNED = ("overhead_s", "counters", "loss")
-"""Fields of a record that may be negative, with all their parts."""
+"""Fields of a record that may be negative, including their parts."""
 
 _UNBOUNDED = ("loss",)
-"""A training that diverges has a loss that is infinite or no number."""
+"""Fields that may be infinite or NaN, because a training may diverge."""
 
 _AT_LEAST_ONE = ("store.image_shape", "cell.batch_size", "cell.epochs")
 _FEW = ("replicate", "epoch", "cell.epochs")
 
 
 def impossible(record: Record) -> tuple[str, str] | None:
-    """Return the first field that cannot be as it is and what is wrong with it; None where all can.
+    """Return the first impossible field and its problem; None if there is none.
 
     Returns
     -------
@@ -38,12 +38,10 @@ def impossible(record: Record) -> tuple[str, str] | None:
 def _wrong(path: str, value: float) -> str:
     part, name = path.partition(".")[0], path.rpartition(".")[2]
     if part not in _UNBOUNDED and not -_MOST < value < _MOST:
-        return (
-            f"{value} is no number to count with" if isinstance(value, float) else "the number is too large"
-        )
+        return f"{value} is not a finite number" if isinstance(value, float) else "the number is too large"
     lasts = name == "seconds" or (name.endswith("_s") and not name.endswith("_per_s"))
     if lasts and abs(value) > _MOST_SECONDS:
-        return f"{value} is no duration"
+        return f"{value} is not a duration"
     if path in _AT_LEAST_ONE and value < 1:
         return f"{value} is less than 1"
     if path in _FEW and value > _MOST_ROUNDS:
@@ -54,7 +52,7 @@ def _wrong(path: str, value: float) -> str:
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    """Yield every number of a record with its path; those of one list share the list's."""
+    """Yield every number of a record with its path; the numbers of a list share the list's path."""
     if isinstance(value, int | float):
         if not isinstance(value, bool):
             yield path, value

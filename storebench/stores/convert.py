@@ -1,6 +1,6 @@
-"""Write a dataset into a store: encode in parallel, write in order, read back, then show it to the world.
+"""Write a dataset into a store: encode in parallel, write in order, read back, then publish it.
 
-What is at the store's place already decides what happens:
+The result depends on what is already at the store's path:
 
 =============================  ==================  ================  =============
 there                          `Replace.NEVER`     `Replace.STALE`   `Replace.YES`
@@ -49,7 +49,7 @@ FORCE = "Replace it with 'storebench convert --force'."
 
 
 class Replace(enum.StrEnum):
-    """What may be removed to make place for a store; see the table above."""
+    """What may be removed to make room for a store; see the table above."""
 
     NEVER = "never"
     STALE = "stale"
@@ -58,20 +58,20 @@ class Replace(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How a store is built; none of it changes what is in it.
+    """Settings of a build, none of which affects the store's content.
 
     Attributes
     ----------
     processes
-        How many processes encode; None decides by what encoding costs.
+        Number of encoding processes; None decides by the cost of encoding.
     replace
-        What may be removed to make place.
+        What may be removed to make room.
     verify
-        Whether every sample is read back before the store is shown.
+        Whether every sample is read back before the store is published.
     progress
-        Shows how far it is.
+        Shows the progress.
     say
-        Is given lines that a person who waits should see.
+        Receives messages for a waiting user.
     """
 
     processes: int | None = None
@@ -89,21 +89,21 @@ def ensure_store(
     data_root: Path | None = None,
     how: How | None = None,
 ) -> Store:
-    """Return the store of `spec` that `backend` reads, building it if it is not there.
+    """Return the store of `spec` that `backend` reads, and build it if it does not exist.
 
     Parameters
     ----------
     spec
-        Which samples.
+        The samples.
     backend
-        Which format and codec.
+        The format and codec.
     stores
         The folder of all stores.
     data_root
-        Where the datasets' files are; see `open_dataset`.
+        Folder of the datasets' files; see `open_dataset`.
     how
-        How to build. By default a store of other samples is replaced: to
-        people who run benchmarks a store is a cache.
+        Settings of the build. By default a store of other samples is replaced, because
+        a store is only a cache to a benchmark.
 
     Raises
     ------
@@ -117,33 +117,33 @@ def ensure_store(
 def convert(
     dataset: Dataset, spec: DatasetSpec, backend: Backend, stores: Path, *, how: How | None = None
 ) -> Store:
-    """Return the store of `dataset` that `backend` reads in the folder `stores`, building it if need be.
+    """Return the store of `dataset` that `backend` reads in the folder `stores`, and build it if needed.
 
-    An interrupt, a full disk, a damaged image: nothing is left behind, and
-    what was there before stays.
+    After an interrupt, a full disk or a damaged image, nothing new is left and an
+    earlier store is unchanged.
 
     Raises
     ------
     CorruptDataError
-        A sample cannot be read; it is named.
+        A sample cannot be read; the message names it.
     OutputError, DiskFullError
-        The store cannot be written, or there is one of other samples in its place.
+        The store cannot be written, or its place holds a store of other samples.
     SchemaVersionError, CorruptStoreError
-        Something else is in its place.
+        Something other than a readable store is in its place.
     DigestMismatchError
-        Reading back gave other samples than were written.
+        Reading back gave different samples from those written.
     """
     return convert_to(dataset, backend, store_path(stores, spec, backend), how=how)
 
 
 def convert_to(dataset: Dataset, backend: Backend, target: Path, *, how: How | None = None) -> Store:
-    """Return the store of `dataset` that `backend` reads in the folder `target`, building it if need be.
+    """Return the store of `dataset` that `backend` reads in the folder `target`, and build it if needed.
 
-    See `convert`. Of a `StoreSamples` it is a conversion of that store: what ``build_s`` and the phases time
-    is reading it, decoding, encoding, writing and syncing.
+    See `convert`. For `StoreSamples` this converts that store: ``build_s`` and the phases then time reading it,
+    decoding, encoding, writing and syncing.
     """
     how = how or How()
-    # Nothing is locked to use a store that is there: its folder may be read-only.
+    # Using an existing store takes no lock, because its folder may be read-only.
     found = None if how.replace is Replace.YES else _usable(target, dataset)
     if found is not None:
         tidy(target.parent, when_made, how.say)
@@ -156,7 +156,7 @@ def convert_to(dataset: Dataset, backend: Backend, target: Path, *, how: How | N
 
 
 def _usable(target: Path, dataset: Dataset) -> Store | None:
-    """Return the store at `target` if it is whole and this dataset's."""
+    """Return the store at `target` if it is complete and this dataset's."""
     with contextlib.suppress(CorruptStoreError, SchemaVersionError):
         store = open_store(target)
         if store.manifest.dataset.fingerprint == dataset.info.fingerprint:
@@ -165,9 +165,9 @@ def _usable(target: Path, dataset: Dataset) -> Store | None:
 
 
 def _existing(target: Path, dataset: Dataset, how: How) -> Store | None:
-    """Return the store at `target` if it is this dataset's; None if a new one may take its place.
+    """Return the store at `target` if it is this dataset's; None if a new one may replace it.
 
-    Whoever waited for the lock may find here what the other process has built.
+    After waiting for the lock, this may be the store that another process has built.
     """
     if how.replace is Replace.YES or not target.exists():
         return None
@@ -178,12 +178,12 @@ def _existing(target: Path, dataset: Dataset, how: How) -> Store | None:
     if manifest.dataset.fingerprint != dataset.info.fingerprint:
         if how.replace is Replace.NEVER:
             raise OutputError("the store there holds other samples", where=target, hint=FORCE)
-        how.say(f"{target}: holds other samples than are asked for now; building it anew")
+        how.say(f"{target}: holds other samples than requested; rebuilding it")
         return None
     try:
         return open_store(target)
     except CorruptStoreError as error:
-        how.say(f"{error.where}: {error.what}; building the store anew")
+        how.say(f"{error.where}: {error.what}; rebuilding the store")
         return None
 
 
@@ -217,7 +217,7 @@ def _write(
     dataset: Dataset, backend: Backend, folder: Path, processes: int | None, advance: Advance
 ) -> _Written:
     codec = get_codec(backend.codec)
-    # A lossless conversion keeps its source's digests: making them is no part of its work.
+    # A lossless conversion keeps the digests of its source, so it does not compute them.
     known = dataset.digests if isinstance(dataset, StoreSamples) and codec.lossless else None
     encoder = Encoder(dataset=dataset, codec=codec, digest=known is None)
     spec = StoreSpec(dataset=dataset.info, format=backend.format, codec=backend.codec)

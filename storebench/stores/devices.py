@@ -1,9 +1,9 @@
-"""The image of a store: the same files in a file system of its own, for a device with a read-ahead of its own.
+"""The image of a store: the same files in a file system of their own, for a device with its own read-ahead.
 
-Images lie beside the stores, in ``stores/DATASET/.devices/STORE/``:
-``store.img``, the manifest of the store when it was copied, and the empty
-folder ``store`` that a cell mounts the image on. They are written whole or
-not at all, and anew when the store's manifest has changed.
+Images are beside the stores, in ``stores/DATASET/.devices/STORE/``: ``store.img``,
+the manifest of the store when it was copied, and the empty folder ``store`` on
+which a cell mounts the image. They are written whole or not at all, and again
+when the store's manifest has changed.
 """
 
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class StoreImage:
     Attributes
     ----------
     image
-        The file that holds the file system.
+        File that holds the file system.
     point
-        The folder to mount it on; the store is then there.
+        Folder on which to mount it; the store then appears there.
     """
 
     image: Path
@@ -42,12 +42,12 @@ class StoreImage:
 
 
 def ensure_image(store: Path, say: Say = mute) -> StoreImage:
-    """Return the image of `store`, copied now unless there is one of the store as it is.
+    """Return the image of `store`, copied now unless there is one of the current store.
 
     Raises
     ------
     DiskFullError, OutputError, CellFailedError
-        It cannot be written; what was there before stays.
+        The image cannot be written; an earlier one is unchanged.
     """
     target = store.parent / DEVICES_DIR / store.name
     if _is_of(target, store):
@@ -55,8 +55,8 @@ def ensure_image(store: Path, say: Say = mute) -> StoreImage:
     else:
         try:
             with staged(target, _when_made, say):
-                if not _is_of(target, store):  # another process may have copied it while we waited
-                    say(f"copying {store.name} into an image of its own for a device of its own")
+                if not _is_of(target, store):  # another process may have copied it in the meantime
+                    say(f"copying {store.name} into an image for its own device")
                     _copy(store, target)
         except OSError as error:
             raise from_os_error(error, target) from error
@@ -72,7 +72,7 @@ def _is_of(target: Path, store: Path) -> bool:
 
 
 def _when_made(target: Path) -> tuple[str, int] | None:
-    """Return when an image was made, as something to sort by; None if it is not whole."""
+    """Return when an image was made, as a sortable value; None if it is not complete."""
     if not (target / IMAGE_NAME).is_file() or not (target / POINT_NAME).is_dir():
         return None
     try:
@@ -96,7 +96,7 @@ def _copy(store: Path, target: Path) -> None:
 
 
 def _size(paths: list[Path]) -> int:
-    """Return the bytes that a file system needs for copies of these files and folders."""
+    """Return the size of a file system that holds copies of these files and folders, in bytes."""
     content = sum(_blocks(path.stat().st_size) + _INODE_BYTES for path in paths)
     return _blocks(int(content * (1 + _SLACK_FRAC)) + _SLACK_BYTES)
 

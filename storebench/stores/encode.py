@@ -1,4 +1,4 @@
-"""Encode a dataset's samples in order, in several processes where that pays, in bounded memory."""
+"""Encode a dataset's samples in order and in bounded memory, in several processes if that is faster."""
 
 import contextlib
 import multiprocessing
@@ -22,21 +22,21 @@ from storebench.system.processes import end_with_parent, expend
 from storebench.system.scratch import named_semaphores
 
 CHUNK_BYTES = 4 << 20
-"""Decoded bytes of one piece of work; with the two limits below it bounds the memory in flight."""
+"""Decoded bytes of one task; with the two limits below it bounds the memory in flight."""
 
 CHUNK_SAMPLES = 1024
 MAX_PROCESSES = 8
 CHUNKS_A_PROCESS = 2
-"""Pieces of work under way or waiting to be written, for each process."""
+"""Tasks that run or wait to be written, per process."""
 
 TRIAL_S = 0.1
-"""The time spent encoding in this process before deciding whether others should help."""
+"""Time spent encoding in this process before deciding whether others should help."""
 
 START_S = 0.3
-"""What starting encoders costs, measured on two cores: an interpreter, numpy and Pillow for each."""
+"""Cost of starting encoders, measured on two cores: an interpreter, numpy and Pillow for each."""
 
 TRANSFER_S_PER_BYTE = 2e-9
-"""What receiving payloads from encoders costs this process, measured: some 460 MB/s get through."""
+"""Cost of receiving payloads from encoders, measured: about 460 MB/s get through."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +46,17 @@ class Chunk:
     Attributes
     ----------
     first
-        Index of the first one.
+        Index of the first sample.
     payloads
-        What the codec made of each.
+        The codec's output for each sample.
     labels
-        The label of each.
+        The label of each sample.
     digests
-        The 16-byte digests of what the payloads decode to, joined; empty where they are known already.
+        The 16-byte digests of the decoded payloads, joined; empty if they are already known.
     spent_s
-        Seconds that reading and encoding them took.
+        Seconds for reading and encoding them.
     process
-        Id of the process that did it.
+        Id of the process that encoded them.
     """
 
     first: int
@@ -69,12 +69,12 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """A dataset and a codec: all that a process needs to encode any of the samples.
+    """A dataset and a codec: everything that a process needs to encode any of the samples.
 
     Attributes
     ----------
     digest
-        Whether samples are digested; not needed where a lossless codec keeps digests that are known.
+        Whether to compute digests; not needed if a lossless codec keeps known digests.
     """
 
     dataset: Dataset
@@ -128,20 +128,20 @@ class Encoder:
 def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
     """Yield all samples in order, encoded.
 
-    Close the iterator (`contextlib.closing`) when leaving it early: that ends the processes.
+    Close the iterator (`contextlib.closing`) when leaving it early; this ends the processes.
 
     Parameters
     ----------
     encoder
-        What to encode, and how.
+        The dataset and the codec.
     processes
-        How many processes encode; 1 is this one. None tries here first, and
-        starts others when what is left would take longer here than with them.
+        Number of encoding processes; 1 is this one. None tries here first, and
+        starts others if the remaining samples would take longer here than with them.
 
     Raises
     ------
     CorruptDataError
-        A sample cannot be read or is not what its dataset says.
+        A sample cannot be read or does not match its dataset's description.
     IntegrityError
         An encoder process died.
     """
@@ -158,7 +158,7 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
 
 
 def available_processes() -> int:
-    """Return how many encoders this process may use at most: its cores, but no more than memory allows."""
+    """Return the largest number of encoders for this process: its cores, but no more than memory allows."""
     return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
 
@@ -169,7 +169,7 @@ def _parts(count: int, image_bytes: int) -> Iterator[range]:
 
 @dataclass
 class _Trial:
-    """What encoding in this process was seen to cost."""
+    """Measured cost of encoding in this process."""
 
     spent_s: float = 0.0
     samples: int = 0
@@ -193,7 +193,7 @@ class _Trial:
 
 
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:
-    # Spawned, not forked: the caller may have threads, open stores and locks that a fork would copy.
+    # Spawned, not forked: the caller may have threads, open stores and locks, which a fork would copy.
     with named_semaphores(), _interrupts_held_back():
         pool = ProcessPoolExecutor(
             processes,
@@ -219,8 +219,8 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    # A process inherits the mask, so that Ctrl-C and a closed terminal are this process's affair alone: the encoders',
-    # and the one that multiprocessing starts beside them to unlink semaphores.
+    # Processes inherit the mask, so that only this process handles Ctrl-C and a closed terminal, and not the encoders
+    # or the process that multiprocessing starts to unlink semaphores.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
@@ -229,11 +229,11 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 _worker_encoder: Encoder | None = None
-"""In an encoder process: what it encodes, sent once instead of with each piece of work."""
+"""The encoder of this encoder process, sent once instead of with each task."""
 
 
 def _start_worker(encoder: Encoder) -> None:
-    global _worker_encoder  # noqa: PLW0603 - a pool's initializer has no other place to leave something
+    global _worker_encoder  # noqa: PLW0603 - a pool's initializer has no other place for its result
     _worker_encoder = encoder
     end_with_parent(signal.SIGKILL)
     expend()
@@ -241,8 +241,8 @@ def _start_worker(encoder: Encoder) -> None:
 
 
 def _die_with_parent() -> None:
-    # A pool's workers hold both ends of their queue, so a parent's kill -9 would leave them waiting for ever. The
-    # kernel ends them then; this is for a parent that ended before they had asked it to.
+    # A pool's workers hold both ends of their queue, so after kill -9 of the parent they would wait for ever. The kernel
+    # ends them in that case; this check covers a parent that ended before they had asked for that.
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

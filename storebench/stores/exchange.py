@@ -1,4 +1,4 @@
-"""Replace one folder by another without a moment in which either could be lost."""
+"""Replace a folder by another without a moment in which either could be lost."""
 
 import contextlib
 import ctypes
@@ -10,24 +10,24 @@ from pathlib import Path
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
-"""What kernels, file systems and sandboxes say that cannot exchange two names."""
+"""Errors of kernels, file systems and sandboxes that cannot exchange two names."""
 
 
 def replace(folder: Path, target: Path, aside: Path) -> None:
-    """Put `folder` in the place of `target`; what was there, if anything was, is then called `folder`.
+    """Put `folder` in the place of `target`; an earlier `target` is then called `folder`.
 
-    One call exchanges the two names where the kernel and the file system can do that. Elsewhere they are renamed one
-    after the other. An error or an interrupt between these renamings puts the old one back. A kill there leaves no
-    `target`, but both of them whole: the old one as `aside`, the new one as `folder`.
+    One call exchanges the two names if the kernel and the file system support it. Otherwise they are renamed one after
+    the other. An error or an interrupt between these renames puts the old one back. A kill there leaves no `target`, but
+    both are complete: the old one as `aside`, the new one as `folder`.
 
     Parameters
     ----------
     folder
-        The new one.
+        The new folder.
     target
-        The place: a folder, a file or a symbolic link (which is not followed), or nothing yet.
+        The final path: a folder, a file or a symbolic link (which is not followed), or nothing yet.
     aside
-        A name on the same file system that nothing has.
+        An unused name on the same file system.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def exchange(one: Path, other: Path) -> None:
     Raises
     ------
     OSError
-        Nothing was renamed; of errno ENOSYS where the C library does not know how.
+        Nothing was renamed; errno is ENOSYS if the C library does not support it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(one), os.fsencode(other)
@@ -65,7 +65,7 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder with everything in it, a file, or a symbolic link and not what it points to."""
+    """Remove a folder with its content, a file, or a symbolic link without its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -80,14 +80,14 @@ def _rename_both(folder: Path, target: Path, aside: Path) -> None:
     except BaseException:
         try:
             _undo(target, aside)
-        except KeyboardInterrupt:  # it must not leave a place empty
+        except KeyboardInterrupt:  # an interrupt must not leave the place empty
             _undo(target, aside)
             raise
         raise
 
 
 def _undo(target: Path, aside: Path) -> None:
-    """Put `aside` back where nothing is, and remove it where the new one is. What failed first is what is told."""
+    """Rename `aside` back if its place is empty, and remove it if the new one is there; the first error is reported."""
     with contextlib.suppress(OSError):
         if os.path.lexists(target):
             remove(aside)

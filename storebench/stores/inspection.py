@@ -1,4 +1,4 @@
-"""What a random sample of anybody's LMDB or HDF5 file costs: how many bytes lie under it, and what mends it."""
+"""Estimate the cost of a random read from any LMDB or HDF5 file: bytes to read, and advice for a better layout."""
 
 import math
 import mmap
@@ -18,23 +18,23 @@ from storebench.probes.page_cache import resident
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One database or data set.
+    """One database or dataset.
 
     Attributes
     ----------
     name
         Empty for LMDB's unnamed database.
     samples
-        Records, or the length of the first axis.
+        Number of records, or the length of the first axis.
     layout
-        How it lies in the file, in words.
+        Layout in the file, in words.
     sample_bytes
-        Shortest, median and longest.
+        Shortest, median and longest size.
     touched_bytes
-        What has to be read for one sample that nobody has read before, on average and at least: whole pages,
-        and whole chunks.
+        Bytes that a read of one uncached sample needs, on average and at least: whole pages and whole
+        chunks.
     advice
-        What mends a costly layout; null where there is nothing to mend.
+        How to improve a costly layout; None if there is nothing to improve.
     """
 
     name: str
@@ -46,20 +46,20 @@ class Part:
 
     @property
     def amplification(self) -> float:
-        """Touched bytes over the median sample's."""
+        """Touched bytes over the median sample size."""
         return self.touched_bytes / max(1, self.sample_bytes[1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found in one file.
+    """Findings about one file.
 
     Attributes
     ----------
     kind
         "LMDB" or "HDF5".
     resident_frac
-        The share of the file in the page cache; null where that cannot be counted.
+        Share of the file in the page cache; None if it cannot be counted.
     """
 
     path: Path
@@ -71,7 +71,7 @@ class Inspection:
 
 
 def inspect(path: Path, *, database: str | None = None) -> Inspection:
-    """Return what a random sample of a file costs. Nothing is written, and no sample is read.
+    """Return the cost of a random sample of a file. Nothing is written, and no sample is read.
 
     Parameters
     ----------
@@ -85,11 +85,11 @@ def inspect(path: Path, *, database: str | None = None) -> Inspection:
     DataNotFoundError
         There is no such file.
     CorruptDataError
-        It is neither.
+        It is neither an LMDB database nor an HDF5 file.
     CorruptStoreError
-        It is one of them, and damaged.
+        It is one of them, but damaged.
     UsageError
-        A database of a kind that is not read here, or `database` must be given.
+        The database is of an unsupported kind, or `database` must be given.
     MissingDependencyError
         HDF5's library is not installed.
     """
@@ -121,7 +121,7 @@ def _file_of(path: Path) -> Path:
 def _kind_of(path: Path) -> str:
     if is_lmdb(path):
         return "LMDB"
-    get_format("hdf5")  # says how to install the library where it is missing
+    get_format("hdf5")  # its error says how to install a missing library
     import h5py
 
     if h5py.is_hdf5(path):
@@ -193,12 +193,12 @@ def _layout(data: Any) -> str:
 
 
 def _chunk_bytes(data: Any) -> float:
-    """Return how long a chunk is in the file, on average."""
+    """Return the average stored size of a chunk, in bytes."""
     return float(data.id.get_storage_size() / max(1, data.id.get_num_chunks()))
 
 
 def _paged(nbytes: float) -> float:
-    """Return the bytes of the pages that so many bytes lie on, on average over the places where they may begin."""
+    """Return the bytes of the pages that a range of this size touches, averaged over its possible offsets."""
     pages = (nbytes - 1) / mmap.PAGESIZE + 1
     return pages * mmap.PAGESIZE
 

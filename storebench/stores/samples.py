@@ -1,4 +1,4 @@
-"""A store as a dataset: its samples read back through its default reader, so that another store can be made of them."""
+"""A store as a dataset: its samples are read back through its default reader, to make another store from them."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from storebench.stores.find import open_store, read_digest_table
 class StoreSamples(Dataset):
     """The samples of a store.
 
-    Each process that reads from it opens a reader of its own at its first sample.
+    Each process that reads from it opens its own reader at its first sample.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ class StoreSamples(Dataset):
     Raises
     ------
     CorruptStoreError
-        It is not a store, files are missing or have another size than when they were written, or its format's
-        library would not survive reading it.
+        It is not a store, files are missing or have changed in size since they were written, or its format's
+        library could not read it safely.
     SchemaVersionError
         Another version of storebench wrote it.
     """
@@ -40,12 +40,12 @@ class StoreSamples(Dataset):
 
     @property
     def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset that the store was made of."""
+        """The geometry and identity of the dataset from which the store was made."""
         return self.manifest.dataset
 
     @property
     def digests(self) -> DigestTable:
-        """Digests of the samples as they were written, uint8 [count, 16]."""
+        """Digests of the samples as written, uint8 [count, 16]."""
         return read_digest_table(self.path, self.manifest)
 
     def sample(self, index: int) -> tuple[Image, int]:

@@ -1,13 +1,13 @@
-"""Build a folder out of sight and put it in its place at once, or leave no trace.
+"""Build a folder out of sight and publish it at once, or leave no trace.
 
-Beside the final name ``NAME`` lie, while it is being built, ``.NAME.lock`` (an
-``flock``: the kernel drops it when its holder dies, however it dies) and
-``.NAME.tmp-PID-RANDOM`` (the work). Who holds the lock may take every such
-temporary folder for a dead process's.
+During the build there are two things beside the final name ``NAME``: ``.NAME.lock``
+(an ``flock``, which the kernel drops whenever its holder ends) and
+``.NAME.tmp-PID-RANDOM`` (the work). The holder of the lock may treat every such
+temporary folder as that of a dead process.
 
-What a dead process left is settled by the next one that comes by. Where ``NAME``
-itself is missing, the newest whole temporary folder is given that name. A whole
-one is removed only when ``NAME`` is whole, too. The rest is removed.
+The next process settles the remains of a dead one. If ``NAME`` itself is missing,
+the newest complete temporary folder gets that name. A complete one is removed only
+if ``NAME`` is complete, too. All others are removed.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from storebench.progress import Say, mute
 from storebench.stores.exchange import remove, replace
 
 WhenMade = Callable[[Path], tuple[str, int] | None]
-"""Returns when what is in a folder was made, as something to sort by; None where it is not whole."""
+"""Function that returns when the content of a folder was made, as a sortable value; None if it is not complete."""
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp-\d+-[0-9a-f]+")
 _LOCK = re.compile(r"\.(?P<name>.+\+.+)\.lock")  # of FORMAT+CODEC, not of any other program
@@ -34,19 +34,19 @@ _LOCK = re.compile(r"\.(?P<name>.+\+.+)\.lock")  # of FORMAT+CODEC, not of any o
 
 @contextmanager
 def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]:
-    """Hold `target` for this process; whoever else wants it waits, having been told so.
+    """Hold `target` for this process; other processes that want it are told so and wait.
 
-    Folders above it are made; those that are still empty at an error are removed again.
-    What dead processes left beside it is settled.
+    Missing parent folders are created, and removed again if they are empty after an error. The
+    remains of dead processes beside `target` are settled.
 
     Parameters
     ----------
     target
-        The place to build something for.
+        Path for which something is built.
     when_made
-        Tells what is whole there.
+        Determines whether a folder is complete.
     say
-        Is told who is waited for, and what was put back or removed.
+        Receives messages about waiting, and about what was put back or removed.
     """
     missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
     try:
@@ -54,7 +54,7 @@ def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]
             _settle(target, when_made, say)
             tidy(target.parent, when_made, say)
             yield
-            _settle(target, when_made, say)  # a copy that was kept while the target was damaged
+            _settle(target, when_made, say)  # removes a copy that was kept while the target was damaged
     except BaseException:
         for folder in missing:
             with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]
 
 @contextmanager
 def temporary_folder(target: Path) -> Iterator[Path]:
-    """Make an empty folder beside `target`; what is still there in the end is removed."""
+    """Make an empty folder beside `target`, and remove it at the end if it still exists."""
     folder = target.with_name(_temporary_name(target))
     try:
         folder.mkdir()
@@ -77,9 +77,9 @@ def temporary_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def blaming(target: Path, folder: Path) -> Iterator[None]:
-    """Let errors name `target` and not the temporary `folder`, which has gone by the time that they are read.
+    """Make errors name `target` instead of the temporary `folder`, which is gone by the time they are read.
 
-    What the kernel says is judged at once, while the disk is as full as it was.
+    The kernel's error is interpreted at once, while the disk is as full as it was.
     """
     try:
         yield
@@ -93,14 +93,14 @@ def blaming(target: Path, folder: Path) -> Iterator[None]:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Rename `folder`, whose files are synced, to `target`, and sync that; what was there before is removed.
+    """Rename `folder`, whose files are synced, to `target`, and sync that; an earlier `target` is removed.
 
-    At every moment the old or the new one is whole, under its name or as a temporary folder that `staged` puts back.
+    At every moment the old or the new folder is complete, under its name or as a temporary folder that `staged` restores.
 
     Raises
     ------
     OSError
-        The new one is not in place and the old one is; or the new one is, and the old one cannot be removed.
+        The new folder is not in place and the old one is; or the new one is, and the old one cannot be removed.
     """
     sync(folder)
     replace(folder, target, target.with_name(_temporary_name(target)))
@@ -109,7 +109,7 @@ def publish(folder: Path, target: Path) -> None:
 
 
 def tidy(folder: Path, when_made: WhenMade, say: Say = mute) -> None:
-    """Settle what dead processes left in `folder`, as far as this process may; nobody is waited for."""
+    """Settle the remains of dead processes in `folder` if no other process holds the locks; never wait."""
     with contextlib.suppress(OSError):
         for target in _left_behind(folder):
             with contextlib.suppress(OSError), _locked(target, mute, wait=False):
@@ -117,12 +117,12 @@ def tidy(folder: Path, when_made: WhenMade, say: Say = mute) -> None:
 
 
 def restore(target: Path, when_made: WhenMade, say: Say = mute) -> None:
-    """Give `target` back its name if a process was killed while it replaced it; nobody is waited for.
+    """Rename `target` back if a process was killed while it replaced it; never wait.
 
     Raises
     ------
     OutputError
-        It may not be renamed.
+        Renaming it is not permitted.
     """
     real = Path(os.path.realpath(target))
     if os.path.lexists(real):
@@ -134,7 +134,7 @@ def restore(target: Path, when_made: WhenMade, say: Say = mute) -> None:
         with _locked(real, mute, wait=False):
             _settle(real, when_made, say)
     except BlockingIOError:
-        return  # its process lives
+        return  # the process that holds the lock is alive
     except OSError as error:
         raise OutputError(
             f"a process that was killed left it as {hidden[-1]}, and it cannot be renamed ({error.strerror})",
@@ -156,14 +156,14 @@ def _temporary_folders(target: Path) -> list[Path]:
 
 
 def _left_behind(folder: Path) -> list[Path]:
-    """Return the targets in `folder` with a lock or temporary folders, of processes that live or not."""
+    """Return the targets in `folder` that have a lock or temporary folders, of live or dead processes."""
     names = [path.name for path in folder.iterdir()]
     matches = (_TEMPORARY.fullmatch(name) or _LOCK.fullmatch(name) for name in names)
     return [folder / name for name in sorted({match["name"] for match in matches if match})]
 
 
 def _settle(target: Path, when_made: WhenMade, say: Say) -> None:
-    """Give `target` its name back where it is missing, and remove what is not needed for that; the lock is held."""
+    """Rename `target` back if it is missing, and remove temporary folders that are not needed; the lock is held."""
     whole: dict[Path, tuple[str, int]] = {}
     for folder in _temporary_folders(target):
         made = when_made(folder)
@@ -208,13 +208,13 @@ def _acquire(path: Path, say: Say, *, wait: bool) -> int:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
-            continue  # another process gave up and removed the folder that it had made
+            continue  # another process has given up and removed the folder that it had made
         try:
             _flock(descriptor, path, say, wait=wait)
         except BaseException:
             os.close(descriptor)
             raise
-        # The previous holder removed the file while we waited for it: then it is no lock any more.
+        # If the previous holder removed the file while we waited for it, it is no longer a lock.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor

@@ -22,31 +22,31 @@ from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.find import CONVERT_AGAIN, check_sizes, read_digest_table, restore_store
 
 BATCH_BYTES = 16 << 20
-"""Decoded bytes that are read and compared at a time."""
+"""Decoded bytes to read and compare at a time."""
 
 BATCH_SAMPLES = 1024
 THREADS = 4
 
 MAPPED_BYTES = 128 << 20
-"""A reader that has mapped more than this since it was opened is opened anew, which lets go of it."""
+"""A reader that has mapped more than this since it was opened is reopened to release the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was found to be right.
+    """The result of a successful verification.
 
     Attributes
     ----------
     store
         The store's folder.
     manifest
-        What it says of itself.
+        The store's own description.
     backend
-        The way in that was used; without a reader, where the default one would hold all pixels.
+        The reader that was used; without a reader, if the default one would hold all pixels.
     count
-        Samples that were read back, all of them equal to what was written.
+        Number of samples that were read back, all equal to what was written.
     seconds
-        How long it took.
+        Duration in seconds.
     """
 
     store: Path
@@ -59,31 +59,31 @@ class Verification:
 def verify_store(
     store: Path, reader: str | None = None, *, progress: Progress = silent, say: Say = mute
 ) -> Verification:
-    """Read every sample back, decode it and compare its digest with the one it was written with.
+    """Read every sample back, decode it and compare its digest with the one from writing.
 
     Parameters
     ----------
     store
         The store's folder.
     reader
-        The way in, such as "get" or "get?readahead=off"; None is the format's default.
+        Reader such as "get" or "get?readahead=off"; None is the format's default.
     progress
-        Shows how far it is.
+        Shows the progress.
     say
-        Is told if a killed process left the store under a temporary name and it was put back.
+        Receives a message if a killed process left the store under a temporary name and it was renamed back.
 
     Raises
     ------
     DigestMismatchError
-        A sample or label differs; the first one is named.
+        A sample or label differs; the message names the first one.
     CorruptStoreError
-        Something is missing, truncated or does not decode.
+        A part is missing or truncated, or a sample does not decode.
     SchemaVersionError
         Another version of storebench wrote it.
     UnknownNameError
         The format has no such reader.
     OutputError
-        A killed process left the store under a temporary name, and it may not be renamed.
+        A killed process left the store under a temporary name, and renaming it is not permitted.
     """
     restore_store(store, say)
     manifest = Manifest.read(store)
@@ -120,7 +120,7 @@ def verify_samples(
 
 
 def _backend(manifest: Manifest, reader: str | None) -> Backend | None:
-    """Return the way in; None where nobody named one and the default one would hold all pixels."""
+    """Return the backend to read with; None if no reader was named and the default one would hold all pixels."""
     store_name = f"{manifest.format}+{manifest.codec}"
     if reader is not None:
         return parse_backend(f"{store_name}:{reader}")
@@ -163,7 +163,7 @@ def _open(store: Path, manifest: Manifest, backend: Backend | None) -> Reader:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fetched:
-    """One batch as it came out of the store; without payloads the pixels are there already."""
+    """One batch as fetched from the store; without payloads, the pixels are already decoded."""
 
     indices: Indices
     labels: npt.NDArray[np.int64]
@@ -172,7 +172,7 @@ class _Fetched:
     pixels: Batch
 
     def shares(self) -> list[range]:
-        """Return the rows, cut into one piece a thread."""
+        """Return the rows, divided into one range per thread."""
         rows = len(self.indices)
         step = -(-rows // THREADS)
         return [range(first, min(first + step, rows)) for first in range(0, rows, step)]
@@ -180,7 +180,7 @@ class _Fetched:
 
 @dataclass(frozen=True, kw_only=True)
 class _Wrong:
-    """A sample that is not what was written: how it came out, or why it did not."""
+    """A sample that differs from what was written: its pixels, or the error instead of them."""
 
     index: int
     pixels: Image
@@ -228,5 +228,5 @@ def _refusal(store: Path, manifest: Manifest, table: DigestTable, wrong: _Wrong)
             what = f"sample {wrong.index} has label {wrong.label}, but was written with label {label}"
             break
     else:
-        what = f"sample {wrong.index} has other pixels than were written"
+        what = f"sample {wrong.index} has different pixels from those written"
     return DigestMismatchError(what, where=where, hint=CONVERT_AGAIN)

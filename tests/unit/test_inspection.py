@@ -91,7 +91,7 @@ def test_the_command_line_says_what_a_random_value_costs(caffe: Path) -> None:
     found = storebench(caffe)
     assert found.returncode == 0, found.stderr
     assert "the unnamed database: 100 records, 12,300 bytes each" in found.stdout
-    assert "at least 16,384 bytes are read, 1.33 times its own" in found.stdout
+    assert "at least 16,384 bytes, 1.33 times the record's own" in found.stdout
 
 
 def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_found_and_the_sample_named(backend: str, tmp_path: Pat
     store = build(dataset, backend, tmp_path)
     change_pixel(store, dataset, 1090)
     change_pixel(store, dataset, 1081)
-    with pytest.raises(DigestMismatchError, match="sample 1081 has other pixels") as refusal:
+    with pytest.raises(DigestMismatchError, match="sample 1081 has different pixels") as refusal:
         verify_store(store.path)
     assert refusal.value.exit_code == 5
 
@@ -87,7 +87,7 @@ def test_another_image_in_the_place_of_one_is_named_with_its_file(tmp_path: Path
         facts = json.loads(manifest.read_text())
         facts["file_bytes"] += len(content) - size
         manifest.write_text(json.dumps(facts))
-    with pytest.raises(DigestMismatchError, match=r"sample \d+ has other pixels") as refusal:
+    with pytest.raises(DigestMismatchError, match=r"sample \d+ has different pixels") as refusal:
         verify_store(store.path)
     assert refusal.value.where == str(wrong)
 
@@ -176,7 +176,7 @@ def test_the_command_refuses_in_one_line(cli: Cli, tmp_path: Path) -> None:
     done = cli("verify", str(store.path))
     assert done.returncode == 5
     assert done.stdout == ""
-    assert [line for line in done.stderr.splitlines() if "sample 5 has other pixels" in line]
+    assert [line for line in done.stderr.splitlines() if "sample 5 has different pixels" in line]
     assert len(done.stderr.splitlines()) == 1
 
 
