@@ -1,1 +1,1 @@
-"""What the operating system is asked for besides files: processes, signals, and scratch space that goes with its owner."""
+"""Services of the operating system besides files: processes, signals, and scratch space that ends with its owner."""

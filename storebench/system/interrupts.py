@@ -1,7 +1,7 @@
 """Interrupts (Ctrl-C, SIGTERM, a closed terminal) from the program's first line to its last: one line, exit code 130.
 
-`install` runs before anything else is imported, so this module imports only what Python itself has loaded by then.
-A signal that the program was started to ignore (``nohup``) stays ignored.
+`install` runs before anything else is imported, so this module imports only modules that Python itself has loaded by
+then. A signal that was ignored when the program started (``nohup``) stays ignored.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` adds enumerations to it, which take two milliseconds
@@ -19,23 +19,23 @@ LINE = "storebench: interrupted; nothing half-written was kept"
 
 _NUMBERS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 _SAME_S = 1.0
-"""Signals so close to the first are the same interrupt: a closing terminal sends several."""
+"""Signals within this time of the first are the same interrupt; a closing terminal sends several."""
 
 _AGAIN_S = 0.02
-"""How soon an interrupt that was lost in a destructor is raised again."""
+"""Delay before an interrupt that was lost in a destructor is raised again."""
 
 
 class _State:
-    """What this process has seen of interrupts.
+    """State of interrupts in this process.
 
     Attributes
     ----------
     seen
         Whether one was raised in a `Raised` block.
     told
-        Whether the line was written.
+        Whether the line has been written.
     block
-        The `Raised` block that is entered.
+        The `Raised` block that is active.
     """
 
     seen = False
@@ -45,9 +45,9 @@ class _State:
 
 
 def install() -> None:
-    """End the process at once when it is interrupted, with one line and exit code 130: there is nothing to tidy up yet.
+    """End the process at once on an interrupt, with one line and exit code 130; there is nothing to clean up yet.
 
-    `Raised` replaces that while there is. Calling it twice is harmless.
+    Within a `Raised` block, that block's handler applies instead. Calling this twice is harmless.
     """
     for number in _NUMBERS:
         if _is_ours(number):
@@ -55,7 +55,7 @@ def install() -> None:
     if not _State.installed:
         _State.installed = True
         sys.unraisablehook = _not_raised
-        # Registered first, so called last: while the interpreter is taken apart, a signal would end it by itself.
+        # Registered first and so called last: a signal while the interpreter shuts down would otherwise end it directly.
         atexit.register(_ignore)
 
 
@@ -67,10 +67,10 @@ def seen() -> bool:
 def leave() -> "NoReturn":
     """End this process, which an interrupt has stopped, with exit code 130.
 
-    Leaving it to Python is not enough: where the interrupt passed through code that was compiled from text, such as the
-    methods that `dataclasses` writes, CPython ends by SIGINT whatever exit code was asked for.
+    Python alone does not do that reliably: if the interrupt passed through code that was compiled from text, such as the
+    methods that `dataclasses` generates, CPython ends by SIGINT regardless of the requested exit code.
     """
-    atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to leave with their work done and this exit code
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them and exit with this code
     for stream in (sys.stdout, sys.stderr):
         try:  # noqa: SIM105 - contextlib may not be loaded yet
             stream.flush()
@@ -80,15 +80,15 @@ def leave() -> "NoReturn":
 
 
 def told() -> bool:
-    """Return whether the line was written before, and take it as written from now on."""
+    """Return whether the line was written before, and mark it as written."""
     before, _State.told = _State.told, True
     return before
 
 
 class Raised:
-    """Raise `KeyboardInterrupt` at an interrupt for the time of a with statement, so that its work can tidy up.
+    """Raise `KeyboardInterrupt` on an interrupt inside a with statement, so that its work can clean up.
 
-    Whatever error an interrupt became on its way through a library leaves the block as `KeyboardInterrupt`, too.
+    If a library turned the interrupt into another error, the block still ends with `KeyboardInterrupt`.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Raised:
             raise KeyboardInterrupt from error
 
     def lost(self) -> None:
-        """Raise the interrupt again, soon: Python dropped it because it was raised in a destructor or a callback."""
+        """Raise the interrupt again shortly: Python dropped it because it was raised in a destructor or a callback."""
         import threading
 
         self._lost = True
@@ -129,7 +129,7 @@ class Raised:
 
 
 class Held:
-    """Hold interrupts back for the time of a with statement that must not be cut in two, and is short."""
+    """Defer interrupts during a with statement that is short and must not be cut in two."""
 
     def __init__(self) -> None:
         self._before: object = None
@@ -142,14 +142,14 @@ class Held:
 
 
 def _is_ours(number: int) -> bool:
-    """Return whether a signal is neither ignored nor handled by something that Python cannot put back."""
+    """Return whether a signal is neither ignored nor handled by code that Python cannot restore."""
     return _signal.getsignal(number) not in (_signal.SIG_IGN, None)
 
 
 def _not_raised(dropped: "sys.UnraisableHookArgs") -> None:
-    """Take care of an exception that Python drops: an interrupt is raised again, others are printed for debugging only.
+    """Handle an exception that Python drops: raise an interrupt again, and print others only for debugging.
 
-    Libraries complain in their destructors of what was reported as an error before: a full disk, for example.
+    Destructors of libraries repeat errors that were already reported, such as a full disk.
     """
     if isinstance(dropped.exc_value, KeyboardInterrupt) and _State.block is not None:
         _State.block.lost()
@@ -158,7 +158,7 @@ def _not_raised(dropped: "sys.UnraisableHookArgs") -> None:
 
 
 def _ignore() -> None:
-    """Ignore interrupts from here on, whichever thread the kernel gives them to: everything is done and said."""
+    """Ignore interrupts from here on, in whichever thread the kernel delivers them: all work is finished and reported."""
     for number in _NUMBERS:
         if _is_ours(number):
             _signal.signal(number, _signal.SIG_IGN)

@@ -1,7 +1,7 @@
-"""Processes that this one starts: they die before it when memory runs out, end with it, and can be found again.
+"""Child processes: they die first when memory runs out, end with their parent, and can be found again.
 
-A process that is started for a temporary folder carries the folder's name in its environment (`MARK`), and so does
-everything that it starts. `end_processes` finds them by that, whatever became of those that started them.
+A process that is started for a temporary folder carries the folder's name in its environment (`MARK`), and so do its
+descendants. `end_processes` finds them by that name, even after the processes that started them have ended.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 MARK = "STOREBENCH_SCRATCH"
-"""Environment variable with the name of the temporary folder that a process was started for."""
+"""Environment variable with the name of the temporary folder for which a process was started."""
 
 EXPENDABLE = 500
-"""Added to oom_score_adj: as if the process used half of the memory more than it does."""
+"""Added to oom_score_adj: counts as half of the memory in addition to the process's own."""
 
 _MOST = 1000
 _ENDING_S = 5.0
@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def expend(pid: int | None = None) -> None:
-    """Have the kernel kill a process, and those that it starts later, before others when memory runs out.
+    """Have the kernel kill a process, and those that it starts later, first when memory runs out.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def expend(pid: int | None = None) -> None:
         The process; None is this one.
     """
     path = Path("/proc", "self" if pid is None else str(pid), "oom_score_adj")
-    # Raising it is permitted to everybody; where there is no such file the kernel chooses by size alone.
+    # Any process may raise the value; without such a file the kernel chooses by size alone.
     with contextlib.suppress(OSError, ValueError):
         path.write_text(str(min(_MOST, int(path.read_text()) + EXPENDABLE)))
 
@@ -44,48 +44,48 @@ def end_with_parent(number: signal.Signals) -> None:
 
 
 def started_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None where there is no such process.
+    """Return the start time of a process in clock ticks since boot; None if there is no such process.
 
-    Id and start together name one process for good: ids are used again.
+    Process id and start time together identify a process permanently, although ids are reused.
     """
     try:
         stat = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The second field is the name in parentheses, which may hold anything; the start is the 22nd.
+    # The second field is the name in parentheses, which may contain anything; the start time is field 22.
     return int(stat.rpartition(")")[2].split()[19])
 
 
 def own_name() -> str:
-    """Return a word that no other process on this machine has, ever: see `is_dead`."""
+    """Return a name for this process that no other process on this machine ever has; see `is_dead`."""
     return f"{_namespace()}-{os.getpid()}-{started_ticks(os.getpid())}"
 
 
 def is_dead(name: str) -> bool:
-    """Return whether the process that a word of `own_name` names has gone; a container's is known to the container."""
+    """Return whether the process with a name from `own_name` has ended; only its own container can tell."""
     namespace, pid, ticks = name.split("-")
     return namespace == str(_namespace()) and str(started_ticks(int(pid))) != ticks
 
 
 def _namespace() -> int:
-    """Return the number of the namespace in which ids of processes are counted."""
+    """Return the number of the PID namespace of this process."""
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def marked(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables for a process that is started for a temporary folder: by them it is found."""
+    """Return environment variables that mark a process as started for a temporary folder, so that it can be found."""
     return {**variables, MARK: folder.name}
 
 
 def end_processes(folders: Collection[Path]) -> list[int]:
-    """Kill every process of this user that was started for one of the folders, and wait until it has gone.
+    """Kill every process of this user that was started for one of the folders, and wait until it has ended.
 
-    Stopped processes die of it as well. Returns the ids.
+    This includes stopped processes. Returns their ids.
     """
     marks = {f"{MARK}={folder.name}".encode() for folder in folders}
     ended: set[int] = set()
     deadline = time.monotonic() + _ENDING_S
-    # Again until none is left: a process may have forked just before it was killed.
+    # Repeat until none is left: a process may have forked just before it was killed.
     while (found := {pid for pid in _own_processes() if _kill(pid, marks)}) and time.monotonic() < deadline:
         ended |= found
         time.sleep(0.01)
@@ -103,7 +103,7 @@ def _own_processes() -> Iterator[int]:
 def _kill(pid: int, marks: AbstractSet[bytes]) -> bool:
     """Kill a process if it carries one of the marks; return whether it does."""
     try:
-        # A handle: the process that is looked at is the one that is killed, even if it ends in between.
+        # Through a handle, so that the inspected process is the one that is killed, even if it ends in between.
         handle = os.pidfd_open(pid)
     except OSError:
         return False
@@ -113,7 +113,7 @@ def _kill(pid: int, marks: AbstractSet[bytes]) -> bool:
             return False
         signal.pidfd_send_signal(handle, signal.SIGKILL)
     except OSError:
-        return False  # it has ended, or is not ours to look at
+        return False  # it has ended, or this user may not inspect it
     finally:
         os.close(handle)
     return True

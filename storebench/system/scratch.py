@@ -1,8 +1,8 @@
-"""Temporary folders and shared memory that do not outlive their owners: what a killed one left goes at the next start.
+"""Temporary folders and shared memory that end with their owner; the next start removes those of killed processes.
 
-A process that uses one holds a file lock (``flock``) on it, which the kernel drops when the process ends, however it
-ends. A process that gets the exclusive lock therefore knows that it is unused, and removes it with the processes that
-were started for it. On a file system without such locks nothing is taken for abandoned.
+A process that uses one holds a file lock (``flock``) on it, which the kernel drops when the process ends for any
+reason. A process that gets the exclusive lock therefore knows that the folder is unused, and removes it together with
+the processes that were started for it. On a file system without such locks nothing is treated as abandoned.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ _PRIVATE = 0o700
 
 
 def temporary_place() -> Path:
-    """Return the folder for temporary files, which is the one that `tempfile` would choose.
+    """Return the folder for temporary files, the one that `tempfile` would choose.
 
-    To choose it, `tempfile` makes a file of a random name in it, which a kill would leave there for good.
+    To choose it, `tempfile` creates a file with a random name, which a kill would leave behind.
     """
     if tempfile.tempdir is None:
         named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
@@ -45,19 +45,19 @@ def temporary_place() -> Path:
 
 @contextmanager
 def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
-    """Make an empty, locked folder for the time of a with statement, and remove abandoned ones.
+    """Make an empty, locked folder for the duration of a with statement, and remove abandoned ones.
 
     Parameters
     ----------
     kind
-        One of the words that `sweep` knows.
+        One of the kinds that `sweep` knows.
     parent
-        Where to make it, hidden; None is the folder for temporary files.
+        Folder in which to make it, hidden; None is the folder for temporary files.
 
     Raises
     ------
     StorebenchError
-        It cannot be made.
+        The folder cannot be made.
     """
     try:
         folder, lock = locked_folder(kind, parent)
@@ -70,7 +70,7 @@ def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
-    """Make a folder and return it with its lock; again, if another process took it for an abandoned one meanwhile."""
+    """Make a folder and return it with its lock; repeat if another process took it for abandoned in the meantime."""
     place = temporary_place() if parent is None else parent
     prefix = f"{'' if parent is None else '.'}{PREFIX}{kind}-"
     sweep(place)
@@ -83,7 +83,7 @@ def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
         except BaseException:
             folder.rmdir()
             raise
-        with contextlib.suppress(OSError):  # without locks, no process takes it for abandoned
+        with contextlib.suppress(OSError):  # without locks, no process treats it as abandoned
             fcntl.flock(lock, fcntl.LOCK_EX)
         if is_at(lock, folder):
             return folder, lock
@@ -91,7 +91,7 @@ def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
 
 
 def shared_folder(name: str) -> tuple[Path, int]:
-    """Return a folder for temporary files that all processes of this user share, made if need be, and its lock.
+    """Return a folder for temporary files that all processes of this user share, created if needed, and its lock.
 
     `remove_unused` gives it up.
     """
@@ -111,7 +111,7 @@ def shared_folder(name: str) -> tuple[Path, int]:
 
 
 def remove(folder: Path, lock: int) -> None:
-    """Remove a folder that this process has locked, and let go of it. Processes that were started for it end."""
+    """Remove a folder that this process has locked, and release the lock. Processes that were started for it end."""
     try:
         if _has_processes(folder):
             end_processes([folder])
@@ -133,7 +133,7 @@ def remove_unused(path: Path, lock: int) -> None:
 
 
 def sweep(place: Path | None = None) -> list[Path]:
-    """Remove this user's folders in `place` whose owners have gone, and return them.
+    """Remove this user's folders in `place` whose owners have ended, and return them.
 
     Parameters
     ----------
@@ -153,15 +153,15 @@ def sweep(place: Path | None = None) -> list[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
     removed = [folder for folder, _ in abandoned]
-    # Those that were ended may have held folders of their own.
+    # The ended processes may have held folders of their own.
     return removed + sweep(place) if ended else removed
 
 
 @contextmanager
 def named_semaphores() -> Iterator[None]:
-    """Name semaphores that `multiprocessing` makes in a with statement after this process: by that they are swept.
+    """Name the semaphores that `multiprocessing` makes inside a with statement after this process, so they can be swept.
 
-    Those of spawned processes keep their names in the file system while they are used.
+    Semaphores of spawned processes keep their names in the file system while they are in use.
     """
     import multiprocessing
 
@@ -175,7 +175,7 @@ def named_semaphores() -> Iterator[None]:
 
 
 def sweep_segments() -> None:
-    """Remove shared segments and semaphores of this user whose processes are all dead."""
+    """Remove shared segments and semaphores of this user whose processes have all ended."""
     for path in SEGMENTS.glob(f"sem.{PREFIX}*"):
         match = _SEMAPHORE.fullmatch(path.name)
         with contextlib.suppress(OSError):
@@ -191,13 +191,13 @@ def lock_alone(handle: int) -> bool:
     """Take the exclusive lock if no process holds one, and return whether it was taken."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody has one, or there are no locks here
+    except OSError:  # another process holds one, or locks are not supported
         return False
     return True
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Return whether an open file or folder is still the one at `path`: its last user may have removed it."""
+    """Return whether an open file or folder is still the one at `path`; its last user may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -209,7 +209,7 @@ def _lock_of_abandoned(folder: Path) -> int | None:
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
-        return None  # gone, or somebody else's
+        return None  # it is gone, or belongs to another user
     about = os.fstat(lock)
     mine = about.st_uid == os.geteuid() and stat.S_IMODE(about.st_mode) == _PRIVATE
     if mine and lock_alone(lock) and is_at(lock, folder):

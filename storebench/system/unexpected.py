@@ -15,12 +15,12 @@ _MOST_CHARACTERS = 300
 
 
 def debugging() -> bool:
-    """Whether tracebacks are to be shown: STOREBENCH_DEBUG is set, and not to 0."""
+    """Return whether to show tracebacks: STOREBENCH_DEBUG is set, and not to 0."""
     return os.environ.get(DEBUG_ENV, "0") not in ("", "0")
 
 
 def summary(error: BaseException) -> str:
-    """Return an error's kind and text in one line of bounded length."""
+    """Return an error's type and text in one line of bounded length."""
     words = " ".join(f"{type(error).__name__}: {error}".split())
     return words if len(words) <= _MOST_CHARACTERS else f"{words[:_MOST_CHARACTERS]}..."
 

@@ -1,4 +1,4 @@
-"""How fast torch computes here: what the training of two machines can be related by."""
+"""The speed of torch on this machine, a yardstick that relates the training of two machines."""
 
 import math
 import statistics
@@ -7,13 +7,13 @@ import time
 import torch
 
 SIDE = 1024
-"""Rows and columns of the float32 matrices of the yardstick: 2.1 billion operations, 4 MiB each."""
+"""Rows and columns of the yardstick's float32 matrices: 2.1 billion operations, 4 MiB each."""
 
 
 def matrix_products_per_s(device: str = "cpu", *, repeats: int = 5) -> float:
-    """Return how many products of two float32 [1024, 1024] matrices torch computes a second, with its threads as set.
+    """Return the number of products of two float32 [1024, 1024] matrices per second, with torch's current threads.
 
-    The median of `repeats` products that follow one untimed one; on a GPU each is waited for.
+    It is the median of `repeats` products after one untimed product; on a GPU each product is waited for.
     """
     left = torch.full((SIDE, SIDE), 1 / math.sqrt(SIDE), device=device)
     return 1 / statistics.median([_seconds(left) for _ in range(repeats + 1)][1:])

@@ -14,7 +14,7 @@ BATCH = 256
 
 
 def accuracy(step: CpuStep, spec: ModelSpec, test_store: Path) -> tuple[float, int]:
-    """Return the share of the test store's samples that the network classifies rightly, and their number."""
+    """Return the share of the test store's samples that the network classifies correctly, and their number."""
     step.network.eval()
     right = total = 0
     with open_reader(test_store) as reader, torch.inference_mode():

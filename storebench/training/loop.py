@@ -11,10 +11,11 @@ from storebench.training.steps import Step
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimes:
-    """One step, by ``time.perf_counter_ns``: asked for a batch, got it, copied it, the device was done.
+    """Times of one step, by ``time.perf_counter_ns``: batch requested, received, copied, device done.
 
-    `copied_ns` is `got_ns` plus what the device's own clock says of the copy (0 on a CPU). `paused_ns` is how long
-    the loop then stood still to keep samples for the proof: no part of the step, nor of the time between two steps.
+    `copied_ns` is `got_ns` plus the duration of the copy by the device's own clock (0 on a CPU). `paused_ns` is the time
+    for which the loop then paused to keep samples for the proof. It belongs neither to the step nor to the overhead
+    between two steps.
     """
 
     asked_ns: int
@@ -38,7 +39,7 @@ def run_epoch(
 ) -> list[StepTimes]:
     """Train on every batch and return the times of each step.
 
-    `keep` sees each batch after its step and returns whether it kept anything of it.
+    `keep` receives each batch after its step and returns whether it kept any sample of it.
 
     Nothing that costs time happens between the clock readings: no ``.item()``,
     no printing, no writing. The loss of each step stays on the device until

@@ -1,9 +1,9 @@
-"""The networks that are trained: Caffe's LeNet, cifar10_quick and CaffeNet, ResNet-50, and a tiny one.
+"""The networks: Caffe's LeNet, cifar10_quick and CaffeNet, ResNet-50, and a tiny one.
 
-Layers, initial weights and learning rates are those of the networks that Caffe
-ships (FACTS section 4); `ResNet-50` follows He et al. (2016) with the stride in
-the 3x3 convolution, as is usual today. Pixels come as uint8 [n, H, W, C] and
-are scaled on the device, so that the copy to it is as small as it can be.
+Layers, initial weights and learning rates are those of the networks that ship
+with Caffe. `resnet50` follows He et al. (2016) with the stride in the 3x3
+convolution, as is usual today. Pixels arrive as uint8 [n, H, W, C] and are
+scaled on the device, to keep the copy to it as small as possible.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A network and how it is trained.
+    """A network and its training parameters.
 
     Attributes
     ----------
     build
         (input shape (H, W, C) after augmentation, classes) -> module on float [n, C, H, W].
     batch_size
-        Caffe's training batch.
+        Caffe's training batch size.
     augment
-        What is done to each image.
+        The augmentation of each image.
     mean, scale
         A pixel p enters the network as (p - mean) * scale.
     lr, gamma, power
@@ -69,11 +69,11 @@ class Network(nn.Module):
 
 
 def lenet(shape: Shape, classes: int) -> nn.Module:
-    """Caffe's LeNet: two convolutions of 20 and 50, a layer of 500, Xavier weights.
+    """Caffe's LeNet: convolutions with 20 and 50 channels, a layer of 500, Xavier weights.
 
     Two departures let any seed reach 98% on MNIST in one epoch (Caffe's own
     ends between 97.8% and 98.3%): a rectifier after each pooling, and pixels
-    scaled to mean 0 and deviation 1 where Caffe divides by 256 only.
+    scaled to mean 0 and deviation 1 instead of only divided by 256.
     """
     features = nn.Sequential(
         *(nn.Conv2d(shape[2], 20, 5), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(inplace=True)),
@@ -95,7 +95,7 @@ def lenet(shape: Shape, classes: int) -> nn.Module:
 
 
 def cifar10_quick(shape: Shape, classes: int) -> nn.Module:
-    """Caffe's cifar10_quick: three 5x5 convolutions of 32, 32 and 64, a layer of 64, Gaussian weights."""
+    """Caffe's cifar10_quick: 5x5 convolutions with 32, 32 and 64 channels, a layer of 64, Gaussian weights."""
     features = nn.Sequential(
         nn.Conv2d(shape[2], 32, 5, padding=2),
         nn.MaxPool2d(3, 2, ceil_mode=True),
@@ -179,7 +179,7 @@ def resnet50(shape: Shape, classes: int) -> nn.Module:
 
 
 def tiny(shape: Shape, classes: int) -> nn.Module:
-    """Return a CNN so small that almost any storage is slower than it: for loader-bound training."""
+    """Return a CNN so small that it is faster than almost any storage, for loader-bound training."""
     stride = max(1, shape[0] // 16)
     features = nn.Sequential(
         nn.Conv2d(shape[2], 8, stride, stride=stride), nn.ReLU(inplace=True), nn.MaxPool2d(2)
@@ -247,6 +247,6 @@ def _constant_bias(layer: nn.Conv2d | nn.Linear, value: float) -> None:
 
 
 def _flat(features: nn.Module, shape: Shape) -> int:
-    """Return how many activations `features` gives for one image of `shape` (H, W, C)."""
+    """Return the number of activations of `features` for one image of `shape` (H, W, C)."""
     with torch.no_grad():
         return int(features(torch.zeros(1, shape[2], shape[0], shape[1])).numel())

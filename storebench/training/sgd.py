@@ -1,6 +1,6 @@
-"""SGD with momentum by Caffe's rule, in place: torch's own arithmetic, without its optimizer classes.
+"""SGD with momentum by Caffe's rule, in place, with torch's arithmetic but without its optimizer classes.
 
-The first ``torch.optim.Optimizer`` of a process imports torch's compiler, which takes a cell longer than importing torch.
+The first ``torch.optim.Optimizer`` of a process imports torch's compiler, which takes longer than importing torch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from torch.optim.sgd import sgd
 
 @dataclass(kw_only=True)
 class _Group:
-    """Parameters that learn alike, and what momentum keeps for each of them."""
+    """Parameters with the same learning rate and decay, and their momentum."""
 
     parameters: list[nn.Parameter]
     rate_factor: float
@@ -22,12 +22,12 @@ class _Group:
 
 
 class CaffeSgd:
-    """Train a network's parameters: biases learn twice as fast as weights and do not decay.
+    """Train a network's parameters; biases learn twice as fast as weights and do not decay.
 
     Parameters
     ----------
     parameters
-        By name; what a bias is called ends with "bias".
+        Parameters by name; names of biases end with "bias".
     momentum
         Share of the last update that is added to the next.
     weight_decay
@@ -46,7 +46,7 @@ class CaffeSgd:
         ]
 
     def forget_gradients(self) -> None:
-        """Let the next backward pass begin with none."""
+        """Make the next backward pass start without gradients."""
         for parameter in self._parameters():
             parameter.grad = None
 

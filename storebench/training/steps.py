@@ -1,4 +1,4 @@
-"""What one training step does with a batch: real training, an emulated accelerator, or nothing."""
+"""The work of a training step on a batch: real training, an emulated accelerator, or none."""
 
 import time
 from abc import ABC, abstractmethod
@@ -17,31 +17,31 @@ class Step(ABC):
     """Copy a batch to the device and compute on it.
 
     `copy` and `compute` are called in turn; the loop reads the clock before and
-    after the two. On a GPU `compute` ends with the only synchronisation of the
-    step, and `h2d_ns` then tells what share of the whole was the copy.
+    after the pair. On a GPU `compute` ends with the only synchronisation of the
+    step, and `h2d_ns` then returns the duration of the copy.
     """
 
     kind: str = "none"
 
     @abstractmethod
     def copy(self, batch: Batch) -> None:
-        """Bring the batch to the device."""
+        """Copy the batch to the device."""
 
     @abstractmethod
     def compute(self) -> None:
-        """Compute on the batch that was copied last, and wait for the device."""
+        """Compute on the last copied batch, and wait for the device."""
 
     def h2d_ns(self) -> int:
-        """Return the nanoseconds that the last copy took by the device's own clock; 0 where nothing is copied."""
+        """Return the duration of the last copy in nanoseconds, by the device's own clock; 0 if nothing is copied."""
         return 0
 
     def losses(self) -> list[float]:
-        """Return the loss of every step so far and forget them. Not called inside a timed span."""
+        """Return the loss of every step so far and forget them; never called inside a timed span."""
         return []
 
 
 class NoStep(Step):
-    """Drain the loader only."""
+    """Only drain the loader."""
 
     def copy(self, batch: Batch) -> None:
         """Do nothing."""
@@ -51,7 +51,7 @@ class NoStep(Step):
 
 
 class EmulatedStep(Step):
-    """Sleep for as long as an accelerator would compute. Every figure that rests on it is called emulated."""
+    """Sleep for as long as an accelerator would compute; figures from it are labelled emulated."""
 
     kind = "emulated"
 
@@ -84,11 +84,11 @@ class CpuStep(Step):
         self._pixels = self._labels = torch.empty(0)
 
     def copy(self, batch: Batch) -> None:
-        """Take the batch as it is."""
+        """Use the batch without copying it."""
         self._pixels, self._labels = batch.pixels, torch.from_numpy(batch.labels)
 
     def compute(self) -> None:
-        """Train one step; the loss stays on the device until somebody asks."""
+        """Train one step; the loss stays on the device until `losses` is called."""
         rate = self._spec.lr * (1 + self._spec.gamma * self._steps) ** -self._spec.power
         loss = self._criterion(self.network(self._pixels), self._labels)
         self._optimizer.forget_gradients()
@@ -110,7 +110,7 @@ class CpuStep(Step):
 
 
 class CudaStep(CpuStep):
-    """The same on a GPU: a non-blocking copy from pinned memory, timed by events, one synchronisation a step."""
+    """The same on a GPU: a non-blocking copy from pinned memory, timed by events, one synchronisation per step."""
 
     def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
         super().__init__(spec, network, device)
@@ -136,7 +136,7 @@ class CudaStep(CpuStep):
 def make_step(
     compute: str, spec: ModelSpec | None, shape: tuple[int, int, int], classes: int, device: str
 ) -> Step:
-    """Return the step that a cell asks for.
+    """Return the step that a cell requests.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def make_step(
 
 
 def warm_up(step: Step, shape: tuple[int, ...]) -> None:
-    """Let the libraries choose their kernels and take their memory before the clock runs; no weight changes.
+    """Let the libraries choose their kernels and allocate memory before the clock runs; no weight changes.
 
     Parameters
     ----------

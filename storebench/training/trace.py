@@ -1,4 +1,4 @@
-"""The times of every step as a table: written beside the record, and the source of sums and traces."""
+"""The times of every step as a table, stored beside the record; sums and traces are computed from it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # the loop imports torch, which validating step tables does n
 
 Column = npt.NDArray[Any]
 StepTable = dict[str, Column]
-"""Column name -> one value a step; the columns of the Parquet files in ``steps/``."""
+"""Column name -> one value per step; the columns of the Parquet files in ``steps/``."""
 
 
 def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_steps: int) -> StepTable:
@@ -40,9 +40,9 @@ def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_
 
 
 def wall_ns(table: StepTable) -> int:
-    """Return the nanoseconds from asking for the first batch to the end of the last step, pauses left out.
+    """Return the nanoseconds from requesting the first batch to the end of the last step, without pauses.
 
-    The pause after the last step lies behind that end. Tables of earlier releases have no pauses.
+    The pause after the last step is later than that end. Tables of earlier releases have no pauses.
     """
     last = sum(int(table[name][-1]) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns"))
     paused = int(table["paused_ns"][:-1].sum()) if "paused_ns" in table else 0
@@ -50,11 +50,11 @@ def wall_ns(table: StepTable) -> int:
 
 
 def _warm_up_flags(times: Sequence["StepTimes"], warmup_steps: int) -> Column:
-    """Return which steps are left out of rates: the first ones, and those whose batch was begun during them.
+    """Return a flag per step: whether rates leave it out because its batch was begun before the warm-up ended.
 
-    Workers make batches ahead while the loop warms up. Counted, their samples would be in the numerator of a rate
-    whose denominator lacks the time in which they were made. Where they are more than half of the steps that follow
-    the warm-up, too little would be left: they are counted then, and `Record.prefetched_samples` says how many.
+    Workers make batches ahead while the loop warms up. If these counted, their samples would be in the numerator of a
+    rate while the denominator lacked the time to make them. If they are more than half of the steps after the warm-up,
+    too few would remain: they are counted then, and `Record.prefetched_samples` gives their number.
     """
     flags = np.arange(len(times)) < warmup_steps
     if not 0 < warmup_steps < len(times):
@@ -68,7 +68,7 @@ def _warm_up_flags(times: Sequence["StepTimes"], warmup_steps: int) -> Column:
 
 
 def queue_depth(table: StepTable) -> Column:
-    """Return how many finished batches lay ready when each step asked for its own."""
+    """Return the number of finished batches that were waiting when each step requested its own."""
     ready = np.sort(table["ready_ns"])
     finished = np.searchsorted(ready, table["start_ns"], side="right")
     depth: Column = np.maximum(finished - table["step"], 0).astype(np.int64)
@@ -76,10 +76,10 @@ def queue_depth(table: StepTable) -> Column:
 
 
 def handover_ns(table: StepTable) -> Column:
-    """Return what moving each batch from its producer to the loop cost: the wait after it was ready.
+    """Return the handoff cost of each batch: the loop's wait after the batch was ready.
 
-    A batch that was ready before the loop asked costs only the taking out; for
-    the loop's own batches it is what the loader adds around the producer.
+    If a batch was ready before the loop asked, this is only the time to take it
+    out; for the loop's own batches it is the loader's overhead around the producer.
     """
     got = table["start_ns"] + table["data_wait_ns"]
     moved: Column = np.maximum(got - np.maximum(table["ready_ns"], table["start_ns"]), 0)
@@ -87,7 +87,7 @@ def handover_ns(table: StepTable) -> Column:
 
 
 def write_steps(table: StepTable, path: Path) -> None:
-    """Write the table as Parquet, under its name only when it is whole."""
+    """Write the table as Parquet; it gets its name only when it is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

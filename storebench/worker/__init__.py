@@ -1,1 +1,1 @@
-"""One replicate: its process, the job it is given, and what it watches and measures."""
+"""One replicate: its process, its job, and the figures and cache states that it measures."""

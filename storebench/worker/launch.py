@@ -1,8 +1,8 @@
-"""The process of one cell: started in a fresh interpreter, ended with everything that it started, explained if it failed.
+"""The process of one cell: started in a fresh interpreter, ended with its descendants, and explained if it failed.
 
-It never outlives the runner: it is told to end when the runner ends, and the temporary folder that it works in is
-locked by the runner, so what a killed runner leaves is found and ended when storebench starts again
-(`storebench.system.scratch`). Memory that runs out costs the cell, not the runner.
+It never outlives the runner. The kernel signals it when the runner ends, and the runner locks the temporary folder that
+it works in, so the next start of storebench finds what a killed runner left and ends it (`storebench.system.scratch`).
+If memory runs out, the cell ends, not the runner.
 """
 
 import json
@@ -23,7 +23,7 @@ from storebench.system.scratch import sweep_segments
 from storebench.worker.job import EXIT_NO_ANSWER, CellJob, write_job
 
 GRACE_S = 3.0
-"""How long a process may take to end by itself before it is killed."""
+"""Time for a process to end by itself before it is killed."""
 
 _NO_ANSWER_AFTER = "no answer after"
 _SOCKET_PATH_BYTES = 107
@@ -38,11 +38,11 @@ def answer_of(
     Parameters
     ----------
     scratch
-        A folder of the process's own, for its temporary files as well.
+        A folder for the process, including its temporary files.
     log
-        What it prints is appended to this file.
+        File to which the process's output is appended.
     timeout_s
-        Seconds after which it is killed with all that it started.
+        Seconds after which the process is killed with its descendants.
     """
     write_job(job, scratch / "job.json")
     memory = OomWatch(job.memory_group)
@@ -51,7 +51,7 @@ def answer_of(
     if "records" in answer:
         return answer
     sweep_segments()
-    # What a cell says while it is being killed is about its own end.
+    # The output of a cell that is being killed only reports its own end.
     told = None if code is None else answer.get("failure")
     if told and answer.get("see_log"):
         told = f"{told}; see {log.parent.name}/{log.name}"
@@ -60,9 +60,9 @@ def answer_of(
 
 
 class OomWatch:
-    """Notice that the kernel kills a process because memory runs out.
+    """Detect that the kernel killed a process because memory ran out.
 
-    Looks at the control group of this process, and at the one given; where neither counts, at the whole machine.
+    It checks the control group of this process and the given one; if neither counts kills, the whole machine.
     """
 
     def __init__(self, group: Path | None = None) -> None:
@@ -70,7 +70,7 @@ class OomWatch:
         self._before = self._count()
 
     def killed(self) -> bool:
-        """Return whether that happened since this watch was made."""
+        """Return whether a kill happened since this watch was created."""
         return self._count() > self._before
 
     def _count(self) -> int:
@@ -87,7 +87,7 @@ def _machine_oom_kills() -> int:
 
 
 def _with_memory(explained: str, failure: str, memory: OomWatch) -> str:
-    """Return the reason of a failure, with memory named where the kernel killed a process for it."""
+    """Return the reason of a failure, with memory named if the kernel killed a process for it."""
     if explained != failure or "SIGKILL" not in failure or not memory.killed():
         return explained
     return (
@@ -99,7 +99,7 @@ def _with_memory(explained: str, failure: str, memory: OomWatch) -> str:
 def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -> int | None:
     """Run one job in a fresh interpreter and return its exit code, None if it ran out of time; it never outlives us.
 
-    What it started and left behind ends as well, before the control group that it is in is removed.
+    Its remaining descendants end as well, before their control group is removed.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -122,7 +122,7 @@ def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float)
 
 
 def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
-    """Ask a process to end, also one that is stopped, and kill it if it does not. One that has ended is no error."""
+    """Ask a process to end, even a stopped one, and kill it if it does not; a process that has ended is no error."""
     process.terminate()
     process.send_signal(signal.SIGCONT)
     try:
@@ -134,21 +134,21 @@ def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
 
 def _environment(scratch: Path) -> dict[str, str]:
     variables = marked(scratch, cell_environment())
-    # torch's sockets lie in the folder for temporary files, and the kernel takes no longer path for one.
+    # torch puts its sockets into the folder for temporary files, and the kernel accepts no longer path for one.
     if len(os.fsencode(scratch)) + len(_SOCKET_NAME) <= _SOCKET_PATH_BYTES:
         variables["TMPDIR"] = str(scratch)
     return variables
 
 
 def out_of_time(timeout_s: float) -> str:
-    """Return why a process that was killed after `timeout_s` gave no answer, and what to do."""
+    """Return the reason and the advice for a process that was killed after `timeout_s`."""
     return (
         f"{_NO_ANSWER_AFTER} {timeout_s:g} s; give it more time with --timeout, or timeout_s in the scenario"
     )
 
 
 def ran_out_of_time(failure: str) -> bool:
-    """Return whether a failure is that of a process that was killed for the time it took."""
+    """Return whether a failure is that of a process that was killed because of its time limit."""
     return _NO_ANSWER_AFTER in failure
 
 

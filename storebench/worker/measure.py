@@ -1,4 +1,4 @@
-"""From a table of steps to the figures of a record: sums, rates and percentiles, and nothing measured twice."""
+"""Compute the figures of a record from a step table: sums, rates and percentiles."""
 
 import dataclasses
 
@@ -11,9 +11,9 @@ from storebench.training.trace import StepTable, handover_ns, wall_ns
 def epoch_record(record: Record, table: StepTable) -> Record:
     """Return `record` with every figure that follows from the epoch's steps.
 
-    Warm-up steps count in `samples`, `steps` and `epoch_s` only: rates leave
-    them out of the samples and of the time. Pauses to keep samples for the proof
-    are in no figure but the coverage's own.
+    Warm-up steps count only in `samples`, `steps` and `epoch_s`: rates leave out
+    their samples and their time. Pauses to keep samples for the proof count only
+    in the coverage.
     """
     if not len(table["step"]):
         return record

@@ -1,8 +1,8 @@
-"""Which steps of an epoch had the cache state that was asked for: pure functions of step times and sampled residency.
+"""Find the steps of an epoch that had the requested cache state: pure functions of step times and sampled residency.
 
-A cold epoch is cold only as long as the page cache holds no more than the loop has asked for. Read-ahead can fill it
-long before the epoch ends, and from then on memory is measured. Likewise a limited page cache has to fill before an
-epoch shows what every later one costs.
+A cold epoch is cold only while the page cache holds no more than the loop has requested. Read-ahead can fill the cache
+long before the epoch ends, and the rest of the epoch measures memory. Likewise, a limited page cache must fill before
+an epoch shows the cost of every later one.
 """
 
 import dataclasses
@@ -18,15 +18,15 @@ from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyP
 from storebench.training.trace import Column, StepTable, handover_ns, wall_ns
 
 EXCESS_MAX_FRAC = 0.10
-"""Share of the store's pages that may be resident without having been asked for while an epoch still counts as cold.
+"""Share of the store's pages that may be resident without having been requested while an epoch still counts as cold.
 
-With an excess e, and a share a of the samples asked for, a random sample is found in memory with probability
-e / (1 - a): with a tenth at most one sample in five in the first half of an epoch, and a third of all samples of an epoch
-whose excess is at the limit throughout. Less could not be told from the noise of sampled files
-(`storebench.probes.residency.MOST_FILES`) and from batches that are in progress."""
+With an excess e and a requested share a of the samples, a random sample is found in memory with probability e / (1 - a).
+With an excess of a tenth this is at most one sample in five in the first half of an epoch, and a third of all samples of
+an epoch whose excess is at the limit throughout. A smaller limit could not be distinguished from the noise of sampled
+files (`storebench.probes.residency.MOST_FILES`) and from batches in progress."""
 
 EXCESS_FLOOR_BYTES = 2 << 20
-"""The same in bytes where that is more: pages of labels, branch pages and headers, which no sample asks for by itself."""
+"""The same in bytes, used if it is more: pages of labels, branch pages and headers, which no sample requests by itself."""
 
 KEPT_POINTS = 60
 STEADY_FRAC = 0.95
@@ -39,7 +39,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class StorePages:
-    """What the residency of a store is judged by.
+    """Size of a store, for judging its residency.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class StorePages:
 
     @property
     def samples_per_page(self) -> float:
-        """How many samples overlap one page, on average: 1 where each sample has pages of its own."""
+        """Average number of samples that overlap one page: 1 if each sample has pages of its own."""
         mean = max(1.0, self.payload_bytes / max(1, self.count))
         if self.pages >= self.count * np.ceil(mean / PAGE_BYTES):
             return 1.0
@@ -65,22 +65,22 @@ class StorePages:
 
     @property
     def tolerated_frac(self) -> float:
-        """Share of the pages that may be resident without having been asked for."""
+        """Share of the pages that may be resident without having been requested."""
         return max(EXCESS_MAX_FRAC, EXCESS_FLOOR_BYTES / max(1, self.pages * PAGE_BYTES))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A portion, or the reason why there is none."""
+    """A portion, or the reason for its absence."""
 
     portion: Portion | None = None
     reason: str = ""
 
 
 def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float = 0.0) -> _Floats:
-    """Return the share of the store that had been asked for at each of some moments, float64 [n].
+    """Return the share of the store that had been requested at each of some moments, float64 [n].
 
-    A batch counts whole from the moment a producer begins it.
+    All of a batch counts from the moment at which a producer begins it.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float
     count
         Samples in the store.
     ahead_frac
-        What a reader that is told the order asks for beyond the batch in progress, as a share of the store. It never
-        asks for more than the epoch has.
+        Share of the store that a reader that is told the order requests beyond the batch in progress. It never
+        requests more than the epoch has.
     """
     order = np.argsort(table["fetch_start_ns"], kind="stable")
     total = np.concatenate([[0], np.cumsum(table["samples"][order])])
@@ -104,14 +104,14 @@ def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float
 
 
 def expected_frac(asked: npt.ArrayLike, samples_per_page: float) -> _Floats:
-    """Return the share of pages that asking for randomly chosen samples makes resident by itself.
+    """Return the share of pages that become resident because randomly chosen samples were requested.
 
-    A page is touched if any of the samples that overlap it was asked for.
+    A page is touched if any of the samples that overlap it was requested.
 
     Parameters
     ----------
     asked
-        Shares of the samples that were asked for, 0 to 1.
+        Shares of the samples that were requested, 0 to 1.
     """
     expected: _Floats = 1.0 - (1.0 - np.clip(np.asarray(asked, np.float64), 0.0, 1.0)) ** samples_per_page
     return expected
@@ -120,9 +120,9 @@ def expected_frac(asked: npt.ArrayLike, samples_per_page: float) -> _Floats:
 def residency_points(
     table: StepTable, curve: Curve, count: int, *, kept: int = KEPT_POINTS
 ) -> tuple[ResidencyPoint, ...]:
-    """Return residency as a function of what was asked for, thinned evenly in asked share.
+    """Return residency as a function of the requested share, thinned evenly along that share.
 
-    The last point before the first request and the last of all are kept, and at most `kept` in all.
+    At most `kept` points remain, including the last one before the first request and the last of all.
     """
     at_ns = np.asarray(curve.at_ns, np.int64)
     if not len(at_ns) or not len(table["step"]):
@@ -149,25 +149,25 @@ def residency_points(
 def cold_portion(
     table: StepTable, curve: Curve, store: StorePages, *, ahead_frac: float = 0.0, planned: bool = False
 ) -> Judgement:
-    """Return the longest prefix of the timed steps in which no more was resident than was asked for.
+    """Return the longest prefix of the timed steps in which no more was resident than was requested.
 
-    A step counts if a sample point at or after its end, and every one before, shows an excess of at most
-    `StorePages.tolerated_frac`. Where not even the first timed step does, the portion is that step with
-    ``upper_bound=True``: part of it was served from pages that nobody had asked for, so its rate is at most too high.
-    That does not hold for a reader that is told the order of the epoch, because its first step also pays for
-    what later steps need: then there is no portion.
+    A step counts if a sampling point at or after its end, and every earlier one, shows an excess of at most
+    `StorePages.tolerated_frac`. If not even the first timed step qualifies, the portion is that step with
+    ``upper_bound=True``: part of it was served from pages that were not requested, so its rate can only be too high.
+    This does not hold for a reader that is told the order of the epoch, because its first step also pays for data
+    that later steps need; such a reader then has no portion.
 
-    The portion is an upper bound, too, where its second half was served more than `COLD_DRIFT_MOST` times as fast as its
-    first: a private copy of the store, paid for in the first steps, is in no page that could be counted.
+    The portion is also an upper bound if its second half was served more than `COLD_DRIFT_MOST` times as fast as its
+    first: a private copy of the store, paid for in the first steps, would occupy no page that is counted.
 
     Parameters
     ----------
     table
         The epoch's steps.
     curve
-        Residency sampled during the epoch; or counted before and after it, for a store of one file per sample.
+        Residency sampled during the epoch, or counted before and after it for a store with one file per sample.
     ahead_frac, planned
-        How far a reader that is told the order reads ahead, as a share of the store, and whether it is told.
+        Read-ahead of a reader that is told the order, as a share of the store, and whether it is told.
     """
     timed = _timed(table)
     if not len(timed["step"]):
@@ -234,17 +234,17 @@ def steady_portion(
 ) -> Judgement:
     """Return the timed steps after a limited page cache had filled.
 
-    In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum; or,
+    In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum or,
     for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. Later
-    epochs of the same process begin with a cache that is full, and count whole.
+    epochs of the same process begin with a full cache, so all of their steps count.
 
     Parameters
     ----------
     epoch
-        Number of the epoch within its process, from 0.
+        Number of the epoch in its process, from 0.
     memory_bytes
-        What the page cache may hold. A reader whose store takes less than `FILLED_FRAC` of it at all times does
-        not fill it.
+        Limit on the page cache. A reader whose store always takes less than `FILLED_FRAC` of it does not fill the
+        cache.
     """
     timed = _timed(table)
     steps = len(timed["step"])
@@ -285,7 +285,7 @@ def _timed(table: StepTable) -> StepTable:
 
 
 def step_ends(table: StepTable) -> Column:
-    """Return when each step ended, int64 [n], nanoseconds of ``time.perf_counter_ns``."""
+    """Return the end of each step, int64 [n], nanoseconds of ``time.perf_counter_ns``."""
     end: Column = table["start_ns"] + table["data_wait_ns"] + table["h2d_ns"] + table["compute_ns"]
     return end
 
@@ -315,7 +315,7 @@ def _portion(
 
 
 def portion_sums(part: StepTable) -> dict[str, Any]:
-    """Return the figures of a `Portion` that follow from its steps alone, by their names there.
+    """Return the figures of a `Portion` that follow from its steps alone, by field name.
 
     Parameters
     ----------
