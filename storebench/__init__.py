@@ -1,12 +1,12 @@
-"""Measure how image training data should lie on disk.
+"""Measure how to store image training data.
 
-The names below are what notebooks and other programs may rely on. They are
-imported when they are first used, so that ``import storebench`` stays light.
+Notebooks and other programs may rely on the names below. They are imported when
+they are first used, so ``import storebench`` stays fast.
 """
 
 from storebench._version import __version__
 
-TYPE_CHECKING = False  # as type checkers know it; importing typing would delay the first line of the program
+TYPE_CHECKING = False  # type checkers know the name; importing typing would delay the program's first line
 
 if TYPE_CHECKING:
     from typing import Any

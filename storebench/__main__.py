@@ -7,7 +7,7 @@ from storebench.system.interrupts import install
 
 
 def main() -> None:
-    """Run the command line. From here on an interrupt is one line and exit code 130."""
+    """Run the command line; from here on an interrupt gives one line and exit code 130."""
     _open_closed_streams()
     install()
     from storebench.cli.main import main as run
@@ -16,15 +16,15 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open ``/dev/null`` where cron or a daemon closed a standard stream, which Python then calls None.
+    """Open ``/dev/null`` for each standard stream that cron or a daemon has closed; Python sets such a stream to None.
 
-    Else the next file that is opened would get the stream's descriptor, and what is said would be written into it.
+    Otherwise the next file that is opened would get the stream's descriptor, and messages would be written into it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free descriptor is the stream's own: those below it are open by now.
+            # The lowest free descriptor is the stream's own, because those below it are open by now.
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib is not loaded yet; open to the end
-            os.set_inheritable(stream.fileno(), True)  # our own processes have the stream, too
+            os.set_inheritable(stream.fileno(), True)  # our own processes inherit the stream
             setattr(sys, name, stream)
 
 

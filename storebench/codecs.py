@@ -1,7 +1,7 @@
-"""How one image becomes bytes and bytes become pixels: raw, PNG and JPEG.
+"""Codecs turn one image into bytes and back: raw, PNG and JPEG.
 
-A codec is stateless and picklable, and knows nothing of the container that its
-payloads are put in: the two costs are separate axes of every result.
+A codec is stateless and picklable, and knows nothing about the container of its
+payloads: container and codec are separate axes of every result.
 """
 
 import io
@@ -25,9 +25,9 @@ class Codec(ABC):
     name
         The name in backends and results.
     lossless
-        Whether decoding gives back the very pixels that were encoded.
+        Whether decoding returns exactly the pixels that were encoded.
     suffix
-        Ending of a file that holds one payload.
+        File extension for a single payload.
     """
 
     name: ClassVar[str]
@@ -50,7 +50,7 @@ class Codec(ABC):
 
 
 class RawCodec(Codec):
-    """The pixels as they are: H x W x C bytes in C order."""
+    """The pixels unchanged: H x W x C bytes in C order."""
 
     name = "raw"
     lossless = True
@@ -70,7 +70,7 @@ class RawCodec(Codec):
 
 
 class _PillowCodec(Codec):
-    """What PNG and JPEG have in common: Pillow does the work, grey and RGB only."""
+    """Base of PNG and JPEG: Pillow does the work, grey and RGB only."""
 
     pillow_format: ClassVar[str]
     save_options: ClassVar[dict[str, int]]
@@ -83,7 +83,7 @@ class _PillowCodec(Codec):
         return buffer.getvalue()
 
     def decode_into(self, payload: Payload, out: Image) -> None:
-        """Decompress into `out`; grey or RGB as `out` has 1 or 3 channels."""
+        """Decompress into `out`, as grey if `out` has 1 channel and as RGB if it has 3."""
         mode = "L" if out.shape[2] == 1 else "RGB"
         try:
             with PilImage.open(io.BytesIO(payload), formats=(self.pillow_format,)) as image:
@@ -111,7 +111,7 @@ class PngCodec(_PillowCodec):
 
 
 class JpegCodec(_PillowCodec):
-    """JPEG at quality 90, chroma halved (4:2:0): what it decodes to is what its digest covers."""
+    """JPEG at quality 90 with halved chroma (4:2:0); its digest covers the decoded pixels."""
 
     name = "jpeg"
     lossless = False

@@ -1,6 +1,6 @@
 """Time conversions of one store into another, each in a fresh process, and record them in a run's folder.
 
-``python -m storebench.conversion_rounds JOB.json`` is such a process: it evicts the source from the page
+``python -m storebench.conversion_rounds JOB.json`` is such a process. It evicts the source from the page
 cache, converts it into a temporary folder beside it, reads the result back, and removes it.
 """
 
@@ -35,7 +35,7 @@ FIRST_SOURCE = "files+png"
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A conversion to be timed: a store, and the format and codec that its samples are to be kept in."""
+    """A conversion to time: a store, and the target format and codec for its samples."""
 
     cell: Cell
     source: Path
@@ -50,11 +50,11 @@ class ConversionRounds:
     Attributes
     ----------
     repeats
-        How often each is timed; in each round once, in an order drawn from `seed`.
+        How often each conversion is timed: once per round, in an order drawn from `seed`.
     environment
         Environment variables of the processes.
     timeout_s
-        Seconds after which one is killed.
+        Seconds after which a process is killed.
     """
 
     folder: Path
@@ -68,7 +68,7 @@ class ConversionRounds:
     def of(
         cls, folder: Path, run_id: str, scenario: Scenario, environment: Mapping[str, str]
     ) -> "ConversionRounds":
-        """Return the conversions that a scenario asks for."""
+        """Return the conversions that a scenario requests."""
         return cls(
             folder=folder,
             run_id=run_id,
@@ -79,14 +79,14 @@ class ConversionRounds:
         )
 
     def left(self, stores: Mapping[Cell, Path], *, retry_failed: bool = False) -> list[tuple[int, Pair]]:
-        """Return the round and the pair of every conversion that is not recorded yet, in the order to run them.
+        """Return round and pair of every conversion that is not recorded yet, in the order to run them.
 
         Parameters
         ----------
         stores
-            The store of each cell; the paths are not looked at.
+            The store of each cell; the paths are not accessed.
         retry_failed
-            Return those that failed, too.
+            Include failed conversions.
         """
         if not self.repeats:
             return []
@@ -104,13 +104,13 @@ class ConversionRounds:
         return left
 
     def execute(self, stores: Mapping[Cell, Path], say: Say = mute, *, retry_failed: bool = False) -> None:
-        """Time every conversion that is `left`, telling `say`; one that fails is recorded as failed."""
+        """Time every conversion that is `left`, reporting to `say`; a failed conversion is recorded as failed."""
         for replicate, pair in self.left(stores, retry_failed=retry_failed):
             say(f"converting {pair.source_name} into {pair.target_name}, {replicate + 1} of {self.repeats}")
             append_conversion(self.folder, self._timed(pair, replicate))
 
     def _record(self, pair: Pair, replicate: int) -> ConversionRecord:
-        """Return the record of a conversion that begins now."""
+        """Return the record of a conversion that starts now."""
         return ConversionRecord(
             storebench_version=__version__,
             run_id=self.run_id,
@@ -135,7 +135,7 @@ class ConversionRounds:
         return dataclasses.replace(record, **answer)
 
     def _run(self, job: Path) -> str:
-        """Run one job in a fresh interpreter; return why it failed, or ""."""
+        """Run one job in a fresh interpreter; return the reason of its failure, or ""."""
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "storebench.conversion_rounds", str(job)],
             env=marked(job.parent, self.environment),
@@ -161,7 +161,7 @@ class ConversionRounds:
 
 
 def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[Pair]:
-    """Yield the conversion of the first store of each dataset, PNG files where there are any, into each other one."""
+    """Yield the conversions of the first store of each dataset (PNG files, if any) into each other store."""
     grouped: dict[object, dict[str, tuple[Cell, Path]]] = {}
     for cell, path in stores.items():
         backend = cell_backend(cell)
@@ -175,7 +175,7 @@ def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[Pair]:
 
 
 def measure_conversion(source: Path, target: str, folder: Path) -> dict[str, Any]:
-    """Convert the store `source` into `folder` from a cold page cache, and return the figures of the record."""
+    """Convert the store `source` into `folder` from a cold page cache, and return the record's figures."""
     samples = StoreSamples(source)
     files = get_format(samples.manifest.format).data_files(source)
     evict(files)
@@ -196,7 +196,7 @@ def measure_conversion(source: Path, target: str, folder: Path) -> dict[str, Any
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the job in the file that is named, and write its figures, or why there are none, where it says."""
+    """Run the job in the named file, and write its figures, or the reason for their absence, to the job's output."""
     job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     try:
         answer = measure_conversion(Path(job["source"]), job["target"], Path(job["folder"]))

@@ -1,9 +1,9 @@
-"""Digests of samples, orders and losses: what "the same" means, in one place.
+"""Digests of samples, orders and losses: the definition of "the same", in one place.
 
 A sample's digest is BLAKE2b-128 over its pixels (uint8, H x W x C, C order)
 followed by its label (int64, little-endian). The digest of a set of samples is
-BLAKE2b-128 over the sample digests in the order of their indices, so that it
-does not depend on the order in which they were read.
+BLAKE2b-128 over the sample digests in index order, so it does not depend on
+the order in which they were read.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def sample_digest(pixels: Pixels, label: int) -> bytes:
 
 
 def set_digest(sample_digests: Iterable[bytes] | DigestTable) -> str:
-    """Return the hexadecimal digest of samples whose digests come in the order of their indices."""
+    """Return the hexadecimal digest of samples, given their digests in index order."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     if isinstance(sample_digests, np.ndarray):
         digest.update(np.ascontiguousarray(sample_digests).data)

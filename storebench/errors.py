@@ -1,31 +1,31 @@
-"""Every error that storebench raises on purpose, and the exit code each one turns into.
+"""Every error that storebench raises on purpose, and its exit code.
 
 ::
 
     StorebenchError                    2
-    ├── UsageError                     2   wrong words on the command line or in a scenario
+    ├── UsageError                     2   wrong usage on the command line or in a scenario
     │   ├── UnknownNameError           2   no such backend, dataset, model, ... (names the nearest)
     │   ├── ScenarioError              2   a scenario file that does not validate
     │   └── MissingDependencyError     2   an optional library is not installed
-    ├── DataNotFoundError              2   the files of a dataset are not where they were looked for
+    ├── DataNotFoundError              2   the files of a dataset were not found
     ├── OutputError                    2   a folder or file that cannot be written
     ├── RegressionError                1   a confirmed regression (``check``)
     ├── NotComparableError             3   no baseline, another environment
     │   └── SchemaVersionError         3   a store or record written by another schema version
     ├── InconclusiveError              4   the spread is too wide for the policy
     └── IntegrityError                 5   wrong samples, a failed cell, nothing measured
-        ├── CorruptDataError           5   a dataset file that is truncated, hostile or not what it says
+        ├── CorruptDataError           5   a dataset file that is truncated, hostile or does not match its name
         ├── CorruptStoreError          5   a store that is incomplete or damaged
-        ├── DigestMismatchError        5   a store that serves other samples than it was given
-        ├── DiskFullError              5   the disk filled up; nothing half-written is left
-        └── CellFailedError            5   a cell that could not be measured as it was asked for
+        ├── DigestMismatchError        5   a store that serves different samples from those written
+        ├── DiskFullError              5   the disk is full; no partial output is left
+        └── CellFailedError            5   a cell that could not be measured as requested
 
 An error's text is one line of plain text (`storebench.plain_text`): what is wrong,
-where, and what to do about it. The command line prints that line and exits with
-``exit_code``; it never shows a traceback for one of these. An error of any other
-kind is a defect of storebench: the line then names the file that its traceback was
-written to, and the exit code is 5, because nothing may rest on what was done.
-``STOREBENCH_DEBUG=1`` shows every traceback.
+where, and what to do. The command line prints that line and exits with
+``exit_code``; it never shows a traceback for these errors. Any other error is a
+defect of storebench: the line then names the file with its traceback, and the
+exit code is 5, because no result may be trusted. ``STOREBENCH_DEBUG=1`` shows every
+traceback.
 """
 
 import difflib
@@ -48,16 +48,16 @@ EXIT_INTERRUPTED = 130
 
 
 class StorebenchError(Exception):
-    """Say in one line what is wrong, where, and what to do.
+    """An error with one line that says what is wrong, where, and what to do.
 
     Parameters
     ----------
     what
         What is wrong, as a clause without a full stop.
     where
-        The file, cell or option that it is about.
+        The file, cell or option concerned.
     hint
-        What the person can do next, as an imperative sentence.
+        The next step for the user, as an imperative sentence.
     """
 
     exit_code: ClassVar[int] = EXIT_USAGE
@@ -76,7 +76,7 @@ class StorebenchError(Exception):
         return plain(" ".join(line.split()))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments do not survive the default pickling, and errors do cross processes.
+        # Default pickling loses keyword-only arguments, and errors cross processes.
         return (_rebuild, (type(self), self.what, self.where, self.hint))
 
 
@@ -91,7 +91,7 @@ class UsageError(StorebenchError):
 
 
 class UnknownNameError(UsageError):
-    """A name that is not known; the nearest known one is offered."""
+    """An unknown name; the message suggests the nearest known one."""
 
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str], *, where: str | None = None) -> Self:
@@ -111,21 +111,21 @@ class MissingDependencyError(UsageError):
 
 
 class DataNotFoundError(StorebenchError):
-    """The files of a dataset are not there; the hint says which to put where."""
+    """The files of a dataset are missing; the hint names the required ones."""
 
 
 class OutputError(StorebenchError):
-    """Something cannot be written: read-only, no permission, already in use."""
+    """A file or folder cannot be written: read-only, no permission, already in use."""
 
 
 class RegressionError(StorebenchError):
-    """A regression that was measured and confirmed."""
+    """A measured and confirmed regression."""
 
     exit_code = EXIT_REGRESSION
 
 
 class NotComparableError(StorebenchError):
-    """Two sides that must not be compared: another environment, no baseline."""
+    """Two sides that must not be compared: different environments, no baseline."""
 
     exit_code = EXIT_NOT_COMPARABLE
 
@@ -135,13 +135,13 @@ class SchemaVersionError(NotComparableError):
 
 
 class InconclusiveError(StorebenchError):
-    """The spread is too wide to say anything under the policy."""
+    """The spread is too wide for a decision under the policy."""
 
     exit_code = EXIT_INCONCLUSIVE
 
 
 class IntegrityError(StorebenchError):
-    """Something is not what it claims to be, so no figure may rest on it."""
+    """Data that is not what it claims to be, so no figure may depend on it."""
 
     exit_code = EXIT_INTEGRITY
 
@@ -155,7 +155,7 @@ class CorruptStoreError(IntegrityError):
 
 
 class DigestMismatchError(IntegrityError):
-    """A store whose samples are not the ones that were written to it."""
+    """A store whose samples differ from those that were written to it."""
 
 
 class DiskFullError(IntegrityError):
@@ -163,24 +163,24 @@ class DiskFullError(IntegrityError):
 
 
 class CellFailedError(IntegrityError):
-    """A cell that could not be measured in the state that was asked for."""
+    """A cell that could not be measured in the requested state."""
 
 
 def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError:
-    """Return the storebench error that says in one line what an `OSError` while writing means.
+    """Return the storebench error for an `OSError` while writing, with its meaning in one line.
 
     Parameters
     ----------
     error
-        What the kernel said. An I/O error on a file system without room is taken for a full disk: some libraries
-        make an I/O error of a short write.
+        The kernel's error. An I/O error on a file system without free space counts as a full disk, because some
+        libraries turn a short write into an I/O error.
     where
         The file or folder that was being written. "." means the error's own file, or else the current folder.
 
     Returns
     -------
     StorebenchError
-        A `DiskFullError` names the file system beside the file. Where the error's own file is on another file
+        A `DiskFullError` names the file system in addition to the file. If the error's own file is on another file
         system than `where`, that file is named.
     """
     own, place = _own_file(error), os.fspath(where)
@@ -198,7 +198,7 @@ def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError
 
 
 def _own_file(error: OSError) -> str | None:
-    """Return the file that an error names; of two files (a copy, a renaming) the one that is written."""
+    """Return the file that an error names; of two files (a copy, a rename), the one that is written."""
     names = (error.filename2, error.filename)
     return next((os.fsdecode(name) for name in names if isinstance(name, str | bytes | PathLike)), None)
 
@@ -212,6 +212,6 @@ def _disk_full(what: str, own: str | None, place: str, hint: str) -> DiskFullErr
 
 def _current_folder() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109 - this module has no use for paths but their names
+        return os.getcwd()  # noqa: PTH109 - this module needs only the names of paths
     except OSError:
         return "the current folder, which was removed"

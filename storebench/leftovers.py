@@ -1,6 +1,6 @@
-"""Remove what earlier commands left behind because they were killed: folders, processes, shared memory, control groups.
+"""Remove what killed commands left behind: folders, processes, shared memory, control groups.
 
-What a living process uses stays, and so does what other users own: see `storebench.system.scratch` and
+Anything that a running process uses stays, and so does anything of other users: see `storebench.system.scratch` and
 `storebench.probes.cgroup`. Two processes may do this at the same time.
 """
 
@@ -14,15 +14,15 @@ from storebench.system.scratch import sweep_segments
 
 
 def sweep(stores: Path | None = None) -> None:
-    """Remove everything that killed processes of this user left, and end what they had started.
+    """Remove everything that killed processes of this user left, and end the processes that they had started.
 
     Parameters
     ----------
     stores
-        The folder of all stores, in which work is hidden, too; None looks at what has a fixed place only.
+        The folder of all stores, which may contain hidden work; None checks fixed places only.
     """
     sweep_folders()
-    with contextlib.suppress(RuntimeError):  # a user without a home
+    with contextlib.suppress(RuntimeError):  # a user without a home folder
         sweep_folders(user_cache_folder())
     if stores is not None:
         for place in (stores, *stores.glob("*/")):

@@ -1,4 +1,4 @@
-"""What a store says of itself: ``manifest.json``, written last, read first.
+"""A store's own description: ``manifest.json``, written last, read first.
 
 Schema versions
 ---------------
@@ -24,10 +24,10 @@ MANIFEST_NAME = "manifest.json"
 DIGESTS_NAME = "sample_digests.npy"
 
 MOST_BYTES = 256 * 2**20
-"""What a manifest may have: it names every class, which makes 1 MB for the 22,000 of ImageNet-21k."""
+"""Most bytes of a manifest; it names every class, about 1 MB for the 22,000 of ImageNet-21k."""
 
 MOST_IMAGE_BYTES = 1 << 31
-"""No decoded image takes more."""
+"""Most bytes of a decoded image."""
 
 _MOST_BYTES = 1 << 62
 _BYTES = ("payload_bytes", "file_bytes", "bytes_on_disk")
@@ -36,7 +36,7 @@ _HINT = "Convert again."
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSpec:
-    """What is to be written: which dataset, into which format, with which codec."""
+    """The target of a conversion: dataset, format and codec."""
 
     dataset: DatasetInfo
     format: str
@@ -45,12 +45,12 @@ class StoreSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(StoreSpec):
-    """What was written.
+    """The description of a written store.
 
     Attributes
     ----------
     count
-        Samples in the store.
+        Number of samples in the store.
     payload_bytes
         Sum of the payloads' lengths, before the container adds anything.
     file_bytes
@@ -60,9 +60,9 @@ class Manifest(StoreSpec):
     samples_digest
         Digest of all decoded samples and labels (see `storebench.digests`).
     lossless
-        False where decoding does not give back the dataset's own pixels (JPEG).
+        False if decoding does not return the dataset's own pixels (JPEG).
     build_s
-        Seconds from the first sample to the data being synced to disk.
+        Seconds from the first sample until the data is synced to disk.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -88,7 +88,7 @@ class Manifest(StoreSpec):
         Raises
         ------
         CorruptStoreError
-            There is no manifest, or it is not one of ours.
+            There is no manifest, or storebench did not write it.
         SchemaVersionError
             Another version of storebench wrote it.
         """
@@ -123,7 +123,7 @@ class Manifest(StoreSpec):
 
 
 def store_facts(manifest: Manifest) -> StoreFacts:
-    """Return what a record says of the store."""
+    """Return a record's facts about the store."""
     provenance = manifest.dataset.provenance
     return StoreFacts(
         count=manifest.count,
@@ -150,7 +150,7 @@ def _adapter() -> Any:
 
 
 def _checked(raw: dict[str, Any]) -> Manifest:
-    """Return the manifest; raise `ValueError`, which names the field, where one is missing, unknown or impossible."""
+    """Return the manifest; raise `ValueError` naming the field if one is missing, unknown or impossible."""
     import pydantic
 
     _refuse_unknown(raw, Manifest)
@@ -174,14 +174,14 @@ def _refuse_impossible(manifest: Manifest) -> None:
     dataset, provenance = manifest.dataset, manifest.dataset.provenance
     image_bytes = math.prod(dataset.image_shape)
     if min(dataset.image_shape) < 1 or image_bytes > MOST_IMAGE_BYTES:
-        raise ValueError(f"dataset.image_shape: {brief(dataset.image_shape)} is no image")
+        raise ValueError(f"dataset.image_shape: {brief(dataset.image_shape)} is not the shape of an image")
     for name, count in (("dataset.count", dataset.count), ("count", manifest.count)):
         if not 0 <= count <= _MOST_BYTES // image_bytes:
-            raise ValueError(f"{name}: {brief(count)} is no number of images")
+            raise ValueError(f"{name}: {brief(count)} is not a number of images")
     for name in _BYTES:
         if not 0 <= getattr(manifest, name) <= _MOST_BYTES:
-            raise ValueError(f"{name}: {brief(getattr(manifest, name))} is no number of bytes")
+            raise ValueError(f"{name}: {brief(getattr(manifest, name))} is not a number of bytes")
     if not 0 <= manifest.build_s < math.inf:
-        raise ValueError(f"build_s: {manifest.build_s} is no duration")
+        raise ValueError(f"build_s: {manifest.build_s} is not a duration")
     if not 0 <= provenance.derived_frac <= 1:
-        raise ValueError(f"dataset.provenance.derived_frac: {provenance.derived_frac} is no share")
+        raise ValueError(f"dataset.provenance.derived_frac: {provenance.derived_frac} is not a share")

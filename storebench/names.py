@@ -1,7 +1,7 @@
-r"""Names of files as text that every JSON file and terminal takes, and back again.
+r"""File names as text that is valid in every JSON file and terminal, and back again.
 
-A name on Linux is any bytes. Those that are no UTF-8 (``caf\xe9`` out of a Latin-1 archive) reach Python as
-lone surrogates, which neither JSON readers nor terminals take. In text such a byte is written ``\xe9``.
+A name on Linux is any sequence of bytes. Bytes that are not UTF-8 (``caf\xe9`` from a Latin-1 archive) reach Python as
+lone surrogates, which neither JSON readers nor terminals accept. In text, such a byte is written ``\xe9``.
 """
 
 import re
@@ -13,15 +13,15 @@ _FIRST_BYTE = 0xDC00
 
 
 def printable(text: str) -> str:
-    r"""Return text without lone surrogates: bytes that are no UTF-8 become ``\xNN``."""
+    r"""Return text without lone surrogates: bytes that are not UTF-8 become ``\xNN``."""
     return _SURROGATES.sub(_escaped, text)
 
 
 def text_of_name(name: str) -> str:
-    r"""Return a file's name or path as text from which `name_of_text` makes the same name again.
+    r"""Return a file's name or path as text from which `name_of_text` restores the same name.
 
-    Bytes that are no UTF-8 become ``\xNN``; where a name holds such four characters itself, their backslash
-    becomes ``\x5c``. All other names stay as they are.
+    Bytes that are not UTF-8 become ``\xNN``; if a name itself contains these four characters, their backslash becomes
+    ``\x5c``. All other names are unchanged.
     """
     return printable(_ESCAPES.sub(r"\\x5cx\1", name))
 

@@ -1,8 +1,8 @@
-"""Print text of others: on a terminal, in a log that CI reads as commands, in Markdown, CSV, JUnit and workflow commands.
+"""Print untrusted text: on a terminal, in a log that CI reads as commands, in Markdown, CSV, JUnit and workflow commands.
 
-Names of datasets, classes, backends and cells, words in records, and paths come from files that somebody else may have
-written. `plain` is the one way in which such text gets into a line; the other functions are `plain` first, and then
-what their format needs. HTML needs nothing else: its templates escape every value.
+Names of datasets, classes, backends and cells, texts in records, and paths come from files that anyone may have
+written. `plain` is the only way for such text to enter a line; the other functions apply `plain` first and then escape
+for their format. HTML needs nothing else, because its templates escape every value.
 """
 
 import re
@@ -10,8 +10,8 @@ import re
 _UNPRINTED = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Control characters of ASCII and Latin-1 (terminal escapes begin with one), what changes the direction of the text
-around it, separators of lines, halves of characters, which stand for bytes that are no UTF-8, and what no XML may hold."""
+"""Control characters of ASCII and Latin-1 (terminal escapes begin with one), characters that change the direction of
+surrounding text, line separators, surrogates (which stand for bytes that are not UTF-8), and characters invalid in XML."""
 
 _WHITE = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029")
 _COMMAND = re.compile(r"(^|\s)(::+)", re.MULTILINE)
@@ -21,38 +21,38 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def plain(text: str) -> str:
-    r"""Return text as a part of one line: nothing in it moves a cursor, ends the line, or is a command to CI.
+    r"""Return text as part of one line, in which nothing moves a cursor, ends the line, or is a command to CI.
 
-    White space becomes spaces, and other characters that are not printed are shown as ``\x1b`` or ``\u202e``. A pair of
-    colons that could begin a line is taken apart. What is plain stays as it is.
+    White space becomes spaces, and unprintable characters are shown as ``\x1b`` or ``\u202e``. A pair of colons that could
+    begin a line is separated. Plain text is unchanged.
     """
     return inert(_UNPRINTED.sub(_shown, text))
 
 
 def inert(lines: str) -> str:
-    """Return lines of our own in which no runner of GitHub Actions finds a command, however they were folded.
+    """Return our own lines with no text that GitHub Actions takes for a command, even after wrapping.
 
-    A command begins a line, after any space (``::error::``), or stands anywhere in it (``##[error]``).
+    A command begins a line, after any space (``::error::``), or occurs anywhere in it (``##[error]``).
     """
     apart = _COMMAND.sub(lambda match: match[1] + " ".join(match[2]), lines)
     return apart.replace(_OLD_COMMAND, "## [")
 
 
 def markdown(text: str) -> str:
-    """Return text for a line or a cell of Markdown: no tag, cell's end, link, image or formula begins in it."""
+    """Return text for a line or cell of Markdown, in which no tag, cell end, link, image or formula begins."""
     escaped = plain(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("$", r"\$")
     return _LINKS.sub(r"]\\", escaped)
 
 
 def csv_cell(text: str) -> str:
-    """Return text for a cell of CSV, with ``'`` before what a spreadsheet would take for a formula."""
+    """Return text for a cell of CSV, with ``'`` before anything that a spreadsheet would take for a formula."""
     shown = plain(text)
     is_formula = text[:1] in ("\t", "\r") or shown.lstrip().startswith(_FORMULA)
     return f"'{shown}" if is_formula else shown
 
 
 def json_text(text: str) -> str:
-    """Return JSON that means the same and in which CI finds no command: a bracket in a string is spelt out."""
+    """Return JSON with the same meaning in which CI finds no command: a bracket in a string is escaped."""
     return text.replace(_OLD_COMMAND, r"##\u005b")
 
 
@@ -71,5 +71,5 @@ def _shown(match: re.Match[str]) -> str:
         return " "
     code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00  # a byte of a path that is no UTF-8, as Python keeps it
+        code -= 0xDC00  # a byte of a path that is not UTF-8, as Python stores it
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,16 +1,16 @@
-"""How long work says how far it is, without knowing whether a person, a log or nobody listens."""
+"""Callbacks for progress and messages, independent of who receives them: a person, a log or no one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 Advance = Callable[[int, int], None]
-"""Called with (done, total) as work goes on."""
+"""Called with (done, total) as work proceeds."""
 
 Progress = Callable[[str], AbstractContextManager[Advance]]
-"""Called with a title; for the time of the context, what it returns is told how far the work is."""
+"""Called with a title; returns a context that yields the callback for the progress of the work."""
 
 Say = Callable[[str], None]
-"""Called with one line that a person who waits should see."""
+"""Called with one line for a waiting user."""
 
 
 @contextmanager
@@ -20,4 +20,4 @@ def silent(_title: str) -> Iterator[Advance]:
 
 
 def mute(_line: str) -> None:
-    """Say nothing."""
+    """Print nothing."""

@@ -1,8 +1,8 @@
 """Medians, intervals, paired comparisons and verdicts over replicates: pure functions.
 
-The methods and the simulations behind them stand in docs/statistics.md. In short:
+docs/statistics.md explains the methods and the simulations behind them. In short:
 replicates, not steps, are the samples; a ratio is compared round by round, on
-logarithms, by Student's t; a table is corrected by Holm.
+logarithms, by Student's t; a table has Holm's correction.
 """
 
 import bisect
@@ -21,26 +21,26 @@ from storebench.units import Better
 
 ALPHA = 0.05
 PRACTICAL_FRAC = 0.10
-"""A difference below this is not worth a change of format, unless a policy says otherwise."""
+"""A smaller difference is not worth a change of format, unless a policy says otherwise."""
 
 MIN_ROUNDS = 3
-"""With fewer rounds nothing is decided: `storebench report`, `storebench.compare` and `storebench check` share this."""
+"""With fewer rounds nothing is decided, in `storebench report`, `storebench.compare` and `storebench check`."""
 
 POWER = 0.8
-"""Probability with which `rounds_needed` wants a true difference to be told."""
+"""Probability of detecting a true difference, for `rounds_needed`."""
 
 MOST_ROUNDS = 200
-"""`rounds_needed` looks no further."""
+"""Upper limit of `rounds_needed`."""
 
 _FEWEST_FOR_ORDER = 6
-"""Below, no distribution-free interval of the median reaches 95%: [min, max] of 5 covers 93.75%."""
+"""With fewer, no distribution-free interval of the median reaches 95%: [min, max] of 5 covers 93.75%."""
 
 Values = Sequence[float] | npt.NDArray[np.floating]
 _Floats = npt.NDArray[np.float64]
 
 
 class Verdict(enum.StrEnum):
-    """What a comparison says of the contender."""
+    """The result of a comparison, about the contender."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -50,7 +50,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A 95% confidence interval, or whatever level was asked for."""
+    """A confidence interval, with a level of 95% unless another one was requested."""
 
     low: float
     high: float
@@ -63,19 +63,19 @@ class Comparison:
     Attributes
     ----------
     ratio
-        Contender over baseline: the geometric mean of the rounds' ratios; null where there is none.
+        Contender over baseline: the geometric mean of the rounds' ratios; None if there is no ratio.
     low, high
-        Confidence interval of `ratio`, for this comparison alone; null below two replicates.
+        Confidence interval of `ratio`, for this comparison alone; None below two replicates.
     p_value
-        Of "the ratio is 1", two-sided; null below two replicates.
+        Two-sided p-value of "the ratio is 1"; None below two replicates.
     p_adjusted
         `p_value` after Holm's correction over a table (`corrected`); else `p_value`.
     rounds
-        Pairs, or the smaller side's replicates where the sides are not paired.
+        Number of pairs, or the smaller side's replicates if the sides are not paired.
     better
         Which direction of the metric is an improvement.
     practical_frac
-        Half-width within which an interval is narrow enough to say "no detectable difference".
+        Distance from 1 within which an interval means "no detectable difference".
     reason
         Why there is no ratio or no interval, or "".
     """
@@ -99,17 +99,17 @@ def median(values: Values) -> float:
 
 
 def percentiles(durations_ns: npt.ArrayLike) -> Percentiles:
-    """Return p50, p95, p99 and the longest of some durations; each is one that really occurred."""
+    """Return p50, p95, p99 and the longest of some durations; each is a duration that occurred."""
     array = np.asarray(durations_ns)
     p50, p95, p99 = np.percentile(array, [50, 95, 99], method="inverted_cdf")
     return Percentiles(p50=int(p50), p95=int(p95), p99=int(p99), max=int(array.max()))
 
 
 def median_interval(values: Values, alpha: float = ALPHA) -> Interval | None:
-    """Return a confidence interval of the median over replicates; null for a single one.
+    """Return a confidence interval of the median over replicates; None for a single replicate.
 
-    From 6 replicates on: the exact interval between order statistics, right for
-    every distribution. Below: Student's t, on logarithms where all values are positive.
+    From 6 replicates on, this is the exact interval between order statistics, valid for every
+    distribution. Below, it is Student's t, on logarithms if all values are positive.
     """
     array = np.sort(np.asarray(values, np.float64))
     count = len(array)
@@ -136,11 +136,11 @@ def _order_rank(count: int, alpha: float) -> int:
 
 
 def noise_floor_frac(values: Values, alpha: float = ALPHA) -> float | None:
-    """Return the smallest difference that a comparison of a cell with its own twin could call.
+    """Return the smallest difference that a comparison of a cell with itself could call, as a share.
 
-    As a share: 0.08 means that two runs of the same thing, with as many replicates
-    each, have to differ by 8% before the difference is distinguishable from noise.
-    Null below two replicates, or where a value is not positive.
+    0.08 means that two runs of the same cell, with as many replicates each, have to differ
+    by 8% before the difference is distinguishable from noise. None below two replicates, or
+    if a value is not positive.
     """
     array = np.asarray(values, np.float64)
     if len(array) < 2 or not _positive(array):
@@ -150,7 +150,7 @@ def noise_floor_frac(values: Values, alpha: float = ALPHA) -> float | None:
 
 
 def spread(values: Values) -> float | None:
-    """Return the standard deviation of the logarithms of some values; None below two, or where one is not positive."""
+    """Return the standard deviation of the values' logarithms; None below two values, or if one is not positive."""
     array = np.asarray(values, np.float64)
     return float(np.log(array).std(ddof=1)) if len(array) >= 2 and _positive(array) else None
 
@@ -158,19 +158,19 @@ def spread(values: Values) -> float | None:
 def rounds_needed(
     spread: float, frac: float, *, alpha: float = ALPHA, power: float = POWER, paired: bool = True
 ) -> int | None:
-    """Return the number of rounds after which a true difference of `frac` is told from none with probability `power`.
+    """Return the number of rounds that detect a true difference of `frac` with probability `power`.
 
     Parameters
     ----------
     spread
-        Standard deviation of the logarithm: of the rounds' ratios where `paired`, else of the replicates of one side.
+        Standard deviation of the logarithm: of the rounds' ratios if `paired`, else of one side's replicates.
     frac
-        The difference as a share: 0.25 stands for a ratio of 1.25.
+        The difference as a share: 0.25 means a ratio of 1.25.
 
     Returns
     -------
     int or None
-        At least `MIN_ROUNDS`, per side; None where `MOST_ROUNDS` are too few.
+        At least `MIN_ROUNDS`, per side; None if `MOST_ROUNDS` are too few.
     """
 
     def tells(rounds: int) -> bool:
@@ -197,12 +197,12 @@ def compare(
     Parameters
     ----------
     baseline, contender
-        One value per replicate; where `paired`, entry i of both is from round i.
+        One value per replicate; if `paired`, entry i of both is from round i.
     better
         "faster" means larger values for HIGHER and smaller ones for LOWER.
     paired
         Whether the two sides ran interleaved in the same rounds. Two separate runs
-        are not paired: they are compared by Welch's test.
+        are not paired, and are compared by Welch's test.
 
     Raises
     ------
@@ -258,13 +258,13 @@ def compare_family(
     """Compare (baseline, contender) pairs, paired by round, with intervals that hold all at once.
 
     Each interval has the level ``1 - alpha / size`` (Bonferroni), so with probability
-    ``1 - alpha`` every one of them holds the true ratio, and whatever is read from them is true.
-    A verdict and its interval are one statement: "faster" and "slower" leave out 1.
+    ``1 - alpha`` every one of them contains the true ratio, and every statement read from them is
+    true. A verdict and its interval are one statement: "faster" and "slower" exclude 1.
 
     Parameters
     ----------
     size
-        Comparisons in the family, where these pairs are only a part of it; None counts the pairs.
+        Number of comparisons in the family, if these pairs are only a part of it; None counts the pairs.
     """
     count = max(1, len(pairs) if size is None else size)
     found = []
@@ -277,14 +277,14 @@ def compare_family(
 
 
 FIRST_LOOK_FRAC = 0.8
-"""Share of the permitted error that the first look at a run may spend; the rest is kept for later looks."""
+"""Share of the permitted error that the first look at a run may spend; the rest is for later looks."""
 
 
 def look_alpha(looks: int, alpha: float = ALPHA) -> float:
     """Return the error that the `looks`-th look at a run may spend.
 
-    Rounds that are added after looking give chance another try. The first look spends
-    `FIRST_LOOK_FRAC` of `alpha`, each later one half of what is left, so all looks together stay below `alpha`.
+    Rounds that are added after looking give chance another try. The first look spends `FIRST_LOOK_FRAC`
+    of `alpha` and each later one half of the remainder, so all looks together stay below `alpha`.
     """
     if looks <= 1:
         return alpha * FIRST_LOOK_FRAC
@@ -310,7 +310,7 @@ def _check(first: _Floats, second: _Floats, better: Better, *, paired: bool) -> 
 
 
 def within(low: float, high: float, practical_frac: float = PRACTICAL_FRAC) -> bool:
-    """Return whether an interval of a ratio lies within `practical_frac` of 1: what is in it makes no difference."""
+    """Return whether the interval of a ratio is within `practical_frac` of 1."""
     return low >= 1 / (1 + practical_frac) and high <= 1 + practical_frac
 
 
@@ -319,7 +319,7 @@ def _positive(values: _Floats) -> bool:
 
 
 def _judged(comparison: Comparison) -> Comparison:
-    """Return the comparison with the verdict that its interval and adjusted p-value give."""
+    """Return the comparison with the verdict from its interval and adjusted p-value."""
     ratio, low, high = comparison.ratio, comparison.low, comparison.high
     if ratio is None or low is None or high is None or comparison.p_adjusted is None:
         return comparison
@@ -337,7 +337,7 @@ def _judged(comparison: Comparison) -> Comparison:
 def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return a table's comparisons with Holm's correction: verdicts follow the adjusted p-values.
 
-    The intervals stay those of each comparison alone.
+    The intervals remain those of each comparison alone.
     """
     tested = [one.p_value for one in comparisons if one.p_value is not None]
     adjusted = iter(holm(tested))
@@ -366,9 +366,9 @@ def _student(values: _Floats, alpha: float) -> tuple[float, float, float]:
 
 
 def _welch(first: _Floats, second: _Floats, alpha: float) -> tuple[float, float]:
-    """Return half-width and p-value for the difference of means of unequal spread.
+    """Return half-width and p-value for the difference of two means with unequal spread.
 
-    Degrees of freedom are rounded down, which errs on the side of a wider interval.
+    Degrees of freedom are rounded down, which gives a wider interval.
     """
     parts = [float(side.var(ddof=1)) / len(side) for side in (first, second)]
     error = math.sqrt(sum(parts))
@@ -378,7 +378,7 @@ def _welch(first: _Floats, second: _Floats, alpha: float) -> tuple[float, float]
 
 
 def _t_test(centre: float, error: float, freedom: int, alpha: float) -> tuple[float, float]:
-    if error == 0:  # counters that repeat exactly: any difference is one
+    if error == 0:  # counters that repeat exactly: any difference is real
         return 0.0, 1.0 if centre == 0 else 0.0
     return t_quantile(1 - alpha / 2, freedom) * error, t_two_sided(centre / error, freedom)
 
@@ -386,7 +386,7 @@ def _t_test(centre: float, error: float, freedom: int, alpha: float) -> tuple[fl
 def t_two_sided(t: float, freedom: int) -> float:
     """Return P(|T| >= |t|) of Student's t with whole degrees of freedom.
 
-    By the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4; accurate to some 1e-15.
+    Uses the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4; accurate to about 1e-15.
     """
     angle = math.atan(abs(t) / math.sqrt(freedom))
     cosine = math.cos(angle)
@@ -404,7 +404,7 @@ def t_two_sided(t: float, freedom: int) -> float:
 
 @functools.lru_cache(maxsize=256)
 def t_quantile(share: float, freedom: int) -> float:
-    """Return the value that a share (over 0.5) of Student's t lies below."""
+    """Return the quantile of Student's t for a share over 0.5."""
     low, high = 0.0, 1.0
     while 1 - t_two_sided(high, freedom) / 2 < share:
         low, high = high, 2 * high

@@ -1,6 +1,6 @@
-"""What a cell's process needs around it: a memory limit, a device of its own. Who may have them, and their end.
+"""The resources of a cell's process: a memory limit, its own device, permission for both, and their cleanup.
 
-Both need rights. Whether this process has them is found out before any store
+Both need rights. Whether this process has them is determined before any store
 is built; cells of optional matrices are left out without them.
 """
 
@@ -29,7 +29,7 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """Cells that may be run here, and those of optional matrices that may not."""
+    """Cells that may run here, and those of optional matrices that may not."""
 
     cells: list[Cell]
     left_out: list[LeftOut] = field(default_factory=list)
@@ -45,12 +45,12 @@ class Permitted:
 
 
 def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
-    """Return which of `cells` this process may run with stores in `stores`, found out by trying.
+    """Return which of `cells` this process may run with stores in `stores`, determined by trying.
 
     Raises
     ------
     UsageError
-        It may not run one that is not optional.
+        A cell that is not optional may not run.
     """
     refused = refusals(cells, stores)
     optional = scenario.optional_cells() if refused else set()
@@ -65,7 +65,7 @@ def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permit
 
 
 def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
-    """Return why cells cannot be run here, by cell; cells that can be run are not in it."""
+    """Return why cells cannot run here, by cell; cells that can run are not included."""
     listed = list(cells)
     no_limit = _no_limit() if any(cell.memory_bytes is not None for cell in listed) else None
     no_device = _no_device(stores) if any(cell.readahead_kib is not None for cell in listed) else None
@@ -103,7 +103,7 @@ def check_size(cell: Cell, manifest: Manifest) -> None:
     Raises
     ------
     UsageError
-        The whole store could become resident: the cell would be a warm one by its second epoch.
+        The whole store could become resident, so the cell would be warm by its second epoch.
     """
     if cell.memory_bytes is not None and cell.memory_bytes >= manifest.file_bytes:
         size = f"{manifest.file_bytes / 2**20:,.0f} MiB"
@@ -116,14 +116,14 @@ def check_size(cell: Cell, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What one cell's process is given.
+    """The resources of one cell's process.
 
     Attributes
     ----------
     group
-        The memory group that it enters; None without a limit.
+        Memory group that it enters; None without a limit.
     image
-        The image that it mounts on its store's folder; None where the store is read where it is.
+        Image that it mounts on its store's folder; None if the store is read in place.
     """
 
     group: MemoryGroup | None = None
@@ -134,7 +134,7 @@ class Surroundings:
         return command if self.image is None else own_namespace(command)
 
     def explained(self, failure: str, cell: Cell) -> str:
-        """Return the reason of a failure, with the limit named where the kernel killed for it."""
+        """Return the reason of a failure, with the limit named if the kernel killed a process for it."""
         if self.group is None or cell.memory_bytes is None:
             return failure
         usage = self.group.usage()
@@ -148,7 +148,7 @@ class Surroundings:
 
 @contextmanager
 def surroundings(cell: Cell, image: StoreImage | None) -> Iterator[Surroundings]:
-    """Provide what `cell` needs, and remove it when its process has ended."""
+    """Provide the resources of `cell`, and release them when its process has ended."""
     group = None if cell.memory_bytes is None else MemoryGroup.create(cell.memory_bytes)
     try:
         yield Surroundings(group=group, image=None if image is None else image.image)

@@ -1,4 +1,4 @@
-"""Every metric once: its name in records and tables, unit, direction, and one line of meaning. Sizes as people write them."""
+"""The definition of every metric (name, unit, direction, meaning), and sizes as people write them."""
 
 import enum
 import re
@@ -22,7 +22,7 @@ class Metric:
     name
         Field of a record.
     label
-        What a table's head or an axis says, without the unit.
+        Label in a table's head or on an axis, without the unit.
     unit
         "s", "ns", "bytes", "samples/s", "bytes/s", "" for a share or a count.
     """
@@ -117,7 +117,7 @@ def parse_bytes(text: str) -> int:
     Raises
     ------
     ValueError
-        It is no number with a unit of bytes.
+        The text is not a number with a unit of bytes.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
     if found is None or found[2] not in _BYTES:
@@ -129,7 +129,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Return a size as people write it, in the largest binary unit that gives a whole number: "400 MiB"."""
+    """Return a size in the largest binary unit that gives a whole number: "400 MiB"."""
     unit = next(unit for unit in ("TiB", "GiB", "MiB", "KiB", "B") if size % _BYTES[unit] == 0)
     return f"{size // _BYTES[unit]} {unit}"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Format(enum.StrEnum):
-    """What the results are written as."""
+    """Output format of the results."""
 
     TEXT = "text"
     MARKDOWN = "markdown"
@@ -28,42 +28,44 @@ class Format(enum.StrEnum):
 
 def check(
     baseline: Annotated[
-        Path, typer.Argument(help="results/baselines/NAME, a run's folder, or pytest-benchmark JSON.")
+        Path, typer.Argument(help="results/baselines/NAME, a run's folder, or pytest-benchmark's JSON.")
     ],
     contender: Annotated[
         Path, typer.Argument(help="A run's folder, a --benchmark-json file, or a folder of such files.")
     ],
     policy: Annotated[Path | None, typer.Option(help="TOML file with thresholds and counter gates.")] = None,
     confirm: Annotated[
-        bool, typer.Option("--confirm", help="Run suspected cells a second time before calling them worse.")
+        bool, typer.Option("--confirm", help="Repeat suspected cells before calling them worse.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Let no cell pass that is missing, new or inconclusive.")
+        bool, typer.Option("--strict", help="Fail on any cell that is missing, new or inconclusive.")
     ] = False,
     allow_missing: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Label or id of a cell that the contender may lack, or a pattern; may be repeated."
-        ),
+        typer.Option(help="Label, id or pattern of cells that the contender may lack; may be repeated."),
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Make the contender the baseline; the old one is kept.")
+        bool, typer.Option("--update", help="Make the contender the baseline; earlier ones are kept.")
     ] = False,
     reason: Annotated[
-        str, typer.Option(help="Why --update may accept a regression; stored with the baseline.")
+        str, typer.Option(help="Reason why --update may accept a regression; stored with the baseline.")
     ] = "",
     output: Annotated[
         list[Format] | None,
-        typer.Option("--format", help="What to write; may be repeated, with one --out each. [default: text]"),
+        typer.Option("--format", help="Output format; may be repeated, with one --out each. [default: text]"),
     ] = None,
     out: Annotated[
-        list[Path] | None, typer.Option(help="File for the --format of the same position. [default: -]")
+        list[Path] | None, typer.Option(help="File for the --format in the same position. [default: -]")
     ] = None,
     stores: Annotated[
-        Path | None, typer.Option(help="For --confirm: the folder of all stores. [default: ./stores]")
+        Path | None, typer.Option(help="For --confirm: folder of all stores. [default: ./stores]")
     ] = None,
 ) -> None:
-    """Compare two sides cell by cell. Exit 0 fine, 1 regression, 3 not comparable, 4 inconclusive, 5 nothing to rest on."""
+    """Compare two sides cell by cell.
+
+    Exit codes: 0 no regression, 1 regression, 3 not comparable, 4 inconclusive, 5 failed or missing cells, or nothing
+    measured.
+    """
     with exit_codes():
         from storebench.check.outcome import check_names, outcome
         from storebench.check.policy import Policy, load_policy
@@ -93,7 +95,7 @@ def check(
 
 
 def _told(formats: list[Format], files: list[Path]) -> bool:
-    """Return whether a format for people, which ends with the outcome's line, was printed."""
+    """Return whether a format that ends with the outcome's line was printed."""
     printed = formats[len(files) :] + [
         name for name, path in zip(formats, files, strict=False) if str(path) == "-"
     ]
@@ -107,7 +109,7 @@ def _first_baseline(
     from storebench.check.baseline import update as write_baseline
 
     if not is_free(baseline) and not reason.strip():
-        # What is there is no baseline of this version: replacing it must be somebody's decision.
+        # The file is not a baseline of this version: replacing it must be a deliberate decision.
         raise NotComparableError(error.what, where=error.where, hint="Replace it with --reason TEXT.")
     say(f"wrote {write_baseline(baseline, contender, None, rules, reason=reason)}")
 
@@ -141,5 +143,5 @@ def _write(results: "list[CellResult]", decided: object, formats: list[Format], 
             write_whole(path, text)
         elif name in (Format.TEXT, Format.MARKDOWN):
             put_text(text)
-        else:  # programs read it, and what they take for a command is meant as one
+        else:  # programs read these formats, and commands in them are intended
             write_out(text)

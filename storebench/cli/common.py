@@ -1,4 +1,4 @@
-"""What every verb shares: consoles, progress, and turning an error into one line and an exit code."""
+"""Helpers of all verbs: output, progress, and turning an error into one line and an exit code."""
 
 import os
 import sys
@@ -37,24 +37,24 @@ PLAIN_LINE_EVERY_S = 10.0
 
 
 def stores_dir() -> Path:
-    """Return the folder that stores are kept in: STOREBENCH_STORES, or ./stores."""
+    """Return the folder of all stores: STOREBENCH_STORES, or ./stores."""
     return Path(os.environ.get(STORES_ENV, "stores"))
 
 
 def runs_dir() -> Path:
-    """Return the folder that runs are kept in: STOREBENCH_RUNS, or ./runs."""
+    """Return the folder of all runs: STOREBENCH_RUNS, or ./runs."""
     return Path(os.environ.get(RUNS_ENV, "runs"))
 
 
 def fail(error: errors.StorebenchError) -> NoReturn:
-    """Print the error's one line and leave with its exit code."""
+    """Print the error's one line and exit with its exit code."""
     _show_traceback()
     say(f"storebench: {error}")
     raise typer.Exit(error.exit_code)
 
 
 def _fail_unexpectedly(error: Exception) -> NoReturn:
-    """Print one line that names the file with the traceback; nothing may rest on what was done."""
+    """Print one line that names the file with the traceback, and exit with the code for untrusted results."""
     _show_traceback()
     say(f"storebench: {told(error)}")
     raise typer.Exit(errors.EXIT_INTEGRITY) from None
@@ -67,7 +67,7 @@ def _show_traceback() -> None:
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn whatever goes wrong, and an interrupt, into one line and the right exit code."""
+    """Turn any error, and an interrupt, into one line and the right exit code."""
     try:
         with interrupts.Raised():
             _sweep()
@@ -80,7 +80,7 @@ def exit_codes() -> Iterator[None]:
                 say(interrupts.LINE)
         raise typer.Exit(errors.EXIT_INTERRUPTED) from None
     except BrokenPipeError:
-        # The reader of our standard output (head, less) has gone: that is no error of ours.
+        # The reader of our standard output (head, less) has gone, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(errors.EXIT_OK) from None
     except OSError as error:
@@ -92,14 +92,14 @@ def exit_codes() -> Iterator[None]:
 
 
 def _sweep() -> None:
-    """Remove what killed processes of earlier commands left."""
+    """Remove the remains of killed commands."""
     from storebench.leftovers import sweep
 
     sweep()
 
 
 def writes_into(folder: Path) -> None:
-    """Remember what this command writes, for an error that does not say where it happened."""
+    """Remember the folder that this command writes, for errors that name no file."""
     _Written.folder = folder
 
 
@@ -108,7 +108,7 @@ class _Written:
 
 
 def _place(error: OSError) -> Path:
-    """Return the file that an error is about; where it names none, what this command writes."""
+    """Return the file that an error names, or else the folder that this command writes."""
     named = error.filename
     if isinstance(named, str | bytes) and named not in ("", ".", b"", b"."):
         return Path(os.fsdecode(named))
@@ -116,12 +116,12 @@ def _place(error: OSError) -> Path:
 
 
 Advance = Callable[[int, int], None]
-"""Called with (done, total) as work goes on."""
+"""Called with (done, total) as work proceeds."""
 
 
 @contextmanager
 def progress(title: str, unit: str = "images") -> Iterator[Advance]:
-    """Show progress with rate and time left: a bar when a person watches, plain lines otherwise."""
+    """Show progress with rate and remaining time: a bar on a terminal, plain lines otherwise."""
     if sys.stderr.isatty():
         with _bar(title, unit) as advance:
             yield advance

@@ -1,4 +1,4 @@
-"""``storebench data``: which images are there, and fetching those that may be fetched."""
+"""``storebench data``: list the datasets, and fetch those that may be downloaded."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from storebench.plain_text import plain
 from storebench.system import interrupts
 
 data = typer.Typer(
-    help="List the datasets that are there, or fetch them.", no_args_is_help=True, rich_markup_mode=None
+    help="List the available datasets, or fetch them.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -21,7 +21,7 @@ def list_datasets(
         bool, typer.Option("--json", help="Print an array of objects instead of a table.")
     ] = False,
 ) -> None:
-    """Say for each dataset and split what is found where, how many images, and whether they are real."""
+    """List the files of each dataset and split, the number of images, and whether they are real."""
     with exit_codes():
         from storebench.datasets import DATASETS
 
@@ -76,14 +76,14 @@ def fetch(
     name: Annotated[str, typer.Argument(metavar="mnist|cifar10|imagenet|all", help="What to fetch.")],
     to: Annotated[
         Path | None,
-        typer.Option(help="Data folder to put it into; otherwise ./data, and only what is nowhere yet."),
+        typer.Option(help="Data folder for the files. [default: ./data, and only for missing files]"),
     ] = None,
     optional: Annotated[
         bool,
-        typer.Option("--optional", help="Where fetching fails, say so and exit 0: a stand-in will be used."),
+        typer.Option("--optional", help="If fetching fails, say so and exit 0: a stand-in will be used."),
     ] = False,
 ) -> None:
-    """Fetch a dataset from its public mirrors, checked and resumed; ImageNet has to be put there by hand."""
+    """Fetch a dataset from its public mirrors, with checks and resumption; ImageNet must be added by hand."""
     with exit_codes():
         from storebench.datasets import DATASETS
         from storebench.datasets.catalog import DEFAULT_ROOT
@@ -99,7 +99,7 @@ def fetch(
                 _fetch_one(fetcher, one, to)
             except KeyboardInterrupt:
                 if not interrupts.told():
-                    say("storebench: interrupted; what was fetched so far is continued the next time")
+                    say("storebench: interrupted; the next fetch continues this download")
                 raise
             except StorebenchError as error:
                 failures.append(error)
@@ -126,7 +126,7 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
 
 
 def _is_whole(found: Any) -> bool:
-    """Return whether the train split opens: a damaged file is fetched again."""
+    """Return whether the train split opens; a damaged file is fetched again."""
     try:
         found.open("train")
     except (DataNotFoundError, CorruptDataError) as error:

@@ -17,15 +17,15 @@ _ADVICE_WIDTH = 80
 
 def doctor(
     path: Annotated[
-        Path, typer.Argument(help="Folder that the stores are, or will be, kept in.", show_default="here")
+        Path, typer.Argument(help="Folder of the stores, present or future.", show_default="here")
     ] = Path(),
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings for a program.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say what this machine can and cannot measure, and what to do about it.
+    """Report what this machine can and cannot measure, and what to do about it.
 
-    Writes, reads and evicts a scratch file of 8 MiB in PATH, and reads parts of files on the same device that were
-    not read since boot, once per boot. Changes no setting.
+    Writes, reads and evicts a scratch file of 8 MiB in PATH. Once per boot, also reads parts of files on the same
+    device that were not read since boot. Changes no setting.
     """
     with exit_codes():
         from storebench.probes.checkup import checkup

@@ -1,4 +1,4 @@
-"""``storebench inspect``: what a random sample of anybody's LMDB or HDF5 file costs."""
+"""``storebench inspect``: estimate the cost of a random read from any LMDB or HDF5 file."""
 
 import dataclasses
 from pathlib import Path
@@ -17,11 +17,11 @@ def inspect(
         Path, typer.Argument(help="An LMDB or HDF5 file, or the folder that holds data.mdb or data.h5.")
     ],
     database: Annotated[str | None, typer.Option(help="A named database of LMDB.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say what a random sample of anybody's LMDB or HDF5 file costs, and what mends it.
+    """Report the cost of a random read from any LMDB or HDF5 file, and how to reduce it.
 
-    Nothing is written and no sample is read; an LMDB file's tree is walked.
+    Nothing is written and no sample is read; the tree of an LMDB file is walked.
     """
     with exit_codes():
         from storebench.stores import inspection
@@ -43,7 +43,7 @@ def _lines(found: "Inspection") -> list[str]:
     there = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
     lines = [f"{found.path}: {found.kind}, {found.file_bytes / 1e6:,.1f} MB, {there}"]
     if not found.parts:
-        lines.append("  nothing in it that could be samples")
+        lines.append("  it holds nothing that could be samples")
     for part in found.parts:
         lines += [f"  {line}" for line in _part_lines(part)]
     return lines + [f"  {name}: {text}" for name, text in found.notes.items()]
@@ -54,6 +54,6 @@ def _part_lines(part: "Part") -> list[str]:
     sizes = f"{median:,} bytes each" if shortest == longest else f"{shortest:,} to {longest:,} bytes"
     lines = [
         f"{part.name or 'the unnamed database'}: {part.samples:,} records, {sizes}; {part.layout}",
-        f"  a random one: at least {part.touched_bytes:,.0f} bytes are read, {part.amplification:,.2f} times its own",
+        f"  a random read: at least {part.touched_bytes:,.0f} bytes, {part.amplification:,.2f} times the record's own",
     ]
     return [*lines, f"  {part.advice}"] if part.advice else lines

@@ -1,4 +1,4 @@
-"""The command line's root: every verb is a module beside this one, imported here and light to import."""
+"""The root of the command line; every verb is a module of this package and fast to import."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from storebench.system import interrupts
 
 app = typer.Typer(
     name="storebench",
-    help="Measure how image training data should lie on disk, under real training, with proof.",
+    help="Measure how to store image training data, under real training, with proof.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,7 +41,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Measure how image training data should lie on disk, under real training, with proof."""
+    """Measure how to store image training data, under real training, with proof."""
 
 
 app.command("convert")(convert)
@@ -65,7 +65,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        # Between two of our lines click may be the one that catches an interrupt, and it ends with 1.
+        # Between two of our lines, click itself may catch an interrupt, and it exits with 1.
         if interrupts.seen() and end.code:
             interrupts.leave()
         raise

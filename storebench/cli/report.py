@@ -26,7 +26,7 @@ def report(
         bool, typer.Option("--json", help="Print the answer, the tables and the files as one JSON object.")
     ] = False,
 ) -> None:
-    """Make the tables, the plots and the page from results."""
+    """Write tables, plots and a page from results."""
     with exit_codes():
         from storebench.report.build import write_report
         from storebench.units import number_of
@@ -68,7 +68,7 @@ def as_dict(written: "Report") -> dict[str, Any]:
 
 
 def drawn(table: "Table") -> str:
-    """Return a table as it is printed: in colours on a terminal."""
+    """Return a table as printable text, coloured on a terminal."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -81,7 +81,7 @@ def drawn(table: "Table") -> str:
     for row in table.rows:
         lines.add_row(*(Text(plain(cell)) for cell in row))
     console = Console()
-    # Where nobody watches, lines must not be folded at 80 columns.
+    # Lines of a log must not be wrapped at 80 columns.
     console.width = console.width if console.is_terminal else 160
     with console.capture() as captured:
         console.print(lines)

@@ -1,4 +1,4 @@
-"""The two streams of the command line: lines for people and results for programs, plain, and whole where they are a file."""
+"""The two output streams: messages on standard error and results on standard output, written whole to files."""
 
 import fcntl
 import io
@@ -15,9 +15,9 @@ from storebench.plain_text import inert, json_text, plain
 
 
 def say(line: str) -> None:
-    """Write one line for a person to standard error; standard output is for programs.
+    """Write one message to standard error; standard output is for results.
 
-    Where nobody can be told, because the log's disk is full, the exit code says it alone.
+    If the message cannot be written, because the log's disk is full, only the exit code remains.
     """
     try:
         print(plain(line), file=sys.stderr, flush=True)
@@ -28,12 +28,12 @@ def say(line: str) -> None:
 
 
 def put(*lines: str) -> None:
-    """Write lines to standard output, each made plain, all of them or none (`write_out`)."""
+    """Write lines to standard output as plain text, all of them or none (`write_out`)."""
     write_out("".join(f"{plain(line)}\n" for line in lines))
 
 
 def put_text(text: str) -> None:
-    """Write lines of our own making, whose parts are plain already; CI finds no command in them."""
+    """Write our own lines, whose parts are already plain, so that CI finds no command in them."""
     write_out(inert(text))
 
 
@@ -43,7 +43,7 @@ def put_json(value: Any) -> None:
 
 
 def write_out(text: str) -> None:
-    """Write text to standard output as it is; where that is a file, all of it or nothing.
+    """Write text to standard output unchanged; if that is a file, all of it or nothing.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def write_out(text: str) -> None:
         It cannot be written. Its ``filename`` is the file's path, or "standard output".
     """
     stream = sys.stdout
-    # A name that the locale cannot write is no reason to stop.
+    # A name that the locale cannot encode must not stop the command.
     encoding = stream.encoding or "utf-8"
     content = text.encode(encoding, "backslashreplace")
     with _whole(stream):
@@ -66,7 +66,7 @@ def write_out(text: str) -> None:
 
 @contextmanager
 def _whole(stream: TextIO) -> Iterator[None]:
-    """Take back what was written to a file when something goes wrong meanwhile."""
+    """Restore the length of an output file if an error occurs inside the with statement."""
     start: int | None = None
     try:
         stream.flush()
@@ -84,7 +84,7 @@ def _whole(stream: TextIO) -> Iterator[None]:
 
 
 def _descriptor(stream: TextIO) -> int | None:
-    """Return the file descriptor of a stream; None where it has none (a test's, a notebook's)."""
+    """Return the file descriptor of a stream; None if it has none (in a test or a notebook)."""
     try:
         return stream.fileno()
     except (io.UnsupportedOperation, AttributeError):
@@ -92,7 +92,7 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _end(stream: TextIO) -> int | None:
-    """Return how long the file is that a stream writes to; None where it is a terminal, a pipe or a device."""
+    """Return the write position in a stream's file; None for a terminal, a pipe or a device."""
     handle = _descriptor(stream)
     if handle is None:
         return None
@@ -112,7 +112,7 @@ def _take_back(stream: TextIO, start: int | None) -> None:
 
 
 def _to_nowhere(stream: TextIO) -> None:
-    """Let a stream end in ``/dev/null``: what is left in its buffer fails no second time when the process ends."""
+    """Redirect a stream to ``/dev/null``, so that its buffer does not fail a second time when the process ends."""
     handle = _descriptor(stream)
     if handle is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""``storebench trace``: one epoch as a timeline that opens in Perfetto."""
+"""``storebench trace``: write one epoch as a timeline for Perfetto."""
 
 import json
 from pathlib import Path

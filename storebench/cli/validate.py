@@ -1,4 +1,4 @@
-"""``storebench validate``: whether results may be believed."""
+"""``storebench validate``: check whether results can be trusted."""
 
 import dataclasses
 from pathlib import Path

@@ -11,11 +11,11 @@ from storebench.cli.common import exit_codes, progress, put, put_json, say
 def verify(
     store: Annotated[Path, typer.Argument(help="The store's folder, as 'convert' printed it.")],
     reader: Annotated[
-        str | None, typer.Option(help="The way in, such as get. [default: the format's own]")
+        str | None, typer.Option(help="Reader, such as get. [default: the format's default]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Read every sample of STORE back, decode it, and compare its digest with the one it was written with.
+    """Read every sample of STORE back, decode it, and compare its digest with the one from writing.
 
     The first sample that differs is named; the exit code is then 5.
     """
