@@ -50,7 +50,7 @@ def wall_ns(table: StepTable) -> int:
 
 
 def _warm_up_flags(times: Sequence["StepTimes"], warmup_steps: int) -> Column:
-    """Return a flag per step: whether rates leave it out because its batch was begun before the warm-up ended.
+    """Return a flag per step: True for the warm-up steps, and for steps whose batch was begun during them.
 
     Workers make batches ahead while the loop warms up. If these counted, their samples would be in the numerator of a
     rate while the denominator lacked the time to make them. If they are more than half of the steps after the warm-up,
