@@ -143,7 +143,7 @@ def test_only_the_three_functions_of_an_array_may_be_named(name: str) -> None:
     [
         (b"\x80\x02]r\xff\xff\xff\x7f.", "impossible memo number"),
         (b"", "nothing in it was run"),
-        (pickle.dumps([1]), "holds no dictionary"),
+        (pickle.dumps([1]), "does not hold a dictionary"),
         (pickle.dumps({}), "no N x 3,072 bytes"),
         (cifar_pickle(batch(1)[0], labels(3)), "holds no 4 labels"),
         (cifar_pickle(batch(1)[0], np.array([1, 2, 3, 10])), "label 10 is no class"),
