@@ -178,7 +178,7 @@ def test_a_list_that_does_not_fit_is_refused(root: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("truth", "says"), [("1\n", "1 lines"), ("1\n9\n", "class 9"), ("1\nx\n", "something else")]
+    ("truth", "says"), [("1\n", "1 lines"), ("1\n9\n", "class 9"), ("1\nx\n", "something other")]
 )
 def test_a_ground_truth_that_does_not_fit_is_refused(root: Path, truth: str, says: str) -> None:
     (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(2)))

@@ -87,7 +87,7 @@ def test_a_wrong_file_is_refused_by_its_name(tmp_path: Path, name: str, damage: 
 def test_a_header_that_promises_terabytes_allocates_nothing(tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     path.write_bytes(b"\0\0\x08\x03" + b"\xff" * 12 + b"few")
-    with pytest.raises(CorruptDataError, match="4294967295x4294967295x4294967295 ask for"):
+    with pytest.raises(CorruptDataError, match="4294967295x4294967295x4294967295 declare"):
         read_idx(path, 3)
     path.write_bytes(b"\0\0\x08\x03" + b"\0\0\x03\xff" * 3 + b"few")
     with pytest.raises(CorruptDataError, match="has only 3"):
