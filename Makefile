@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.storebench-installed
 NOW := $(shell date -u +%Y%m%d-%H%M%S)
 
-# Where the datasets' files are; what is not found there is downloaded into ./data, or stood in for.
+# Folder of the datasets. Missing ones are downloaded into ./data, or replaced by synthetic stand-ins.
 export STOREBENCH_DATA
 export STOREBENCH_STORES := $(STORES)
 export STOREBENCH_RUNS := $(RUNS)
@@ -26,7 +26,7 @@ PER_FORMAT := --cache warm --max-steps 50
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make the virtual environment and install everything into it
+setup: $(STAMP) ## Create the virtual environment and install everything into it
 
 # torch first and by exact version: a looser request pulls gigabytes of GPU libraries.
 $(STAMP): pyproject.toml constraints.txt
@@ -39,11 +39,11 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "LevelDB is left out: plyvel has no wheel for this Python and does not build without LevelDB's headers. Install them (Debian: libleveldb-dev), then run: $(BIN)/pip install -c constraints.txt plyvel"
 	touch $@
 
-data: setup ## Find the datasets, or download them; synthetic stand-ins serve where neither works
+data: setup ## Find the datasets, or download them; synthetic stand-ins replace missing ones
 	$(BIN)/storebench data fetch all --optional
 	$(BIN)/storebench data list
 
-bench-all: data ## Convert, run the paper's matrix cold and warm, and report (some 40 minutes on 2 cores)
+bench-all: data ## Convert, run the paper's matrix cold and warm, and report (about 40 minutes on 2 cores)
 	$(BIN)/storebench bench scenarios/paper.toml --out $(RUNS)/$(NOW)-paper
 	$(BIN)/storebench report $(RUNS)/$(NOW)-paper --out $(REPORT)
 
@@ -58,7 +58,7 @@ bench-leveldb: BACKENDS := leveldb
 bench-lmdb: BACKENDS := lmdb
 bench-png: setup ## Train from PNG files: MNIST and CIFAR-10, warm
 bench-hdf5: setup ## Train from HDF5
-bench-memory: setup ## Train from arrays in memory, in Python and in C++
+bench-memory: setup ## Train from arrays in memory, gathered in Python and in C++
 bench-leveldb: setup ## Train from LevelDB
 bench-lmdb: setup ## Train from LMDB
 bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb:
@@ -67,45 +67,45 @@ bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb:
 	done
 	$(BIN)/storebench report $(foreach d,$(PAPER_DATASETS),$(RUNS)/$(NOW)-$@-$(d)) --out $(REPORT)-$@
 
-bench-storage: setup ## The readers alone: warm, cold, and larger than the page cache (some 20 minutes)
+bench-storage: setup ## Readers alone: warm, cold, and larger than the page cache (about 20 minutes)
 	$(BIN)/storebench bench scenarios/storage.toml --out $(RUNS)/$(NOW)-storage
 	$(BIN)/storebench report $(RUNS)/$(NOW)-storage --out $(REPORT)-storage
 
-bench-codecs: setup ## Containers by codecs: what does each of the two cost?
+bench-codecs: setup ## Every container with every codec: the cost of each of the two
 	$(BIN)/storebench bench scenarios/codecs.toml --out $(RUNS)/$(NOW)-codecs
 	$(BIN)/storebench report $(RUNS)/$(NOW)-codecs --out $(REPORT)-codecs
 
-bench-workers: setup ## Throughput against worker processes
+bench-workers: setup ## Throughput by the number of worker processes
 	$(BIN)/storebench bench scenarios/workers.toml --out $(RUNS)/$(NOW)-workers
 	$(BIN)/storebench report $(RUNS)/$(NOW)-workers --out $(REPORT)-workers
 
-bench-loaders: setup ## Processes, threads or a ring: what does the hand-over cost?
+bench-loaders: setup ## Processes, threads or a ring: the cost of the handoff
 	$(BIN)/storebench bench scenarios/loaders.toml --out $(RUNS)/$(NOW)-loaders
 	$(BIN)/storebench report $(RUNS)/$(NOW)-loaders --out $(REPORT)-loaders
 
-bench-lmdbio: setup ## LMDBIO's ladder: what does each optimisation gain?
+bench-lmdbio: setup ## LMDBIO's ladder: the gain of each optimisation
 	$(BIN)/storebench bench scenarios/lmdbio.toml --out $(RUNS)/$(NOW)-lmdbio
 	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio --out $(REPORT)-lmdbio
 
-scaling-io: setup ## What LMDBIO's ladder would do on many machines: a model, held against the newest bench-lmdbio
+scaling-io: setup ## A model of LMDBIO's ladder on many machines, compared with the newest bench-lmdbio
 	$(BIN)/python -m benchmarks.scaling_io $(lastword $(sort $(wildcard $(RUNS)/*-lmdbio)))
 
-bench-readers: setup ## Each reader's shuffled warm batch rate as a share of the gather rate of the same run
+bench-readers: setup ## Each reader's shuffled warm rate as a share of the gather rate of the same run
 	$(BIN)/python -m benchmarks.readers --stores $(STORES)
 
-bench-direct: setup ## The direct readers against the library and the device, cold and warm
+bench-direct: setup ## The direct readers compared with the libraries and the device, cold and warm
 	$(BIN)/python -m benchmarks.direct
 
-bench-hand-over: setup ## Drain rates of the loaders against no workers at all
+bench-hand-over: setup ## Drain rates of the loaders compared with no workers
 	$(BIN)/python -m benchmarks.loaders
 
-bench-overhead: setup ## What timing every step costs, and what keeping samples for the proof does
+bench-overhead: setup ## The cost of timing every step, and of keeping samples for the proof
 	$(BIN)/python -m benchmarks.overhead
 
-bench-sampling: setup ## What sampling residency costs the epoch that is sampled: cold epochs with and without, interleaved
+bench-sampling: setup ## The cost of sampling residency: cold epochs with and without it, interleaved
 	$(BIN)/python -m benchmarks.sampler
 
-bench-counters: setup ## Are the counters right? Cold LMDB against what is known of it and against the device's own
+bench-counters: setup ## Are the counters right? Cold LMDB compared with known values and with the device's own counter
 	$(BIN)/python -m benchmarks.counters --stores $(STORES)
 
 bench-training: setup ## Does training get faster as the spans predict when the reader does?
@@ -114,57 +114,57 @@ bench-training: setup ## Does training get faster as the spans predict when the 
 bench-null: setup ## Does the null backend compute as long as training from memory?
 	$(BIN)/python -m benchmarks.null --stores $(STORES)
 
-bench-report: setup ## How long the report of 10,000 cells takes, and how much memory
+bench-report: setup ## Time and memory for the report of 10,000 cells
 	$(BIN)/python -m benchmarks.report
 
-bench-aa: setup ## The same scenario against itself: how many ratios are called different?
+bench-aa: setup ## A scenario against itself: how many ratios are called different?
 	$(BIN)/python -m benchmarks.aa
 
-power-tables: setup ## What a page can tell with so many rounds, and how many pages claim anything false (simulated)
+power-tables: setup ## Simulated power of a page by number of rounds, and the share of pages with a false claim
 	$(BIN)/python -m benchmarks.power_tables
 
 # Five fresh processes: how processes differ from each other is most of a benchmark's noise.
-bench-ci: setup ## The pytest-benchmark suite, for time, in five sessions; 'make check' judges them
+bench-ci: setup ## Five timed sessions of the pytest-benchmark suite, which 'make check' judges
 	rm -rf $(RUNS)/ci && mkdir -p $(RUNS)/ci
 	for session in 1 2 3 4 5; do \
 	  $(BIN)/python -m pytest benchmarks/suite -q --benchmark-enable --benchmark-only --benchmark-disable-gc \
 	    --benchmark-json=$(RUNS)/ci/session-$$session.json > $(RUNS)/ci/session-$$session.log || { cat $(RUNS)/ci/session-$$session.log; exit 5; }; \
 	done
 
-check: bench-ci ## The regression gate: this tree against the committed baseline
+check: bench-ci ## The regression gate: this tree compared with the committed baseline
 	$(BIN)/storebench check results/baselines/ci $(RUNS)/ci --confirm
 
 gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (25 minutes; root)
 	$(BIN)/python -m benchmarks.gate_selftest
 
-# SAMPLE mutants of each module, drawn by a fixed seed; SAMPLE=0 tries all of them, which takes hours.
+# SAMPLE mutants per module, drawn by a fixed seed; SAMPLE=0 tries all of them, which takes hours.
 SAMPLE ?= 40
 MUTATE ?=
-mutation: setup ## Plant small faults in the code that concludes, and count what the tests notice
+mutation: setup ## Plant small faults in the code that draws conclusions, and count those that the tests notice
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
 
-reference: data ## Measure results/reference anew: storage, the paper's matrix, and containers by codecs (some 90 minutes)
+reference: data ## Measure results/reference again: storage, the paper's matrix, and codecs (about 90 minutes)
 	rm -rf results/reference/paper results/reference/codecs results/reference/storage
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
 	$(BIN)/storebench bench scenarios/paper.toml --replicates 4 --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
 
-figures: setup ## The README's plots, from results/reference
+figures: setup ## Draw the README's plots from results/reference
 	$(BIN)/python -m tests.docs.figures
 
-docs: setup ## The documents that are made from the code
+docs: setup ## Generate the pages that are made from the code
 	$(BIN)/python -m tests.docs.generate
 
-report: setup ## Report the newest run of the paper's matrix again
+report: setup ## Report on the newest run of the paper's matrix
 	$(BIN)/storebench report $(lastword $(sort $(wildcard $(RUNS)/*-paper))) --out $(REPORT)
 
 test: setup ## Run the test suite, in two processes
 	$(BIN)/python -m pytest -q -n 2
 
-# Every operation on a file may fail: FAULTS="--only bench" tries one command, FAULTS=--sample what the test suite tries.
+# FAULTS="--only bench" tries one command, FAULTS=--sample the faults that the test suite plants.
 FAULTS ?=
-test-faults: setup ## Kill, fill the disk, break I/O and interrupt at single file operations, and check what is left (25 minutes)
+test-faults: setup ## Kill, fill the disk, break I/O or interrupt at single file operations, and check the remains (25 minutes)
 	$(BIN)/python -m tests.faults.run $(FAULTS)
 
 lint: setup ## ruff, mypy --strict and import-linter

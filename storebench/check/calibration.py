@@ -1,18 +1,18 @@
-"""The kinds of work that a cell may be calibrated by, and which of them carry over to another machine."""
+"""The kinds of work that calibrate cells, and which of them carry over to another machine."""
 
 import enum
 from collections.abc import Collection
 
 
 class Kind(enum.StrEnum):
-    """What bounds a benchmark, and therefore what its rounds are calibrated by."""
+    """The work that limits a benchmark, and therefore calibrates its rounds."""
 
     MEMORY = "memory"
     """Gathering samples from an array (`storebench.testing.calibrations.gather`)."""
     INFLATE = "inflate"
     """Inflating a fixed buffer with zlib: encoded images."""
     INTERPRETER = "interpreter"
-    """A fixed loop of Python: one library call or file per sample."""
+    """A fixed loop of Python, for one library call or file per sample."""
     MATRIX_PRODUCT = "matrix product"
     """float32 products by torch: training."""
     DEVICE = "device"
@@ -28,9 +28,9 @@ VALIDATED: dict[Kind, bool] = {
 }
 """Kind -> whether ratios to it were shown to stay within `Policy.other_environment_frac` on other machines.
 
-``python -m benchmarks.gate_selftest --parts machines`` measures it on four emulated machines, and
-fails where this table promises more than it finds. Whatever is False here, or is no kind of ours, is not
-compared across environments unless the policy's ``trust_calibration`` names it.
+``python -m benchmarks.gate_selftest --parts machines`` measures this on four emulated machines, and
+fails if this table promises more than it finds. Kinds that are False here or missing are not compared
+across environments unless the policy's ``trust_calibration`` names them.
 """
 
 

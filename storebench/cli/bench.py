@@ -1,4 +1,4 @@
-"""``storebench bench``: run a scenario, or say what it would run."""
+"""``storebench bench``: run a scenario, or print its plan."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -38,14 +38,14 @@ def bench(
         bool,
         typer.Option(
             "--resume",
-            help="Go on where the run in --out was interrupted; with --replicates, add rounds to it.",
+            help="Continue the interrupted run in --out; with --replicates, add rounds to it.",
         ),
     ] = False,
     retry_failed: Annotated[
         bool,
         typer.Option(
             "--retry-failed",
-            help="With --resume: also run the replicates of failed cells again; new records replace the failed ones.",
+            help="With --resume: also repeat failed replicates; new records replace the failed ones.",
         ),
     ] = False,
     only: Annotated[
@@ -70,7 +70,7 @@ def bench(
         bool,
         typer.Option(
             "--drop-caches",
-            help="For cold: also drop the whole machine's caches, inodes among them, last of all (root).",
+            help="For cold: also drop the whole machine's caches, including inodes, as the last step (root).",
         ),
     ] = False,
     timeout: Annotated[
@@ -84,9 +84,9 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
     ] = None,
-    stores: Annotated[Path | None, typer.Option(help="The folder of all stores. [default: ./stores]")] = None,
+    stores: Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the records (or the dry run) as JSON.")
+        bool, typer.Option("--json", help="Print the records (or the plan of a dry run) as JSON.")
     ] = False,
 ) -> None:
     """Run every cell of a scenario in fresh processes, interleaved, and write one folder of records."""
@@ -148,7 +148,7 @@ def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """What the options of ``bench`` say of a run."""
+    """Options of ``bench`` for a run."""
 
     resume: bool
     retry_failed: bool
@@ -167,10 +167,10 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
 
     found = None if how.resume else permitted(scenario, cells, stores)
     if found is None:
-        Run.read(folder)  # without a run there, no folder must be made
+        Run.read(folder)  # raises if there is no run, before a folder is created
     with claimed(folder):
         run = _resumed(scenario, folder, how) if found is None else _created(scenario, folder, found)
-        # The option is for this time only, and the file that is given now counts: run.json holds neither.
+        # The option applies to this command only, and the given file decides: run.json holds neither.
         timeout_s = scenario.timeout_s if how.timeout is None else how.timeout
         run = dataclasses.replace(run, scenario=run.scenario.model_copy(update={"timeout_s": timeout_s}))
         from storebench.runner import execute
@@ -187,12 +187,12 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
 
 
 def _hint(records: "Sequence[Record]") -> str:
-    """Return what to do where cells failed."""
+    """Return the advice for failed cells."""
     from storebench.worker.launch import ran_out_of_time
 
     late = any(ran_out_of_time(record.failure or "") for record in records)
     more = "; --timeout SECONDS gives them more time" if late else ""
-    return f"Once mended, 'storebench bench --resume --retry-failed' runs the failed ones again{more}."
+    return f"Once fixed, 'storebench bench --resume --retry-failed' runs the failed ones again{more}."
 
 
 def _created(scenario: "Scenario", folder: Path, found: "Permitted") -> "Run":
@@ -209,7 +209,9 @@ def _resumed(scenario: "Scenario", folder: Path, how: _How) -> "Run":
     run = Run.resume(folder)
     if run.scenario.name != scenario.name:
         raise UsageError(
-            f"the run here is of the scenario {run.scenario.name!r}", where=folder, hint="Name another --out."
+            f"the run here belongs to the scenario {run.scenario.name!r}",
+            where=folder,
+            hint="Name another --out.",
         )
     return run if how.replicates is None else run.extended(how.replicates)
 
@@ -271,7 +273,7 @@ def scenarios(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List the scenarios: the question of each, and how many cells answer it."""
+    """List the scenarios with the question that each answers and its number of cells."""
     with exit_codes():
         from storebench.scenario_files import SHIPPED, shipped_scenarios
 

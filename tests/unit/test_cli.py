@@ -193,7 +193,7 @@ def test_a_run_is_not_resumed_with_another_scenario(cli: Cli, tmp_path: Path) ->
     Run.create(load_scenario(tmp_path / "good.toml"), tmp_path / "run", [])
     (tmp_path / "good.toml").write_text(SCENARIO.replace("bad", "other"))
     said = refused(cli("bench", "good.toml", "--resume", "--out", "run"))
-    assert "the run here is of the scenario 'bad'" in said
+    assert "the run here belongs to the scenario 'bad'" in said
 
 
 def test_a_folder_that_cannot_be_written_is_refused(cli: Cli, tmp_path: Path) -> None:
