@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from storebench.report.cells import CellSummary
-from storebench.report.decisions import Decisions, decide
+from storebench.report.decisions import Decisions
+from storebench.report.facts import derive
 from storebench.report.frame import column_types
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.conclusions import Conclusion, Says
@@ -128,12 +129,11 @@ def _rows(
 
 def concluded(cells: Sequence[CellSummary]) -> tuple[Decisions, list[Conclusion]]:
     """Return what a page decides in its tables, and what its sentences assert."""
-    decisions = decide(cells)
-    said = [*headline(cells, decisions).conclusions]
-    for dataset in DATASETS:
-        group = [cell for cell in cells if cell.cell.dataset == dataset]
-        said += [one for advice in recommend(group, decisions) for one in advice.conclusions]
-    return decisions, said
+    facts = derive(cells)
+    said = [*headline(facts).conclusions]
+    for part in facts.datasets.values():
+        said += [one for advice in recommend(part) for one in advice.conclusions]
+    return facts.decisions, said
 
 
 def false_claims(cells: Sequence[CellSummary], truth: Truth) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.drawn_pages import BACKENDS, Truth, drawn_page, false_claims
-from storebench.report.decisions import decide
+from storebench.report.facts import derive
 from storebench.report.texts.advice import recommend
 from storebench.stats import compare_family, look_alpha, rounds_needed
 
@@ -22,7 +22,7 @@ EQUAL = dict.fromkeys(BACKENDS, 1000.0)
 def page_alpha() -> float:
     """Return the error that one comparison may spend in the leading settings of a page of 8 tables."""
     truth = Truth(spread=0.1, rounds=3, samples_per_s=EQUAL)
-    return decide(drawn_page(truth, np.random.default_rng(0))).lead_alpha
+    return derive(drawn_page(truth, np.random.default_rng(0))).decisions.lead_alpha
 
 
 def told(spread: float, rounds: int, ratio: float, alpha: float, trials: int) -> float:
@@ -56,7 +56,9 @@ def page_rows(pages: int) -> list[list[str]]:
                 truth = Truth(spread=(0.05, 0.15, 0.3)[number % 3], rounds=rounds, samples_per_s=rates)
                 cells = drawn_page(truth, rng)
                 false += bool(false_claims(cells, truth))
-                advice = recommend([cell for cell in cells if cell.cell.dataset == "imagenet"], decide(cells))
+                parts = derive(cells).datasets.values()
+                part = next(part for part in parts if part.cells[0].cell.dataset == "imagenet")
+                advice = recommend(part)
                 named += any(one.rule.startswith("R2") for one in advice)
             rows.append([f"{ratio:g}", str(rounds), f"{false} of {pages}", f"{named} of {pages}"])
     return rows

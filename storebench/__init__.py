@@ -14,12 +14,18 @@ if TYPE_CHECKING:
     from storebench.formats.registry import open_reader
     from storebench.loading.torch_dataset import StoreDataset
     from storebench.report.analysis import compare, load_results, load_steps
-    from storebench.report.plots.costs import plot_break_even, plot_container_codec
-    from storebench.report.plots.curves import plot_cold_curve, plot_steady_state
-    from storebench.report.plots.steps import plot_loss, plot_wait_distribution, plot_wait_over_epoch
-    from storebench.report.plots.steptime import plot_step_time
-    from storebench.report.plots.throughput import plot_throughput, plot_workers
-    from storebench.report.plots.tradeoffs import plot_amplification, plot_size
+    from storebench.report.plots.amplification import plot_amplification
+    from storebench.report.plots.break_even import plot_break_even
+    from storebench.report.plots.cold_curve import plot_cold_curve
+    from storebench.report.plots.container_codec import plot_container_codec
+    from storebench.report.plots.loss import plot_loss
+    from storebench.report.plots.size import plot_size
+    from storebench.report.plots.steady_state import plot_steady_state
+    from storebench.report.plots.step_time import plot_step_time
+    from storebench.report.plots.throughput import plot_throughput
+    from storebench.report.plots.wait_distribution import plot_wait_distribution
+    from storebench.report.plots.wait_over_epoch import plot_wait_over_epoch
+    from storebench.report.plots.workers import plot_workers
 
 __all__ = [
     "StoreDataset",
@@ -48,18 +54,18 @@ _HOMES = {
     "load_results": "storebench.report.analysis",
     "load_steps": "storebench.report.analysis",
     "open_reader": "storebench.formats.registry",
-    "plot_amplification": "storebench.report.plots.tradeoffs",
-    "plot_break_even": "storebench.report.plots.costs",
-    "plot_cold_curve": "storebench.report.plots.curves",
-    "plot_container_codec": "storebench.report.plots.costs",
-    "plot_loss": "storebench.report.plots.steps",
-    "plot_size": "storebench.report.plots.tradeoffs",
-    "plot_steady_state": "storebench.report.plots.curves",
-    "plot_step_time": "storebench.report.plots.steptime",
+    "plot_amplification": "storebench.report.plots.amplification",
+    "plot_break_even": "storebench.report.plots.break_even",
+    "plot_cold_curve": "storebench.report.plots.cold_curve",
+    "plot_container_codec": "storebench.report.plots.container_codec",
+    "plot_loss": "storebench.report.plots.loss",
+    "plot_size": "storebench.report.plots.size",
+    "plot_steady_state": "storebench.report.plots.steady_state",
+    "plot_step_time": "storebench.report.plots.step_time",
     "plot_throughput": "storebench.report.plots.throughput",
-    "plot_wait_distribution": "storebench.report.plots.steps",
-    "plot_wait_over_epoch": "storebench.report.plots.steps",
-    "plot_workers": "storebench.report.plots.throughput",
+    "plot_wait_distribution": "storebench.report.plots.wait_distribution",
+    "plot_wait_over_epoch": "storebench.report.plots.wait_over_epoch",
+    "plot_workers": "storebench.report.plots.workers",
 }
 
 

@@ -8,13 +8,11 @@ from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
 from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import Paths
 from storebench.report.catalog import plots
-from storebench.report.cells import CellSummary, by_dataset, panels, summarise
-from storebench.report.decisions import Decisions, decide
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.facts import Facts, derive_page
 from storebench.report.frame import to_frame
-from storebench.report.main_panel import main_panel
-from storebench.report.page import Content, Section, html, markdown
+from storebench.report.page import Content, Limit, Section, html, markdown
 from storebench.report.plots.style import png_bytes
-from storebench.report.plots.throughput import ceilings
 from storebench.report.tables import Table, dataset_tables, to_csv
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.claims import factor_lines, then_and_now
@@ -27,9 +25,10 @@ from storebench.report.texts.labels import (
     number,
     setting_label,
 )
+from storebench.report.texts.verdicts import limit_sentence
 from storebench.report.validation.findings import Finding
 from storebench.report.validation.validate import Sourced, read_all, validate_records
-from storebench.report.verdict import judge_all
+from storebench.report.verdict import CellVerdict
 from storebench.units import number_of
 
 
@@ -83,7 +82,7 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
             f"{number_of(len(findings), 'finding')}, the first: {findings[0]}",
             hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
         )
-    content = gather(records, findings)
+    content = content_of(records, findings)
     made = dict(_made(content))
     try:
         files = write_all(out, made)
@@ -102,56 +101,54 @@ def _named(results: Paths) -> str:
     return str(results) if isinstance(results, str | Path) else ", ".join(map(str, results))
 
 
-def gather(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Content:
+def content_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Content:
     """Return everything that a report of `records` says, its plots drawn."""
     invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
     cells = summarise(to_frame(records), invalid)
-    sound = [cell for cell in cells if not cell.invalid] or cells
-    decisions = decide(sound)
-    answer = headline(sound, decisions)
+    page = derive_page(cells)
+    answer = headline(page.told)
     lead = answer.panel.first if answer.panel else None
-    groups = sorted(by_dataset(cells).values(), key=lambda group: _weight(group, lead))
+    parts = sorted(page.shown.datasets.items(), key=lambda part: _weight(part[1].cells[0], lead))
     places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     return Content(
         headline=answer,
-        sections=tuple(_section(group, decisions) for group in groups),
-        claims=tuple(then_and_now(sound, decisions)),
-        factors=tuple(_factor_texts(sound)),
+        sections=tuple(_section(part, page.sound_part(key)) for key, part in parts),
+        claims=tuple(then_and_now(page.told)),
+        factors=tuple(factor_lines(page.told)),
         cells=tuple(cells),
         environments=tuple(places.values()),
         findings=tuple(findings),
     )
 
 
-def _weight(group: Sequence[CellSummary], lead: CellSummary | None) -> tuple[bool, str]:
+def _weight(first: CellSummary, lead: CellSummary | None) -> tuple[bool, str]:
     """Return a key that puts the dataset of the headline first."""
-    return lead is None or group[0].dataset_key != lead.dataset_key, dataset_label(group[0])
+    return lead is None or first.dataset_key != lead.dataset_key, dataset_label(first)
 
 
-def _factor_texts(cells: Sequence[CellSummary]) -> list[str]:
-    return [
-        f"{dataset_label(group[0])}: {text}"
-        for group in by_dataset(cells).values()
-        for _, text in factor_lines(group)
-    ]
-
-
-def _section(cells: Sequence[CellSummary], decisions: Decisions) -> Section:
-    first, slug = cells[0], dataset_slug(cells[0])
-    verdicts = judge_all(cells, decisions)
-    main = main_panel(panels(cells))
-    shown = (*main.cells, *((main.null,) if main.null else ())) if main else ()
-    judged = [cell for cell in shown if cell.key in verdicts]
+def _section(shown: Facts, sound: Facts) -> Section:
+    """Return what is said of one dataset: of all its cells, and advice from those that validate."""
+    first, slug = shown.cells[0], dataset_slug(shown.cells[0])
+    limited = [cell for cell in (shown.main.listed if shown.main else ()) if cell.key in shown.verdicts]
     return Section(
         title=dataset_label(first),
         slug=slug,
         environment_key=first.environment_key,
-        caveats=tuple(caveats(cells)),
-        tables=tuple(dataset_tables(cells, decisions)),
-        plots=tuple(plots(cells, slug, decisions)),
-        advice=tuple(recommend(cells, decisions)),
-        verdicts=tuple((backend_label(c.backend), setting_label(c), verdicts[c.key]) for c in judged),
-        ceilings=tuple((name, number(rate)) for name, rate in ceilings(shown).items() if rate),
+        caveats=tuple(caveats(shown.cells)),
+        tables=tuple(dataset_tables(shown)),
+        plots=tuple(plots(shown, slug)),
+        advice=tuple(recommend(sound)),
+        limits=tuple(_limit(cell, shown.verdicts[cell.key]) for cell in limited),
+        ceilings=tuple((name, number(rate)) for name, rate in shown.ceilings.items() if rate),
+    )
+
+
+def _limit(cell: CellSummary, verdict: CellVerdict) -> Limit:
+    return Limit(
+        backend=backend_label(cell.backend),
+        setting=setting_label(cell),
+        sentence=limit_sentence(verdict),
+        stalls=verdict.stalls,
     )
 
 

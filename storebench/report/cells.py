@@ -10,7 +10,7 @@ import pandas as pd
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
-from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratio
+from storebench.report.intervals import Interval, Round, median_interval
 from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import Row
 from storebench.results import Cell, PortionKind, steady
@@ -271,6 +271,11 @@ class Panel:
         return self.cells[0]
 
     @property
+    def listed(self) -> tuple[CellSummary, ...]:
+        """The cells, and the null cell after them where there is one."""
+        return (*self.cells, self.null) if self.null else self.cells
+
+    @property
     def alone(self) -> bool:
         """Whether only readers and decoders ran: no network, and no augmentation that all backends share."""
         return self.first.cell.compute == "none" and self.first.cell.model not in AUGMENTING
@@ -337,14 +342,9 @@ def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
     return (cell.dataset_key, *fields)
 
 
-def by_dataset(cells: Iterable[CellSummary]) -> dict[tuple[Any, ...], list[CellSummary]]:
-    """Split cells by what they read and on which machine."""
-    grouped: dict[tuple[Any, ...], list[CellSummary]] = {}
-    for cell in cells:
-        grouped.setdefault(cell.dataset_key, []).append(cell)
-    return grouped
-
-
-def time_ratio(slow: CellSummary, fast: CellSummary) -> Ratio | None:
-    """Return time per sample of `slow` over that of `fast`, paired by round; None where no round has both."""
-    return ratio(fast.values("samples_per_s"), slow.values("samples_per_s"))
+def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
+    """Return the fields of a setting that are not the same in all these cells."""
+    settings = [cell.setting for cell in cells]
+    return frozenset(
+        name for position, name in enumerate(SETTING_COLUMNS) if len({one[position] for one in settings}) > 1
+    )

@@ -6,18 +6,15 @@ All sentences, tables and verdicts of a page are rendered from one `Decisions`, 
 import enum
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench import stats
-from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.cells import CellSummary, Panel
 from storebench.report.frame import CELL_COLUMNS
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
-from storebench.report.main_panel import main_panel
 from storebench.report.states import Row
-from storebench.report.texts.labels import backend_label
 from storebench.stats import Verdict
-from storebench.units import number_of
 
 LEAD_FRAC = 0.5
 """Share of the permitted error for the settings that a page's sentences rest on; the rest is for everything else."""
@@ -45,6 +42,33 @@ class Topic(enum.StrEnum):
     """The network's computing beside a backend against its computing with nothing to load."""
 
 
+class DoubtKind(enum.StrEnum):
+    """Why an interval must not be used."""
+
+    FEW_STEPS = "few steps"
+    """Training of fewer than `FEWEST_TRAINING_STEPS` steps ranks nothing."""
+    UNSTEADY = "unsteady"
+    """A limited rate is not shown to be steady in every replicate."""
+    UPPER_BOUND = "upper bound"
+    """Memory may have served a part of what the rate is of."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Doubt:
+    """Why nothing is decided although the interval would allow it.
+
+    Attributes
+    ----------
+    kind
+        What is in doubt.
+    cells
+        The cells that the doubt is about.
+    """
+
+    kind: DoubtKind
+    cells: tuple[CellSummary, ...]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decision:
     """One comparison of a page.
@@ -54,20 +78,20 @@ class Decision:
     ratio
         How many times as fast `cell` is as `base`, paired by round, with an interval that holds together
         with all others of the page. For `Topic.COMPUTE`: how many times as long the network computes.
-    reason
-        Why nothing is decided although the interval would allow it, or "".
+    doubt
+        Why nothing is decided although the interval would allow it; None where it is used.
     """
 
     topic: Topic
     cell: CellSummary
     base: CellSummary
     ratio: Ratio
-    reason: str = ""
+    doubt: Doubt | None = None
 
     @property
     def verdict(self) -> Verdict:
         """Whether `cell` is faster than `base`, slower, not detectably different, or undecided."""
-        return Verdict.INCONCLUSIVE if self.reason else self.ratio.verdict
+        return Verdict.INCONCLUSIVE if self.doubt else self.ratio.verdict
 
     @property
     def faster(self) -> bool:
@@ -82,7 +106,7 @@ class Decision:
     @property
     def equal(self) -> bool:
         """Whether the two are proven to differ by less than `storebench.stats.PRACTICAL_FRAC`."""
-        return not self.reason and self.ratio.equal
+        return self.doubt is None and self.ratio.equal
 
     def inverted(self) -> "Decision":
         """Return the same decision with its sides exchanged."""
@@ -134,12 +158,13 @@ class Decisions:
         turned = self.found.get((topic, base.key, cell.key))
         return None if turned is None else turned.inverted()
 
+    @functools.cached_property
+    def _inflations(self) -> Mapping[tuple[str, str], Decision]:
+        return {one.cell.key: one for one in self.found.values() if one.topic is Topic.COMPUTE}
+
     def inflation(self, cell: CellSummary) -> Decision | None:
         """Return how many times as long the network computes beside `cell` as with nothing to load."""
-        return next(
-            (one for one in self.found.values() if one.topic is Topic.COMPUTE and one.cell.key == cell.key),
-            None,
-        )
+        return self._inflations.get(cell.key)
 
     def inflated(self, cell: CellSummary) -> bool:
         """Whether loading through `cell` is proven to slow down the network's computing, and notably."""
@@ -165,22 +190,28 @@ class Decisions:
         return share if share is not None and share.lo is not None and share.lo > limit else None
 
 
-def decide(cells: Sequence[CellSummary]) -> Decisions:
-    """Return every decision on the cells of one page.
+def decide(ordered: Sequence[Panel], looks: int) -> Decisions:
+    """Return every decision on the panels of one page.
 
     The family is the page: with probability 95%, over all looks at the same runs, every interval holds.
+
+    Parameters
+    ----------
+    ordered
+        The panels of the page that have a rate, in the order of `storebench.report.main_panel.ordered`: the first of
+        each dataset is the one that sentences rest on.
+    looks
+        How many looks at these runs there may have been, this one included.
     """
-    found = [panel for panel in panels(cells) if panel.measured]
-    leads = _leads(found)
+    leads = _leads(ordered)
     lead = {question.key: question for panel in leads for question in _lead_questions(panel)}
     rest = {
         question.key: question
-        for panel in found
-        for question in _rest_questions(panel, found, is_lead=panel in leads)
+        for panel in ordered
+        for question in _rest_questions(panel, ordered, is_lead=panel in leads)
         if not _asked(question, lead)
     }
-    seen = looks(cells)
-    alpha = stats.look_alpha(seen)
+    alpha = stats.look_alpha(looks)
     waits = sum(len(panel.stored) for panel in leads)
     reads = sum(len(panel.measured) for panel in leads)
     lead_size, rest_size = max(1, len(lead) + waits), max(1, len(rest) + reads)
@@ -190,19 +221,19 @@ def decide(cells: Sequence[CellSummary]) -> Decisions:
     ]
     return Decisions(
         found={(one.topic, one.cell.key, one.base.key): one for one in answers},
-        looks=seen,
+        looks=looks,
         alpha=alpha,
         lead_alpha=alpha * LEAD_FRAC / lead_size,
         rest_alpha=alpha * (1 - LEAD_FRAC) / rest_size,
     )
 
 
-def _leads(found: Sequence[Panel]) -> list[Panel]:
-    """Return the panel of each dataset and machine that sentences rest on."""
-    grouped: dict[tuple[object, ...], list[Panel]] = {}
-    for panel in found:
-        grouped.setdefault(panel.first.dataset_key, []).append(panel)
-    return [lead for group in grouped.values() if (lead := main_panel(group)) is not None]
+def _leads(ordered: Sequence[Panel]) -> list[Panel]:
+    """Return the panel of each dataset and machine that sentences rest on: the first one in order."""
+    first: dict[tuple[object, ...], Panel] = {}
+    for panel in ordered:
+        first.setdefault(panel.first.dataset_key, panel)
+    return list(first.values())
 
 
 def _lead_questions(panel: Panel) -> Iterator[_Question]:
@@ -257,29 +288,28 @@ def _decided(questions: Sequence[_Question], size: int, alpha: float) -> Iterato
                 cell=question.cell,
                 base=question.base,
                 ratio=told,
-                reason=_doubt(question, told),
+                doubt=_doubt(question, told),
             )
 
 
-def _doubt(question: _Question, ratio: Ratio) -> str:
-    """Return why the interval of a ratio must not be used, or ""."""
+def _doubt(question: _Question, ratio: Ratio) -> Doubt | None:
+    """Return why the interval of a ratio must not be used; None where it may."""
     sides = (question.cell, question.base)
     if question.topic is Topic.COMPUTE:
-        return ""
-    for one in sides:
-        if one.cell.compute == "real" and one.steps < FEWEST_TRAINING_STEPS:
-            return f"training of {number_of(one.steps, 'step')} ranks nothing, {FEWEST_TRAINING_STEPS} are needed"
-    moving = [backend_label(one.backend) for one in sides if one.unsteady]
+        return None
+    few = tuple(one for one in sides if one.cell.compute == "real" and one.steps < FEWEST_TRAINING_STEPS)
+    if few:
+        return Doubt(kind=DoubtKind.FEW_STEPS, cells=few)
+    moving = tuple(one for one in sides if one.unsteady)
     if moving:
-        return f"not shown to be steady in every replicate: {' and '.join(moving)}"
+        return Doubt(kind=DoubtKind.UNSTEADY, cells=moving)
     # A rate that is at most too high can prove its own cell slower, and nothing else.
     slow = {Verdict.FASTER: question.base, Verdict.SLOWER: question.cell}.get(ratio.verdict)
-    if any(one.upper_bound and one is not slow for one in sides):
-        return "the rate is only an upper bound: memory may have served a part of it"
-    return ""
+    bounded = tuple(one for one in sides if one.upper_bound and one is not slow)
+    return Doubt(kind=DoubtKind.UPPER_BOUND, cells=bounded) if bounded else None
 
 
-def looks(cells: Sequence[CellSummary]) -> int:
+def looks_at(cells: Iterable[CellSummary]) -> int:
     """Return how often the rounds of any cell may have been looked at before: runs of it, and additions to them."""
     return max((_cell_looks(cell.rows) for cell in cells), default=1)
 

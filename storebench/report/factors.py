@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench import stats
-from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.cells import CellSummary, Panel
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Round, mean_interval
-from storebench.report.main_panel import ordered
 
 PARTS = {"fetch_s": "fetching", "decode_s": "decoding", "prep_s": "preparing", "handover_s": "handing over"}
 _PRODUCING = ("fetch_s", "decode_s", "prep_s")
@@ -50,10 +49,10 @@ _FIGURES = 6
 """Intervals of a square; they share the permitted error."""
 
 
-def squares(cells: Iterable[CellSummary]) -> list[Square]:
+def squares(panels: Iterable[Panel]) -> list[Square]:
     """Return the square of encoded files and each raw container in every panel that holds at least three corners."""
     found = []
-    for panel in panels(cells):
+    for panel in panels:
         for slow in _encoded_files(panel):
             for fast in _raw_containers(panel):
                 square = _square(panel, slow, fast)
@@ -191,8 +190,13 @@ PAYING_STATES = ("limited", "warm")
 """Cache states whose rate is that of whole epochs; a cold rate holds for its first steps only."""
 
 
-def break_even(panel: Panel, decisions: Decisions, baseline: str = "png") -> list[BreakEven]:
-    """Return when each store of a panel has paid for its conversion, of those whose conversion was measured.
+def break_evens(panels: Iterable[Panel], decisions: Decisions, baseline: str = "png") -> list[BreakEven]:
+    """Return when each store of each panel has paid for its conversion, of those whose conversion was measured."""
+    return [one for panel in panels for one in _break_evens(panel, decisions, baseline)]
+
+
+def _break_evens(panel: Panel, decisions: Decisions, baseline: str) -> list[BreakEven]:
+    """Return when each store of a panel has paid for its conversion.
 
     Empty where the panel's rate is not that of whole epochs: nothing follows from a cold rate for an epoch.
     """
@@ -218,11 +222,6 @@ def break_even(panel: Panel, decisions: Decisions, baseline: str = "png") -> lis
             )
         )
     return found
-
-
-def paying_panel(found: Sequence[Panel]) -> Panel | None:
-    """Return the first panel, in the order in which they are asked, whose rate is that of whole epochs."""
-    return next((one for one in ordered(found) if one.first.cell.cache in PAYING_STATES), None)
 
 
 _BOTH = stats.ALPHA / 2

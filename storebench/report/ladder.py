@@ -7,7 +7,7 @@ retells them. Their abstracts give no figure for a single one.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel, panels
+from storebench.report.cells import CellSummary, Panel
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratios
 
 
@@ -120,9 +120,9 @@ class Ladder:
         return next((step for step in self.steps if step.rung.key == key), None)
 
 
-def ladders(cells: Iterable[CellSummary]) -> list[Ladder]:
+def ladders(panels: Iterable[Panel]) -> list[Ladder]:
     """Return the ladder of each setting under which enough of its rungs were measured."""
-    found = (_ladder(panel) for panel in panels(cells))
+    found = (_ladder(panel) for panel in panels)
     return [ladder for ladder in found if ladder is not None]
 
 

@@ -14,18 +14,13 @@ _FEW_STEPS = 20
 
 
 def ordered(found: Sequence[Panel]) -> list[Panel]:
-    """Return the panels that have a rate, in the order in which they are asked.
+    """Return the panels that have a rate, in the order in which they are asked: the first one speaks for all.
 
     The largest images, the store larger than memory before cold before warm, Linux's own read-ahead before others,
     real compute before readers and decoders alone before loaders that augment, most backends.
     Training of fewer than 20 steps ranks nothing, so it speaks only where there is nothing else.
     """
     return sorted((panel for panel in found if panel.measured), key=_rank, reverse=True)
-
-
-def main_panel(found: Sequence[Panel]) -> Panel | None:
-    """Return the panel that speaks for all: the first one in order; None where nothing was measured."""
-    return next(iter(ordered(found)), None)
 
 
 def _rank(panel: Panel) -> tuple[float, ...]:

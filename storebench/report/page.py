@@ -10,8 +10,8 @@ import jinja2
 from storebench._version import __version__
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
-from storebench.report.catalog import Plot
 from storebench.report.cells import CellSummary
+from storebench.report.plots.plot import Plot
 from storebench.report.tables import Table, mark
 from storebench.report.texts.advice import RULES, Advice
 from storebench.report.texts.claims import Claim
@@ -20,9 +20,19 @@ from storebench.report.texts.labels import backend_label, dataset_label, setting
 from storebench.report.texts.method import method
 from storebench.report.texts.notes import cache_notes
 from storebench.report.validation.findings import Finding
-from storebench.report.verdict import CellVerdict
+from storebench.report.verdict import Stalls
 from storebench.results import Environment
 from storebench.units import METRICS, number_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What limits one cell, in words."""
+
+    backend: str
+    setting: str
+    sentence: str
+    stalls: Stalls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +46,7 @@ class Section:
     tables: tuple[Table, ...]
     plots: tuple[Plot, ...]
     advice: tuple[Advice, ...]
-    verdicts: tuple[tuple[str, str, CellVerdict], ...]
+    limits: tuple[Limit, ...]
     ceilings: tuple[tuple[str, str], ...]
 
 

@@ -2,16 +2,16 @@
 
 import csv
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storebench.plain_text import csv_cell, markdown, plain
-from storebench.report.cells import CellSummary, Panel, panels
-from storebench.report.decisions import Decision, Decisions, decide
+from storebench.report.cells import CellSummary, Panel
+from storebench.report.decisions import Decision
+from storebench.report.facts import Facts
 from storebench.report.frame import PLACE_COLUMNS
 from storebench.report.intervals import Interval
-from storebench.report.main_panel import main_panel
 from storebench.report.states import BOUNDED
 from storebench.report.texts.labels import (
     backend_label,
@@ -22,11 +22,10 @@ from storebench.report.texts.labels import (
     panel_label,
     percent,
     size,
-    varying_fields,
     with_interval,
 )
 from storebench.report.texts.notes import cache_notes, usage_notes
-from storebench.report.verdict import judge_all
+from storebench.report.texts.verdicts import decision_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +132,7 @@ class _Listed:
 
     cell: CellSummary
     panel: Panel
-    decisions: Decisions
-    bound: str
+    facts: Facts
 
     @property
     def against(self) -> Decision | None:
@@ -142,7 +140,19 @@ class _Listed:
         base = self.panel.base
         if base is None or base is self.cell or self.cell.is_null:
             return None
-        return self.decisions.between(self.cell, base)
+        return self.facts.decisions.between(self.cell, base)
+
+    @property
+    def inflation(self) -> Interval | None:
+        """How many times as long the network computes beside this cell; None where it was not measured."""
+        decision = self.facts.decisions.inflation(self.cell)
+        return decision.ratio if decision else None
+
+    @property
+    def bound(self) -> str:
+        """What limits the cell; "" where that is not known."""
+        verdict = self.facts.verdicts.get(self.cell.key)
+        return str(verdict.bound) if verdict else ""
 
     @property
     def is_base(self) -> bool:
@@ -159,24 +169,12 @@ def _speed(one: _Listed) -> str:
 def _compared(one: _Listed) -> str:
     if one.is_base:
         return "base"
-    return "" if one.against is None else verdict_words(one.against)
-
-
-def verdict_words(decision: Decision) -> str:
-    """Return a decision in words: "faster", "slower", "no difference" (within 10%) or "cannot be told"."""
-    if decision.faster or decision.slower:
-        return str(decision.verdict)
-    return "no difference" if decision.equal else "cannot be told"
+    return "" if one.against is None else decision_words(one.against)
 
 
 def _rate(one: _Listed) -> str:
     text = with_interval(one.cell.interval("samples_per_s"))
     return f"at most {text}" if text and one.cell.upper_bound else text
-
-
-def _inflation(one: _Listed) -> str:
-    found = one.decisions.inflation(one.cell)
-    return "" if found is None else with_interval(found.ratio)
 
 
 def _kept(one: _Listed, text: str) -> str:
@@ -192,7 +190,7 @@ _COLUMNS: tuple[tuple[str, Callable[[_Listed], str]], ...] = (
     ("data wait", lambda one: percent(one.cell.median("data_wait_frac"))),
     ("CPU per sample", lambda one: duration(one.cell.median("whole_cpu_s_per_sample"))),
     ("cores", lambda one: number(one.cell.median("whole_cores_used"), 2)),
-    ("compute inflation", _inflation),
+    ("compute inflation", lambda one: with_interval(one.inflation)),
     ("limit", lambda one: one.bound.removesuffix("-bound")),
     ("size on disk", lambda one: _kept(one, size(one.cell.fact("bytes_on_disk")))),
     ("build", lambda one: _kept(one, duration(one.cell.fact("build_s")))),
@@ -203,33 +201,21 @@ _ALWAYS = ("samples/s", "data wait", "limit", "size on disk", "build")
 _STORE = ("size on disk", "build")
 
 
-def panel_table(
-    panel: Panel,
-    decisions: Decisions,
-    varying: Collection[str] = (),
-    bounds: Mapping[tuple[str, str], str] | None = None,
-) -> Table:
+def panel_table(panel: Panel, facts: Facts) -> Table:
     """Return the table of one panel: every backend under the same conditions.
 
     Parameters
     ----------
     panel
         The cells to list.
-    decisions
-        What the page decided: every ratio and verdict of the table is one of it.
-    varying
-        Fields of the setting that differ between the dataset's cells: the caption names them.
-    bounds
-        What limits each cell, by its key.
+    facts
+        Of the dataset: every ratio and verdict of the table is one of its decisions, and the caption names the fields
+        of a setting that differ between its cells.
     """
-    setting = panel_label(panel, varying)
+    setting = panel_label(panel, facts.varying)
     said = [f"{dataset_label(panel.first)}: {setting}", *caveats(panel.cells), *_unsteady(panel), _WITHIN]
     caption = ". ".join(said)
-    cells = [*panel.cells] + ([panel.null] if panel.null else [])
-    bounds = bounds or {}
-    listed = [
-        _Listed(cell=cell, panel=panel, decisions=decisions, bound=bounds.get(cell.key, "")) for cell in cells
-    ]
+    listed = [_Listed(cell=cell, panel=panel, facts=facts) for cell in panel.listed]
     shown = [(head, text) for head, text in _COLUMNS if _is_shown(head, text, panel, listed)]
     base = backend_label(panel.base.backend) if panel.base else ""
     return Table(
@@ -238,7 +224,7 @@ def panel_table(
         rows=tuple(_row(one, shown) for one in listed),
         raw_head=RAW_HEAD,
         raw=tuple(_raw(one, setting) for one in listed),
-        marks=tuple(mark(cell) for cell in cells),
+        marks=tuple(mark(cell) for cell in panel.listed),
         notes=(_INTERVALS, *cache_notes(panel.cells)),
     )
 
@@ -256,16 +242,11 @@ def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: S
     return head in _ALWAYS or any(text(one) for one in compared)
 
 
-def dataset_tables(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> list[Table]:
+def dataset_tables(facts: Facts) -> list[Table]:
     """Return one table per panel for the cells of one dataset, the one that speaks for all first."""
-    found = panels(cells)
-    made = decide(cells) if decisions is None else decisions
-    bounds = {key: str(verdict.bound) for key, verdict in judge_all(cells, made).items()}
-    varying = varying_fields(cells)
-    main = main_panel(found)
-    ordered = sorted(found, key=lambda panel: panel is not main)
-    tables = [panel_table(panel, made, varying, bounds) for panel in ordered]
-    used = tuple(usage_notes(cells))
+    listed = sorted(facts.panels, key=lambda panel: panel is not facts.main)
+    tables = [panel_table(panel, facts) for panel in listed]
+    used = tuple(usage_notes(facts.cells))
     return [
         replace(table, notes=(*table.notes, *used)) if n == 0 else table for n, table in enumerate(tables)
     ]
@@ -291,8 +272,7 @@ def _row(one: _Listed, shown: Sequence[tuple[str, Callable[[_Listed], str]]]) ->
 
 def _raw(one: _Listed, setting: str) -> tuple[Any, ...]:
     cell, base = one.cell, one.panel.base
-    against, inflation = one.against, one.decisions.inflation(one.cell)
-    slower = against.inverted().ratio if against else None
+    slower = one.against.inverted().ratio if one.against else None
     return (
         setting,
         cell.cell.cache,
@@ -315,7 +295,7 @@ def _raw(one: _Listed, setting: str) -> tuple[Any, ...]:
         _compared(one),
         cell.median("whole_cpu_s_per_sample"),
         cell.median("whole_cores_used"),
-        *_ends(inflation.ratio if inflation else None),
+        *_ends(one.inflation),
         cell.cell.memory_bytes,
         cell.cell.readahead_kib,
         *(cell.fact(name) for name in PLACE_COLUMNS),

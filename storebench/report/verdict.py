@@ -1,4 +1,4 @@
-"""Why a cell is as fast as it is: one verdict, the figure that it rests on, and what fixing it could gain.
+"""Why a cell is as fast as it is: one verdict, the figures that it rests on, and what fixing it could gain.
 
 With siblings (the null cell and the warm cell of the same backend) the stalls
 are differences of measured rates, as DS-Analyzer takes them: fetch stall =
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, ceiling_key
-from storebench.report.decisions import FED_FRAC, Decision, Decisions, decide
-from storebench.report.texts.labels import backend_label, duration, number, percent, with_interval
+from storebench.report.decisions import FED_FRAC, Decision, Decisions
 from storebench.results import PortionKind
 
 BOUND_FRAC = FED_FRAC
@@ -48,23 +47,9 @@ class Bound(enum.StrEnum):
     HANDOVER = "handoff-bound"
 
 
-MEANING = {
-    Bound.COMPUTE: "the loop waits less than it computes; how much loading could still gain stands beside it",
-    Bound.CONTENTION: "loading takes processor time, caches or memory bandwidth from the network, which computes longer",
-    Bound.STORAGE: "bytes arrive at 70% or more of the device's best measured rate: the device is the limit",
-    Bound.LATENCY: "the device could deliver more: reads wait for one request at a time",
-    Bound.FETCH: "fetching from the device is the limit; its rate was not measured, so the cause is not known",
-    Bound.READER: "the bytes are in memory, and getting them out of the format is the limit",
-    Bound.DECODE: "turning encoded bytes into pixels is the limit",
-    Bound.PREP: "augmentation and collation are the limit",
-    Bound.HANDOVER: "moving finished batches from the producers to the loop is the limit",
-}
-_DEVICE = (Bound.STORAGE, Bound.LATENCY, Bound.FETCH)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stalls:
-    """DS-Analyzer's stalls, as shares of the cell's own time per sample; null without the siblings."""
+    """DS-Analyzer's stalls, as shares of the cell's own time per sample; None without the siblings."""
 
     fetch_frac: float | None = None
     prep_frac: float | None = None
@@ -72,12 +57,18 @@ class Stalls:
 
 @dataclass(frozen=True, kw_only=True)
 class CellVerdict:
-    """What limits a cell.
+    """What limits a cell, with the figures that the verdict rests on.
 
     Attributes
     ----------
-    figure
-        The figure that the verdict rests on, in words.
+    wait_frac, compute_frac
+        Shares of the loop's time in which it waits for data, and in which the network computes.
+    feeding_frac
+        Share of what feeding the loop costs that is the limit's; 0 where the limit is not in feeding it.
+    batch_s
+        Seconds per batch that the limit costs.
+    arriving_frac
+        Rate at which bytes arrive, as a share of the device's best; None where the device is not in question.
     gain
         At most so many times as fast if that part cost nothing and all else stayed.
     feed_gain
@@ -91,23 +82,16 @@ class CellVerdict:
     """
 
     bound: Bound
-    figure: str
+    wait_frac: float
+    compute_frac: float
+    feeding_frac: float
+    batch_s: float
+    arriving_frac: float | None
     gain: float
     feed_gain: float
     costs_s: Mapping[Bound, float]
     stalls: Stalls
     inflation: Decision | None = None
-
-    @property
-    def sentence(self) -> str:
-        """The verdict in one line."""
-        if self.bound is Bound.COMPUTE:
-            return f"{self.bound}: {self.figure}; loading that cost nothing would make it at most {number(self.feed_gain)} times as fast"
-        if self.bound is Bound.CONTENTION:
-            return f"slowed down by {self.bound}: {self.figure}; without that it would be at most {number(self.gain)} times as fast"
-        return (
-            f"{self.bound}: {self.figure}; without that it would be at most {number(self.gain)} times as fast"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +119,7 @@ class _Sample:
         )
 
 
-def judge(
+def _verdict(
     cell: CellSummary,
     *,
     null: CellSummary | None = None,
@@ -165,7 +149,11 @@ def judge(
     bound = _bound(cell, seconds, costs)
     return CellVerdict(
         bound=bound,
-        figure=_figure(bound, cell, seconds, costs, inflation, device_bytes_per_s),
+        wait_frac=seconds.wait / seconds.total,
+        compute_frac=seconds.compute / seconds.total,
+        feeding_frac=_feeding_frac(bound, costs),
+        batch_s=costs[bound] * cell.cell.batch_size,
+        arriving_frac=_arriving_frac(bound, cell, device_bytes_per_s),
         gain=_gain(bound, cell, seconds, costs),
         feed_gain=_feed_gain(seconds, null),
         costs_s=costs,
@@ -248,12 +236,12 @@ def _delivered(cell: CellSummary) -> float:
 
 
 def mending_reader(cell: CellSummary) -> str:
-    """Return the backend that reads the same store with several requests in flight, in words; "" without one."""
+    """Return the name of the backend that reads the same store with several requests in flight; "" without one."""
     planned = _PLANNED.get(cell.cell.format)
     if planned is None or cell.cell.reader == planned:
         return ""
     body = cell.backend.partition("?")[0].partition(":")[0]
-    return backend_label(f"{body}:{planned}")
+    return f"{body}:{planned}"
 
 
 def _bound(cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) -> Bound:
@@ -291,32 +279,18 @@ def _feed_gain(seconds: _Sample, null: CellSummary | None) -> float:
     return max(1.0, seconds.total / max(left, alone))
 
 
-def _figure(
-    bound: Bound,
-    cell: CellSummary,
-    seconds: _Sample,
-    costs: Mapping[Bound, float],
-    inflation: Decision | None,
-    device: float | None,
-) -> str:
-    waits = percent(seconds.wait / seconds.total)
-    if bound is Bound.COMPUTE:
-        return f"compute is {percent(seconds.compute / seconds.total)} of the loop's time and waiting {waits}"
-    if bound is Bound.CONTENTION and inflation is not None:
-        times = with_interval(inflation.ratio)
-        return f"beside it the network computes {times} times as long as with nothing to load, and the loop waits {waits} of its time"
-    feeding = sum(cost for part, cost in costs.items() if part not in (Bound.COMPUTE, Bound.CONTENTION))
-    share = costs[bound] / feeding if feeding else 0.0
-    name = {Bound.READER: "fetch (warm)"} | dict.fromkeys(_DEVICE, "fetch from the device")
-    step = duration(costs[bound] * cell.cell.batch_size)
-    said = (
-        f"the loop waits {waits} of its time, and {name.get(bound, str(bound).removesuffix('-bound'))}"
-        f" is {percent(share)} of feeding it ({step} per batch)"
-    )
-    arriving = arriving_bytes_per_s(cell)
-    if bound in (Bound.STORAGE, Bound.LATENCY) and device and arriving:
-        said += f"; bytes arrive at {percent(arriving / device)} of the device's best rate"
-    return said
+def _feeding_frac(bound: Bound, costs: Mapping[Bound, float]) -> float:
+    """Return the share of what feeding the loop costs that is the limit's; 0 where the limit is not in feeding it."""
+    computing = (Bound.COMPUTE, Bound.CONTENTION)
+    if bound in computing:
+        return 0.0
+    feeding = sum(cost for part, cost in costs.items() if part not in computing)
+    return costs[bound] / feeding if feeding else 0.0
+
+
+def _arriving_frac(bound: Bound, cell: CellSummary, best: float | None) -> float | None:
+    arriving = arriving_bytes_per_s(cell) if bound in (Bound.STORAGE, Bound.LATENCY) else None
+    return arriving / best if arriving and best else None
 
 
 def _stalls(seconds: _Sample, null: CellSummary | None, warm: CellSummary | None) -> Stalls:
@@ -331,15 +305,9 @@ def _stalls(seconds: _Sample, null: CellSummary | None, warm: CellSummary | None
     )
 
 
-def judge_all(
-    cells: Iterable[CellSummary], decisions: Decisions | None = None
-) -> dict[tuple[str, str], CellVerdict]:
-    """Return the verdict of every measured cell but the null ones, by (environment_key, cell_id).
-
-    `decisions` are the page's; None decides by these cells alone.
-    """
+def cell_verdicts(cells: Iterable[CellSummary], decisions: Decisions) -> dict[tuple[str, str], CellVerdict]:
+    """Return the verdict of every measured cell but the null ones, by (environment_key, cell_id)."""
     listed = list(cells)
-    made = decide(listed) if decisions is None else decisions
     nulls = {ceiling_key(cell): cell for cell in listed if cell.is_null and cell.usable}
     warm = {_sibling_key(cell): cell for cell in listed if cell.cell.cache == "warm" and cell.usable}
     device = _device_rates(listed)
@@ -348,13 +316,13 @@ def judge_all(
         if cell.is_null:
             continue
         reads = cell.cell.cache in ("cold", "limited")
-        verdict = judge(
+        verdict = _verdict(
             cell,
             null=nulls.get(ceiling_key(cell)),
             warm=warm.get(_sibling_key(cell)) if reads else None,
             device_bytes_per_s=device.get(_device_key(cell)),
-            inflation=made.inflation(cell),
-            inflated=made.inflated(cell),
+            inflation=decisions.inflation(cell),
+            inflated=decisions.inflated(cell),
         )
         if verdict is not None:
             verdicts[cell.key] = verdict

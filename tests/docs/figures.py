@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 import storebench
 from storebench.report.cells import summarise
+from storebench.report.facts import derive
 from storebench.report.plots.style import svg_bytes
 from storebench.report.texts.headline import headline
 
@@ -63,7 +64,7 @@ def main() -> None:
         print(path.relative_to(ROOT))
     for (_, cache, readahead), results in _imagenet_panels():
         state = f"{cache}, read-ahead {readahead:.0f} KiB" if readahead else cache
-        print(f"{state}: {headline(summarise(results)).answer}")
+        print(f"{state}: {headline(derive(summarise(results))).answer}")
         lmdb = results[(results.backend == "lmdb") & (results.epoch == results.epoch.max())]
         print(
             f"    LMDB: the device delivered {lmdb.read_amplification.median():.2g} times what was asked for"

@@ -1,1 +1,1 @@
-"""One module a family of plots; every function returns the Axes it drew."""
+"""One module per plot: its question, its answer in words, and its drawing."""

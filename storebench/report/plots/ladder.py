@@ -1,12 +1,14 @@
 """LMDBIO's ladder: what each optimisation gains, with one and with several reader processes."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 
 from storebench.plain_text import plain
-from storebench.report.ladder import RUNGS, Ladder, top_gain
+from storebench.report.ladder import RUNGS, Ladder, by_state, top_gain
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import (
     legend_below,
     new_axes,
@@ -23,6 +25,18 @@ _LOOKS = {
     "#332288": "o", "#44AA99": "s", "#CC6677": "^", "#882255": "D", "#117733": "v", "#999933": "P", "#88CCEE": "X",
 }  # fmt: skip
 """Colour -> marker of a series; Tol's muted scheme, which colour-blind people can tell apart."""
+
+
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield one plot per cache state in which the ladder was climbed."""
+    for state, climbed in by_state(selection.facts.ladders).items():
+        name = "ladder" if state == "cold" else f"ladder-{state}"
+        answer = ladder_answer(climbed)
+        yield Plot(name=name, question=_question(state), answer=answer, ax=plot_ladder(climbed))
+
+
+def _question(state: str) -> str:
+    return f"{QUESTION}, {state}?"
 
 
 def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
@@ -61,7 +75,7 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
         plain_numbers(ax.xaxis)
         legend_below(ax)
         cells = [step.cell for ladder in ladders for step in ladder.steps]
-        title(ax, f"{QUESTION}, {plain(ordered[0].first.cell.cache)}?", common_setting(cells), cells)
+        title(ax, _question(plain(ordered[0].first.cell.cache)), common_setting(cells), cells)
     return ax
 
 

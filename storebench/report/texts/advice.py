@@ -4,11 +4,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel, panels
-from storebench.report.decisions import Decision, Decisions, Topic, decide, siblings
-from storebench.report.factors import break_even, paying_panel
+from storebench.report.cells import CellSummary, Panel
+from storebench.report.decisions import Decision, Decisions, Topic, siblings
+from storebench.report.facts import Facts
 from storebench.report.intervals import Ratio
-from storebench.report.main_panel import main_panel
 from storebench.report.texts.conclusions import Conclusion, Says
 from storebench.report.texts.headline import more_rounds
 from storebench.report.texts.labels import (
@@ -20,7 +19,8 @@ from storebench.report.texts.labels import (
     state_label,
     with_interval,
 )
-from storebench.report.verdict import BOUND_FRAC, Bound, judge_all, mending_reader
+from storebench.report.texts.verdicts import doubt_words, limit_sentence
+from storebench.report.verdict import BOUND_FRAC, Bound, mending_reader
 from storebench.stats import PRACTICAL_FRAC
 
 RULES = {
@@ -68,32 +68,27 @@ class Advice:
     conclusions: tuple[Conclusion, ...] = ()
 
 
-def recommend(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> list[Advice]:
-    """Return what the records say to do, for this dataset, machine and network.
+def recommend(facts: Facts) -> list[Advice]:
+    """Return what the records say to do, for one dataset, machine and network.
 
     Parameters
     ----------
-    cells
-        All cells of one dataset on one machine.
-    decisions
-        The page's; None decides by these cells alone.
+    facts
+        Of all cells of one dataset on one machine whose records validate.
     """
-    sound = [cell for cell in cells if not cell.invalid]
-    made = decide(sound) if decisions is None else decisions
-    found = panels(sound)
-    panel = main_panel(found)
+    panel = facts.main
     if panel is None or len(panel.stored) < 2:
         return []
-    chosen, advice = _choice(panel, made)
+    chosen, advice = _choice(panel, facts.decisions)
     if chosen is None:
-        return [*advice, *_amplified(panel, made)]
+        return [*advice, *_amplified(panel, facts.decisions)]
     rest = (
-        _break_even(paying_panel(found), chosen, made),
-        _bottleneck(chosen, sound, made),
-        _workers(chosen, found, made),
-        _warm(chosen, found, made),
+        _break_even(facts, chosen),
+        _bottleneck(facts, chosen),
+        _workers(facts, chosen),
+        _warm(facts, chosen),
     )
-    return [*advice, *(one for rule in rest for one in rule), *_amplified(panel, made)]
+    return [*advice, *(one for rule in rest for one in rule), *_amplified(panel, facts.decisions)]
 
 
 def _choice(panel: Panel, decisions: Decisions) -> tuple[CellSummary | None, list[Advice]]:
@@ -176,8 +171,8 @@ def _undecided(
         for one in known
         if {one.cell.key, one.base.key} <= keys and not (one.faster or one.slower or one.equal)
     ]
-    reason = next((one.reason for one in open_pairs if one.reason), "")
-    need = reason or more_rounds(decisions, open_pairs)
+    doubt = next((one.doubt for one in open_pairs if one.doubt), None)
+    need = doubt_words(doubt) or more_rounds(decisions, open_pairs)
     slower = [backend_label(cell.backend) for cell in stored if cell.key in beaten and cell not in left]
     out = f" Proven slower than another: {', '.join(slower)}." if slower else ""
     losses = tuple(_concluded(one) for one in known if one.faster and one.base.key not in keys)
@@ -192,8 +187,8 @@ def _smallest(cells: Sequence[CellSummary]) -> CellSummary:
     return min(cells, key=lambda cell: float(cell.fact("bytes_on_disk") or float("inf")))
 
 
-def _break_even(panel: Panel | None, chosen: CellSummary, decisions: Decisions) -> Iterator[Advice]:
-    for one in break_even(panel, decisions) if panel is not None else ():
+def _break_even(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
+    for one in facts.paying:
         if one.cell.backend != chosen.backend or one.epochs is None:
             continue
         name = backend_label(chosen.backend)
@@ -202,21 +197,21 @@ def _break_even(panel: Panel | None, chosen: CellSummary, decisions: Decisions) 
         yield Advice(rule="R4 break-even", text=text, conclusions=(said,))
 
 
-def _bottleneck(chosen: CellSummary, cells: Sequence[CellSummary], decisions: Decisions) -> Iterator[Advice]:
-    verdict = judge_all(cells, decisions).get(chosen.key)
+def _bottleneck(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
+    verdict = facts.verdicts.get(chosen.key)
     if verdict is not None:
         reader = mending_reader(chosen) if verdict.bound in (Bound.LATENCY, Bound.FETCH) else ""
-        helps = _NEXT_STEP[verdict.bound] + (f" ({reader})" if reader else "")
-        text = f"{backend_label(chosen.backend)} is {verdict.sentence}. What would help: {helps}."
+        helps = _NEXT_STEP[verdict.bound] + (f" ({backend_label(reader)})" if reader else "")
+        text = f"{backend_label(chosen.backend)} is {limit_sentence(verdict)}. What would help: {helps}."
         yield Advice(rule="R5 bottleneck", text=text)
 
 
-def _workers(chosen: CellSummary, found: Sequence[Panel], decisions: Decisions) -> Iterator[Advice]:
-    counts = sorted(siblings(chosen, found, "workers"), key=lambda cell: cell.cell.workers)
+def _workers(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
+    counts = sorted(siblings(chosen, facts.ordered, "workers"), key=lambda cell: cell.cell.workers)
     if len(counts) < 2:
         return
     fewest = counts[0]
-    against = [decisions.between(cell, fewest, Topic.WORKERS) for cell in counts[1:]]
+    against = [facts.decisions.between(cell, fewest, Topic.WORKERS) for cell in counts[1:]]
     known = [one for one in against if one is not None]
     better = [one for one in known if one.faster and not one.equal]
     name = backend_label(chosen.backend)
@@ -231,10 +226,10 @@ def _workers(chosen: CellSummary, found: Sequence[Panel], decisions: Decisions) 
     yield Advice(rule="R6 workers", text=text, conclusions=conclusions)
 
 
-def _warm(chosen: CellSummary, found: Sequence[Panel], decisions: Decisions) -> Iterator[Advice]:
-    states = {cell.state: cell for cell in siblings(chosen, found, "cache")}
+def _warm(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
+    states = {cell.state: cell for cell in siblings(chosen, facts.ordered, "cache")}
     cold, warm = states.get("cold"), states.get("warm")
-    one = decisions.between(warm, cold, Topic.CACHE) if cold and warm else None
+    one = facts.decisions.between(warm, cold, Topic.CACHE) if cold and warm else None
     if one is not None and one.faster:
         ratio: Ratio = one.ratio
         text = f"Memory that holds the whole store makes {backend_label(chosen.backend)} {with_interval(ratio)} times as fast as reading it cold."

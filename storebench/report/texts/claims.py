@@ -1,15 +1,16 @@
-"""What the papers claim, beside what was measured here."""
+"""What the papers claim, beside what was measured here; and the differences that they could not take apart."""
 
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel, panels
-from storebench.report.decisions import Decisions, decide
-from storebench.report.factors import Square, squares
+from storebench.report.cells import CellSummary, Panel
+from storebench.report.decisions import Decisions
+from storebench.report.factors import Square
+from storebench.report.facts import Facts
 from storebench.report.intervals import Interval, Ratio
-from storebench.report.ladder import RUNGS, Ladder, Rung, ladders, top_gain
+from storebench.report.ladder import RUNGS, Ladder, Rung, top_gain
 from storebench.report.texts.labels import (
     backend_label,
     dataset_label,
@@ -19,6 +20,7 @@ from storebench.report.texts.labels import (
     state_label,
     with_interval,
 )
+from storebench.report.texts.verdicts import doubt_words
 
 LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
 LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"
@@ -40,16 +42,15 @@ class Claim:
     now: tuple[tuple[str, str], ...]
 
 
-def then_and_now(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> list[Claim]:
-    """Return the papers' claims that these cells can speak to, by the page's `decisions`."""
-    made = decide(cells) if decisions is None else decisions
-    imagenet = [panel for panel in panels(cells) if panel.first.cell.dataset == "imagenet"]
+def then_and_now(facts: Facts) -> list[Claim]:
+    """Return the papers' claims that these facts can speak to."""
+    imagenet = [panel for panel in facts.panels if panel.first.cell.dataset == "imagenet"]
     claims = [
         Claim(
             source=LIM,
             claim=f"On ImageNet, image files are much slower than {backend_label(store)}",
             then="more than 17 times",
-            now=tuple(_slowness(imagenet, store, made)),
+            now=tuple(_slowness(imagenet, store, facts.decisions)),
         )
         for store in ("leveldb", "lmdb")
     ]
@@ -58,7 +59,7 @@ def then_and_now(cells: Sequence[CellSummary], decisions: Decisions | None = Non
             source=LIM,
             claim="Key-value stores are reliable",
             then="stated",
-            now=tuple(_reliability(cells)),
+            now=tuple(_reliability(facts.cells)),
         )
     )
     claims.append(
@@ -66,10 +67,10 @@ def then_and_now(cells: Sequence[CellSummary], decisions: Decisions | None = Non
             source=LMDBIO,
             claim="With LMDB, I/O takes most of the training time",
             then="up to 90%",
-            now=tuple(_io_share(panels(cells))),
+            now=tuple(_io_share(facts.panels)),
         )
     )
-    claims += _ladder_claims(ladders(cells))
+    claims += _ladder_claims(facts.ladders)
     return [claim for claim in claims if claim.now]
 
 
@@ -119,7 +120,7 @@ def _slowness(found: Iterable[Panel], store: str, decisions: Decisions) -> Itera
         decision = decisions.between(fast, slow) if slow and fast else None
         if decision is not None:
             decided = decision.faster or decision.slower
-            doubt = "" if decided else f" ({decision.reason or decision.verdict})"
+            doubt = "" if decided else f" ({doubt_words(decision.doubt) or decision.verdict})"
             yield panel_label(panel), f"{with_interval(decision.ratio)} times{doubt}"
 
 
@@ -148,9 +149,13 @@ def _io_share(found: Iterable[Panel]) -> Iterable[tuple[str, str]]:
             yield f"{dataset_label(cell)}: {setting_label(cell)}", f"{share} of a step is data wait"
 
 
-def factor_lines(cells: Iterable[CellSummary]) -> list[tuple[Square, str]]:
-    """Return each difference that could be taken apart, with its sentence."""
-    return [(one, factor_sentence(one)) for one in squares(cells)]
+def factor_lines(facts: Facts) -> list[str]:
+    """Return each difference that could be taken apart as a sentence that names its dataset."""
+    return [
+        f"{dataset_label(part.cells[0])}: {factor_sentence(square)}"
+        for part in facts.datasets.values()
+        for square in part.squares
+    ]
 
 
 def factor_sentence(square: Square) -> str:

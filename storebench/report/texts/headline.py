@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel, panels
-from storebench.report.decisions import Decision, Decisions, decide, rounds_to_tell
+from storebench.report.cells import CellSummary, Panel
+from storebench.report.decisions import Decision, Decisions, rounds_to_tell
 from storebench.report.factors import Share, shares
+from storebench.report.facts import Facts
 from storebench.report.intervals import Ratio
-from storebench.report.main_panel import main_panel, ordered
 from storebench.report.texts.conclusions import Conclusion, Says
 from storebench.report.texts.labels import (
     MODELS,
@@ -21,6 +21,7 @@ from storebench.report.texts.labels import (
     state_label,
     with_interval,
 )
+from storebench.report.texts.verdicts import doubt_words
 from storebench.units import number_of
 
 QUESTION = "Does it matter how you store the training images?"
@@ -55,13 +56,11 @@ class Headline:
     conclusions: tuple[Conclusion, ...] = ()
 
 
-def headline(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> Headline:
-    """Return the answer that these cells give, by the page's `decisions`; without, by these cells' own."""
-    made = decide(cells) if decisions is None else decisions
-    found = panels(cells)
-    asked = [_of(panel, _where(panel), made) for panel in ordered(found)]
+def headline(facts: Facts) -> Headline:
+    """Return the answer that some cells give."""
+    asked = [panel_headline(panel, facts.decisions) for panel in facts.ordered]
     if not asked:
-        return _nothing(cells)
+        return _nothing(facts.cells)
     # The order of panels, and the two cells that each one compares, are fixed before anything is measured. Going down
     # to the first decided comparison is a choice by the data, and costs nothing: intervals of all comparisons of the
     # page hold at once, whichever of them is read out. What was asked before and is undecided is said as well.
@@ -69,15 +68,20 @@ def headline(cells: Sequence[CellSummary], decisions: Decisions | None = None) -
     told = asked[place]
     panel = told.panel
     more = [_undecided(asked[:place])] if place else []
-    other = _other(found, panel) if panel is not None else None
+    other = _other(facts, panel) if panel is not None else None
     other = None if other in [one.panel for one in asked[:place]] else other
-    beside = _of(other, _beside_words(other), made) if other is not None else None
+    beside = _of(other, _beside_words(other), facts.decisions) if other is not None else None
     more += [beside] if beside is not None and beside.ratio is not None else []
     return dataclasses.replace(
         told,
         answer=" ".join([told.answer, *(one.answer for one in more)]),
         conclusions=(*told.conclusions, *(said for one in more for said in one.conclusions)),
     )
+
+
+def panel_headline(panel: Panel, decisions: Decisions) -> Headline:
+    """Return the answer that one panel gives by itself."""
+    return _of(panel, _where(panel), decisions)
 
 
 def _is_decided(answer: Headline) -> bool:
@@ -103,13 +107,13 @@ def _nothing(cells: Sequence[CellSummary]) -> Headline:
     )
 
 
-def _other(found: Sequence[Panel], main: Panel) -> Panel | None:
+def _other(facts: Facts, main: Panel) -> Panel | None:
     """Return the panel of the same samples and cache state without compute, or the one with where `main` has none."""
     cell = main.first.cell
     wanted = "real" if cell.compute == "none" else "none"
     alike = [
         panel
-        for panel in found
+        for panel in facts.panels
         if panel.first.cell.dataset == cell.dataset
         and panel.first.environment_key == main.first.environment_key
         and panel.first.cell.compute == wanted
@@ -120,7 +124,8 @@ def _other(found: Sequence[Panel], main: Panel) -> Panel | None:
         if panel.first.dataset_key == main.first.dataset_key and panel.first.cell.cache == cell.cache
     ]
     # Training that was not run in the same cache state still says how much of a difference reaches it.
-    return main_panel(same or (alike if wanted == "real" else []))
+    chosen = same or (alike if wanted == "real" else [])
+    return next((panel for panel in facts.ordered if panel in chosen), None)
 
 
 def _beside_words(panel: Panel) -> str:
@@ -209,8 +214,8 @@ def _sentence(
     conclusions = (Conclusion(says=says, subject=winner, object=loser, figure=ratio),)
     if shown.equal:
         text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {times})"
-    elif shown.reason:
-        text = f"{names[0]} and {names[1]} cannot be ranked: {shown.reason}"
+    elif shown.doubt:
+        text = f"{names[0]} and {names[1]} cannot be ranked: {doubt_words(shown.doubt)}"
     else:
         text = f"{names[0]} and {names[1]} cannot be told apart yet (ratio {times}); {more_rounds(decisions, [shown])}"
     return f"{where}: {text}.", conclusions

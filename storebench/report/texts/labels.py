@@ -1,7 +1,7 @@
 """How datasets, settings and figures are called in tables, plots and sentences: plain text, whoever named them."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from storebench.plain_text import plain
@@ -113,14 +113,6 @@ def setting_slug(cell: Cell, varying: Collection[str]) -> str:
     shown = [name for name in SETTING_COLUMNS if name in varying]
     parts = [f"-{name.replace('_', '-')}-{getattr(cell, name)}" for name in shown]
     return file_name("".join(parts)).lower()
-
-
-def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
-    """Return the fields of a setting that are not the same in all these cells."""
-    settings = [cell.setting for cell in cells]
-    return frozenset(
-        name for position, name in enumerate(SETTING_COLUMNS) if len({one[position] for one in settings}) > 1
-    )
 
 
 def setting_label(

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storebench.report.cells import CellSummary, Panel, panels, summarise
-from storebench.report.decisions import decide
-from storebench.report.factors import BreakEven, break_even, shares, squares
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.factors import BreakEven, shares
+from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.claims import factor_sentence
@@ -20,6 +20,10 @@ from tests.support.planted import make_conversion, make_record, portion_of, repl
 
 def cells_of(records: list[Record], run: Path = Path("run")) -> list[CellSummary]:
     return summarise(to_frame((record, run / "records.jsonl") for record in records))
+
+
+def facts_of(records: list[Record], run: Path = Path("run")) -> Facts:
+    return derive(cells_of(records, run))
 
 
 def pair(records: list[Record], slow: str = "png", fast: str = "lmdb") -> tuple[CellSummary, CellSummary]:
@@ -47,7 +51,7 @@ def square(**noise: tuple[float, ...]) -> list[Record]:
 
 
 def test_both_sides_of_a_square_are_shown_and_what_they_disagree_by() -> None:
-    (found,) = squares(cells_of(square()))
+    (found,) = facts_of(square()).squares
     sides = (
         found.whole,
         found.codec_in_files,
@@ -63,7 +67,7 @@ def test_both_sides_of_a_square_are_shown_and_what_they_disagree_by() -> None:
 
 
 def test_costs_of_a_single_round_are_told_without_intervals() -> None:
-    (found,) = squares(cells_of([one for one in square() if one.replicate == 0]))
+    (found,) = facts_of([one for one in square() if one.replicate == 0]).squares
     sentence = factor_sentence(found)
     assert "in microseconds per sample: 140 in all; " in sentence.replace(".0", "")
     assert "[" not in sentence
@@ -72,7 +76,7 @@ def test_costs_of_a_single_round_are_told_without_intervals() -> None:
 def test_each_side_has_the_interval_of_its_differences_round_by_round() -> None:
     # PNG files are 10, 20 and 30 slower than planted, raw files as much: paired, the codec's cost does not vary.
     slower = (10.0, 20.0, 30.0)
-    (found,) = squares(cells_of(square(png=slower, files_raw=slower)))
+    (found,) = facts_of(square(png=slower, files_raw=slower)).squares
     codec, container = found.codec_in_files, found.container_encoded
     assert codec is not None
     assert container is not None
@@ -83,7 +87,7 @@ def test_each_side_has_the_interval_of_its_differences_round_by_round() -> None:
 
 
 def test_with_one_corner_missing_no_interaction_is_shown() -> None:
-    (found,) = squares(cells_of([r for r in square() if r.cell.backend != "files+raw"]))
+    (found,) = facts_of([r for r in square() if r.cell.backend != "files+raw"]).squares
     assert (found.codec_in_files, found.container_raw, found.interaction) == (None, None, None)
     assert found.codec_in_container is not None
     assert found.codec_in_container.mid == pytest.approx(300e-6)
@@ -91,7 +95,7 @@ def test_with_one_corner_missing_no_interaction_is_shown() -> None:
 
 
 def test_without_a_corner_nothing_is_taken_apart() -> None:
-    assert squares(cells_of([r for r in square() if r.cell.backend in ("png", "lmdb")])) == []
+    assert facts_of([r for r in square() if r.cell.backend in ("png", "lmdb")]).squares == ()
 
 
 # Shares
@@ -133,9 +137,7 @@ def converted(run: Path, seconds: list[float], **changes: object) -> None:
 
 
 def paid(records: list[Record], run: Path) -> list[BreakEven]:
-    cells = cells_of(records, run)
-    panel: Panel = panels(cells)[0]
-    return break_even(panel, decide(cells))
+    return list(facts_of(records, run).paying)
 
 
 def steps(backend: str, step_ms: list[float], **changes: object) -> list[Record]:
@@ -188,7 +190,7 @@ def test_a_saving_that_the_page_does_not_call_proven_pays_for_nothing(tmp_path: 
 def test_a_conversion_that_was_not_measured_is_not_spoken_of(tmp_path: Path) -> None:
     records = steps("png", [60] * 3) + steps("lmdb", [20] * 3, build_s=12.0)
     assert paid(records, tmp_path) == []
-    assert "onvert" not in " ".join(one.text for one in recommend(cells_of(records, tmp_path)))
+    assert "onvert" not in " ".join(one.text for one in recommend(facts_of(records, tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_the_advice_names_the_conversion_its_saving_and_the_epochs(tmp_path: Pat
     converted(tmp_path, [12.0, 12.1, 12.2])
     with (tmp_path / "conversions.jsonl").open("a") as file:
         file.write(json.dumps({"schema_version": 99}) + "\n" + '{"half a li')
-    advice = recommend(cells_of(steps("png", [60] * 3) + steps("lmdb", [20] * 3), tmp_path))
+    advice = recommend(facts_of(steps("png", [60] * 3) + steps("lmdb", [20] * 3), tmp_path))
     (text,) = [one.text for one in advice if one.rule.startswith("R4")]
     assert text.startswith("Converting PNG files into LMDB took 12.1 [")
     assert "it pays after 2.42 [" in text
@@ -224,10 +226,10 @@ def test_a_cold_rate_pays_for_no_conversion(
     converted(tmp_path, [12.0, 12.0, 12.0])
     cold = steps("png", [90] * 3, cache="cold") + steps("lmdb", [20] * 3, cache="cold")
     assert paid(cold, tmp_path) == []
-    assert not any(one.rule.startswith("R4") for one in recommend(cells_of(cold, tmp_path)))
+    assert not any(one.rule.startswith("R4") for one in recommend(facts_of(cold, tmp_path)))
     limit = {"cache": "limited", "memory_bytes": 2**20}
     for state, words in ({"cache": "warm"}, "warm"), (limit, "limited to 1.00 MiB"):
         whole = steps("png", [60] * 3, **state) + steps("lmdb", [20] * 3, **state)
-        advice = recommend(cells_of(cold + whole, tmp_path))
+        advice = recommend(facts_of(cold + whole, tmp_path))
         (text,) = [one.text for one in advice if one.rule.startswith("R4")]
         assert f"s per epoch ({words}): it pays after 2.40 [" in text

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from storebench.report.catalog import plots
-from storebench.report.cells import CellSummary, by_dataset, summarise
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
-from storebench.report.ladder import by_state, ladders, rates, top_gain
+from storebench.report.ladder import by_state, rates, top_gain
 from storebench.report.plots.ladder import ladder_answer, plot_ladder
 from storebench.report.plots.throughput import plot_throughput
 from storebench.report.texts.claims import then_and_now
@@ -65,8 +66,12 @@ def cells_of(records: list[Record]) -> list[CellSummary]:
     return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
 
 
+def facts_of(records: list[Record]) -> Facts:
+    return derive(cells_of(records))
+
+
 def test_each_rung_is_held_against_the_one_below() -> None:
-    (ladder,) = ladders(cells_of(climb(*WAITS_MS)))
+    (ladder,) = facts_of(climb(*WAITS_MS)).ladders
     assert [step.rung.key for step in ladder.steps] == list(WAITS_MS)
     gains = {step.rung.key: step.gain for step in ladder.steps}
     assert gains["plain"] is None
@@ -81,7 +86,7 @@ def test_each_rung_is_held_against_the_one_below() -> None:
 
 
 def test_loading_counts_where_everything_is_loaded_at_the_opening() -> None:
-    (ladder,) = ladders(cells_of(climb(*WAITS_MS)))
+    (ladder,) = facts_of(climb(*WAITS_MS)).ladders
     lmm = ladder.of("lmm")
     # 3,200 samples in 0.1 s of epoch and 0.4 s of loading
     assert rates(lmm.cell)["run-a", 0] == pytest.approx(3200 / 0.5)
@@ -90,16 +95,16 @@ def test_loading_counts_where_everything_is_loaded_at_the_opening() -> None:
 
 @pytest.mark.parametrize("keys", [("plain", "coal"), ("map", "prov", "dio"), ("plain",)])
 def test_fewer_rungs_or_none_of_plain_lmdb_are_no_ladder(keys: tuple[str, ...]) -> None:
-    assert ladders(cells_of(climb(*keys))) == []
+    assert facts_of(climb(*keys)).ladders == ()
 
 
 def test_settings_have_ladders_of_their_own() -> None:
     records = climb("plain", "prov", "dio") + climb("plain", "prov", "dio", workers=4)
-    assert [ladder.first.cell.workers for ladder in ladders(cells_of(records))] == [1, 4]
+    assert [ladder.first.cell.workers for ladder in facts_of(records).ladders] == [1, 4]
 
 
 def test_the_answer_names_what_is_proven_and_what_is_not() -> None:
-    answer = ladder_answer(ladders(cells_of(climb(*WAITS_MS))))
+    answer = ladder_answer(facts_of(climb(*WAITS_MS)).ladders)
     assert answer.startswith(
         "Cold, 1 reader process, each held against the rung below: DIO gains 10.0 times, COAL gains 2.00 times;"
     )
@@ -108,7 +113,7 @@ def test_the_answer_names_what_is_proven_and_what_is_not() -> None:
 
 
 def test_the_plot_has_a_row_a_rung_and_a_series_a_setting() -> None:
-    found = ladders(cells_of(climb(*WAITS_MS) + climb("plain", "dio", "coal", workers=8)))
+    found = facts_of(climb(*WAITS_MS) + climb("plain", "dio", "coal", workers=8)).ladders
     ax = plot_ladder(found)
     assert [label.get_text() for label in ax.get_yticklabels()][:2] == ["LMDB", "LMDB, readahead=off"]
     _, labels = ax.get_legend_handles_labels()
@@ -116,15 +121,15 @@ def test_the_plot_has_a_row_a_rung_and_a_series_a_setting() -> None:
 
 
 def test_cold_and_warm_are_plots_of_their_own() -> None:
-    cells = cells_of(climb(*WAITS_MS, cache="warm") + climb(*WAITS_MS, cache="cold"))
-    assert list(by_state(ladders(cells))) == ["cold", "warm"]
-    drawn = {plot.name: plot.question for plot in plots(cells, "x") if plot.name.startswith("ladder")}
+    facts = facts_of(climb(*WAITS_MS, cache="warm") + climb(*WAITS_MS, cache="cold"))
+    assert list(by_state(facts.ladders)) == ["cold", "warm"]
+    drawn = {plot.name: plot.question for plot in plots(facts, "x") if plot.name.startswith("ladder")}
     assert list(drawn) == ["ladder-x", "ladder-warm-x"]
     assert drawn["ladder-warm-x"].endswith("gain, warm?")
 
 
 def test_the_papers_optimisations_stand_beside_the_gains() -> None:
-    claims = {one.claim: one.now for one in then_and_now(cells_of(climb(*WAITS_MS)))}
+    claims = {one.claim: one.now for one in then_and_now(facts_of(climb(*WAITS_MS)))}
     assert claims["DIO mends: data comes in by page faults"][0][1].startswith("10.0 [")
     assert claims["DIO mends: data comes in by page faults"][0][1].endswith("times with 1 reader process")
     stag = claims["STAG mends: all readers hit the storage at one moment"][0][1]
@@ -135,7 +140,7 @@ def test_the_papers_optimisations_stand_beside_the_gains() -> None:
 
 def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
     records = [one for workers in (8, 1) for one in climb(*WAITS_MS, workers=workers)]
-    claims = {one.claim: one.now for one in then_and_now(cells_of(records))}
+    claims = {one.claim: one.now for one in then_and_now(facts_of(records))}
     ((where, told),) = claims["COAL mends: requests are small and late"]
     assert "cold" in where
     assert told.index("with 1;") < told.index("with 8 reader processes")
@@ -144,14 +149,14 @@ def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
 def test_ladders_that_differ_elsewhere_stand_side_by_side() -> None:
     whole, part = climb(*WAITS_MS), climb(*WAITS_MS, max_steps=16)
     records = [*whole, *(one for one in part if one.replicate < 4)]
-    claims = {one.claim: one.now for one in then_and_now(cells_of(records))}
+    claims = {one.claim: one.now for one in then_and_now(facts_of(records))}
     ((_, told),) = claims["COAL mends: requests are small and late"]
     assert told.count("with 1") == 2
 
 
 def test_cold_comes_before_every_other_state() -> None:
     records = [one for state in ("warm", "any", "cold") for one in climb(*WAITS_MS, cache=state)]
-    assert list(by_state(ladders(cells_of(records)))) == ["cold", "any", "warm"]
+    assert list(by_state(facts_of(records).ladders)) == ["cold", "any", "warm"]
 
 
 def test_a_cell_whose_process_was_killed_stands_with_its_other_replicates() -> None:
@@ -164,9 +169,9 @@ def test_a_cell_whose_process_was_killed_stands_with_its_other_replicates() -> N
         "failure": "killed",
     }
     records[-1] = dataclasses.replace(records[-1], **nothing)
-    cells = cells_of(records)
-    assert len(cells) == len(WAITS_MS)
-    assert len(by_dataset(cells)) == 1
+    facts = facts_of(records)
+    assert len(facts.cells) == len(WAITS_MS)
+    assert len(facts.datasets) == 1
 
 
 def test_figures_beside_bars_end_within_the_plot() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.texts.advice import Advice, recommend
 from storebench.report.texts.claims import then_and_now
@@ -20,6 +21,10 @@ def cells_of(records: list[Record]) -> list[CellSummary]:
     return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
 
 
+def facts_of(records: list[Record]) -> Facts:
+    return derive(cells_of(records))
+
+
 def rounds(backend: str, step_ms: list[float], **changes: object) -> list[Record]:
     """Plant a cell whose steps take so long: 10 ms of compute, the rest data wait."""
     return replicates(backend, [ms - 10 for ms in step_ms], **changes)  # type: ignore[arg-type]
@@ -31,7 +36,7 @@ def rounds(backend: str, step_ms: list[float], **changes: object) -> list[Record
 def test_the_sentence_gives_ratio_interval_and_signed_shares() -> None:
     png = rounds("png", [60, 60, 60], fetch_ms=5.0, decode_ms=43.75, prep_ms=1.25)
     lmdb = rounds("lmdb", [20, 20, 20], fetch_ms=9.0, decode_ms=0.0, prep_ms=1.0)
-    answer = headline(cells_of(png + lmdb))
+    answer = headline(facts_of(png + lmdb))
     assert answer.answer == (
         "On this machine, cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times [3.0, 3.0] as fast as"
         " PNG files; decoding costs 109% [109%, 109%] of the difference, fetching gives 10% [10%, 10%] back."
@@ -45,7 +50,7 @@ def test_the_sentence_gives_ratio_interval_and_signed_shares() -> None:
 
 def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
     png = rounds("png", [30, 40, 26], decode_ms=15.0)
-    answer = headline(cells_of(png + rounds("lmdb", [32, 28, 35])))
+    answer = headline(facts_of(png + rounds("lmdb", [32, 28, 35])))
     assert "cannot be told apart yet" in answer.answer
     assert "more rounds would tell a difference of 1.25 times" in answer.answer
     assert "as fast as" not in answer.answer
@@ -54,7 +59,7 @@ def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
 
 
 def test_a_spread_that_200_rounds_would_not_overcome_is_said() -> None:
-    answer = headline(cells_of(rounds("png", [20, 200, 15]) + rounds("lmdb", [180, 14, 90]))).answer
+    answer = headline(facts_of(rounds("png", [20, 200, 15]) + rounds("lmdb", [180, 14, 90]))).answer
     assert answer.endswith("]); with this spread, 200 rounds would not tell a difference of 1.25 times.")
 
 
@@ -63,13 +68,13 @@ def test_without_lmdb_the_fastest_other_store_stands_beside_png(
     hdf5_ms: float, leveldb_ms: float, name: str
 ) -> None:
     records = rounds("png", [60] * 3) + rounds("hdf5", [hdf5_ms] * 3) + rounds("leveldb", [leveldb_ms] * 3)
-    answer = headline(cells_of(records)).answer
+    answer = headline(facts_of(records)).answer
     assert f"{name} feeds CaffeNet 3.0 times [3.0, 3.0] as fast as PNG files" in answer
 
 
 def test_equality_is_said_where_the_interval_is_narrow_around_one() -> None:
     records = rounds("png", [20.0, 20.1, 20.0, 20.1]) + rounds("lmdb", [20.1, 20.0, 20.1, 20.0])
-    answer = headline(cells_of(records))
+    answer = headline(facts_of(records))
     assert "differ by less than 10% (ratio 1.00 times [0.98, 1.02]" in answer.answer
     assert [one.says for one in answer.conclusions] == [Says.EQUAL]
 
@@ -77,28 +82,28 @@ def test_equality_is_said_where_the_interval_is_narrow_around_one() -> None:
 def test_beside_training_stands_what_the_loader_alone_gives() -> None:
     training = rounds("png", [20.0, 20.1, 20.0, 20.1]) + rounds("lmdb", [20.1, 20.0, 20.1, 20.0])
     alone = rounds("png", [60.0] * 3, compute="none") + rounds("lmdb", [20.0] * 3, compute="none")
-    answer = headline(cells_of(training + alone)).answer
+    answer = headline(facts_of(training + alone)).answer
     assert "differ by less than 10%" in answer
     assert (
         " With nothing to do but the network's augmentation: LMDB loads 3.0 times [3.0, 3.0] as fast as PNG files"
         in answer
     )
-    assert "With nothing to do" not in headline(cells_of(alone)).answer
+    assert "With nothing to do" not in headline(facts_of(alone)).answer
     drained = rounds("png", [60.0] * 3, compute="none", model="none")
     drained += rounds("lmdb", [10.0 + 1] * 3, compute="none", model="none")
-    answer = headline(cells_of(alone + drained)).answer
+    answer = headline(facts_of(alone + drained)).answer
     assert "4,000 images, reader and decoder alone: LMDB loads 5.5 times" in answer
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_or_two_rounds_name_no_winner(count: int) -> None:
-    answer = headline(cells_of(rounds("png", [60, 60.1][:count]) + rounds("lmdb", [20, 20][:count])))
+    answer = headline(facts_of(rounds("png", [60, 60.1][:count]) + rounds("lmdb", [20, 20][:count])))
     assert "cannot be told apart yet" in answer.answer
     assert [one.says for one in answer.conclusions] == [Says.UNDECIDED]
 
 
 def test_a_paper_turned_round_is_said_the_right_way_round() -> None:
-    answer = headline(cells_of(rounds("png", [20] * 3) + rounds("lmdb", [30] * 3))).answer
+    answer = headline(facts_of(rounds("png", [20] * 3) + rounds("lmdb", [30] * 3))).answer
     assert "PNG files feed CaffeNet 1.5 times [1.5, 1.5] as fast as LMDB" in answer
 
 
@@ -111,7 +116,7 @@ def test_the_sentence_prefers_cold_real_training_and_large_images() -> None:
     warm = [r for b, ms in (("png", 40.0), ("lmdb", 12.0)) for r in rounds(b, [ms] * 3, cache="warm")]
     cold = [r for b, ms in (("png", 60.0), ("lmdb", 20.0)) for r in rounds(b, [ms] * 3)]
     drained = [r for b, ms in (("png", 99.0), ("lmdb", 11.0)) for r in rounds(b, [ms] * 3, compute="none")]
-    answer = headline(cells_of(drained + small + warm + cold)).answer
+    answer = headline(facts_of(drained + small + warm + cold)).answer
     assert "cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer
 
 
@@ -128,28 +133,28 @@ def test_the_sentence_prefers_a_store_larger_than_memory() -> None:
         two([99] * 3, [11] * 3, readahead_kib=8192, **LIMITED),
         two([60] * 3, [24] * 3, readahead_kib=128, **LIMITED),
     )
-    answer = headline(cells_of(cold + far + own)).answer
+    answer = headline(facts_of(cold + far + own)).answer
     assert answer.startswith(
         "On this machine, ImageNet, 4,000 images, larger than memory"
         " (page cache limited to 128 MiB, read-ahead 128 KiB), reader and decoder alone: LMDB loads 2.5 times"
     )
     assert "Training CaffeNet, cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer
     fits = two([60] * 3, [24] * 3, **(LIMITED | {"memory_bytes": 2**30}))
-    assert "larger than memory" not in headline(cells_of(fits)).answer
+    assert "larger than memory" not in headline(facts_of(fits)).answer
 
 
 def test_an_undecided_setting_does_not_lead_and_is_not_kept_back_either() -> None:
     limited = two([30, 60, 40], [44, 35, 52], readahead_kib=128, **LIMITED)
-    answer = headline(cells_of(limited + two([60] * 3, [20] * 3)))
+    answer = headline(facts_of(limited + two([60] * 3, [20] * 3)))
     assert "cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer.answer
     assert answer.answer.endswith("Asked before, and undecided: ImageNet, 4,000 images, limited to 128 MiB.")
     assert {Says.FASTER, Says.UNDECIDED} <= {one.says for one in answer.conclusions}
     assert answer.panel is not None
     assert answer.panel.first.cell.cache == "cold"
     far = two([30, 60, 40], [44, 35, 52], readahead_kib=8192, **LIMITED)
-    several = headline(cells_of(limited + far + two([60] * 3, [20] * 3)))
+    several = headline(facts_of(limited + far + two([60] * 3, [20] * 3)))
     assert several.answer.endswith(", and 1 further setting.")
-    nothing = headline(cells_of(limited + two([30, 60, 40], [44, 35, 52])))
+    nothing = headline(facts_of(limited + two([30, 60, 40], [44, 35, 52])))
     assert nothing.answer.startswith("On this machine, ImageNet, 4,000 images, larger than memory")
     assert "Asked before" not in nothing.answer
 
@@ -158,11 +163,11 @@ def test_training_of_a_few_steps_ranks_nothing_and_lets_others_speak() -> None:
     few = rounds("png", [60] * 3, steps=19, cache="warm") + rounds("lmdb", [20] * 3, steps=19, cache="warm")
     assert (
         "cannot be ranked: training of 19 steps ranks nothing, 20 are needed"
-        in headline(cells_of(few)).answer
+        in headline(facts_of(few)).answer
     )
-    assert "R2" not in {one.rule[:2] for one in recommend(cells_of(few))}
+    assert "R2" not in {one.rule[:2] for one in recommend(facts_of(few))}
     alone = rounds("png", [60] * 3, compute="none") + rounds("lmdb", [20] * 3, compute="none")
-    assert "LMDB loads 3.0 times" in headline(cells_of(few + alone)).answer
+    assert "LMDB loads 3.0 times" in headline(facts_of(few + alone)).answer
 
 
 @pytest.mark.parametrize(("bound", "told"), [("png", True), ("lmdb", False)])
@@ -171,27 +176,27 @@ def test_an_upper_bound_proves_only_its_own_cell_slower(bound: str, told: bool) 
         dataclasses.replace(r, portion=portion_of(r, upper_bound=r.cell.backend == bound))
         for r in rounds("png", [60] * 3) + rounds("lmdb", [20] * 3)
     ]
-    answer = headline(cells_of(records)).answer
+    answer = headline(facts_of(records)).answer
     assert ("LMDB feeds CaffeNet 3.0 times" in answer) is told
     assert ("upper bound" in answer) is not told
 
 
 def test_cold_starts_of_an_older_release_conclude_nothing() -> None:
     cells = cells_of(rounds("png", [60] * 3, portion=None) + rounds("lmdb", [20] * 3, portion=None))
-    assert headline(cells).answer.startswith("Nothing can be concluded")
-    assert recommend(cells) == []
+    assert headline(derive(cells)).answer.startswith("Nothing can be concluded")
+    assert recommend(derive(cells)) == []
 
 
 def test_nothing_measured_is_said() -> None:
     failed = make_record("lmdb", status=Status.FAILED, failure="no memory")
-    assert headline(cells_of([failed])).answer == "Nothing was measured: every cell failed."
+    assert headline(facts_of([failed])).answer == "Nothing was measured: every cell failed."
 
 
 # The advice
 
 
 def advice_of(records: list[Record]) -> dict[str, Advice]:
-    return {one.rule[:2]: one for one in recommend(cells_of(records))}
+    return {one.rule[:2]: one for one in recommend(facts_of(records))}
 
 
 def rules_of(records: list[Record]) -> dict[str, str]:
@@ -257,7 +262,7 @@ def test_of_proven_equals_the_smallest_is_advised() -> None:
 
 
 def test_one_round_is_no_ground_for_advice() -> None:
-    advice = recommend(cells_of(rounds("png", [60]) + rounds("lmdb", [20])))
+    advice = recommend(facts_of(rounds("png", [60]) + rounds("lmdb", [20])))
     assert [one.rule[:2] for one in advice] == ["R0"]
     assert "it takes at least 3" in advice[0].text
 
@@ -304,8 +309,8 @@ def test_no_two_sentences_of_a_page_contradict_each_other(noise: tuple[float, ..
         )
     ]
     cells = cells_of(records)
-    said: list[Conclusion] = [*headline(cells).conclusions]
-    said += [one for advice in recommend(cells) for one in advice.conclusions]
+    said: list[Conclusion] = [*headline(derive(cells)).conclusions]
+    said += [one for advice in recommend(derive(cells)) for one in advice.conclusions]
     assert said
     assert not [pair for pair in itertools.combinations(said, 2) if pair[0].contradicts(pair[1])]
 
@@ -314,7 +319,7 @@ def test_no_two_sentences_of_a_page_contradict_each_other(noise: tuple[float, ..
 
 
 def test_the_papers_claims_stand_beside_what_was_measured() -> None:
-    claims = {one.claim: one for one in then_and_now(cells_of(paper_records() + paper_records("warm")))}
+    claims = {one.claim: one for one in then_and_now(facts_of(paper_records() + paper_records("warm")))}
     slow = claims["On ImageNet, image files are much slower than LMDB"]
     assert slow.then == "more than 17 times"
     assert [condition.split(", ")[-1] for condition, _ in slow.now] == ["cold", "warm"]
@@ -324,4 +329,4 @@ def test_the_papers_claims_stand_beside_what_was_measured() -> None:
 
 
 def test_a_claim_that_nothing_speaks_to_is_left_out() -> None:
-    assert then_and_now(cells_of([make_record("png", dataset="mnist", size=None)])) == []
+    assert then_and_now(facts_of([make_record("png", dataset="mnist", size=None)])) == []

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 import storebench
 from storebench.report.build import write_report
 from storebench.report.cells import summarise
-from storebench.report.plots.curves import cold_answer, steady_answer
+from storebench.report.plots.cold_curve import cold_answer
+from storebench.report.plots.steady_state import steady_answer
 from storebench.results import Record, ResidencyPoint
 from storebench.runs.records import STEPS_DIR, append_record
 from storebench.worker.portion import portion_sums

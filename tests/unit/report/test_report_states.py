@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from storebench.report.cells import AUGMENTING, CellSummary, ceiling_key, panels, summarise, time_ratio
-from storebench.report.decisions import decide
+from storebench.report.cells import AUGMENTING, CellSummary, ceiling_key, panels, summarise
+from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.tables import dataset_tables
 from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import setting_label, state_label
 from storebench.report.texts.notes import cache_notes
-from storebench.report.verdict import judge_all
+from storebench.report.texts.verdicts import doubt_words
 from storebench.results import PortionKind, Record
 from storebench.training.models import MODELS
 from tests.support.planted import cold_start, make_record, portion_of, replicates
@@ -20,6 +20,10 @@ from tests.support.planted import cold_start, make_record, portion_of, replicate
 
 def cells_of(records: list[Record]) -> list[CellSummary]:
     return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def facts_of(records: list[Record]) -> Facts:
+    return derive(cells_of(records))
 
 
 def cell_of(*records: Record) -> CellSummary:
@@ -45,10 +49,11 @@ def test_a_ranking_is_that_of_the_cold_part() -> None:
     png = [cold_start(r, steps=5, step_ms=40.0) for r in replicates("png", [46.0] * 3, compute="none")]
     lmdb = [cold_start(r, steps=5, step_ms=80.0) for r in replicates("lmdb", [4.0] * 3, compute="none")]
     slow, fast = sorted(cells_of(png + lmdb), key=lambda cell: cell.backend)
-    ratio = time_ratio(slow, fast)
-    assert ratio is not None
-    assert ratio.mid == pytest.approx(2.0)
-    assert "PNG files load 2.0 times" in headline([slow, fast]).answer
+    facts = derive([slow, fast])
+    decision = facts.decisions.between(fast, slow)
+    assert decision is not None
+    assert decision.ratio.mid == pytest.approx(2.0)
+    assert "PNG files load 2.0 times" in headline(facts).answer
 
 
 def test_a_cold_cell_without_a_portion_has_no_rate_and_no_verdict() -> None:
@@ -61,16 +66,17 @@ def test_a_cold_cell_without_a_portion_has_no_rate_and_no_verdict() -> None:
     assert [cell.median("samples_per_s") for cell in cells] == [None, None]
     assert cells[1].median("whole_samples_per_s") == pytest.approx(32 / 0.014)
     assert state_label(cells[0]) == "cold start, whole epoch"
-    assert judge_all(cells) == {}
-    (panel,) = panels(cells)
+    facts = derive(cells)
+    assert facts.verdicts == {}
+    (panel,) = facts.panels
     assert panel.measured == ()
-    assert "times" not in headline(cells).answer
+    assert "times" not in headline(derive(cells)).answer
 
 
 def test_arrays_in_memory_are_not_ranked_among_stores_without_a_cold_rate() -> None:
     old = [make_record(b, portion=None) for b in ("png", "memory:python", "memory:native")]
     warm = [r for b, ms in (("png", 50.0), ("lmdb", 5.0)) for r in replicates(b, [ms, ms], cache="warm")]
-    assert "warm, ImageNet" in headline(cells_of(old + warm)).answer
+    assert "warm, ImageNet" in headline(facts_of(old + warm)).answer
 
 
 def test_what_reads_nothing_during_the_epoch_keeps_its_whole_rate() -> None:
@@ -120,16 +126,19 @@ def test_a_limited_rate_that_moved_in_one_replicate_ranks_nothing(
     cells = cells_of(limited("png", 60.0, drifts["png"]) + limited("lmdb", 20.0, drifts["lmdb"]))
     name = {"png": "PNG files", "lmdb": "LMDB"}[backend]
     slow, fast = (next(c for c in cells if c.backend == one) for one in ("png", "lmdb"))
-    decision = decide(cells).between(fast, slow)
+    facts = derive(cells)
+    decision = facts.decisions.between(fast, slow)
     assert decision is not None
     assert (decision.faster, decision.inverted().slower) == (is_steady, is_steady)
-    assert decision.reason == ("" if is_steady else f"not shown to be steady in every replicate: {name}")
-    (table,) = dataset_tables(cells)
+    assert doubt_words(decision.doubt) == (
+        "" if is_steady else f"not shown to be steady in every replicate: {name}"
+    )
+    (table,) = dataset_tables(facts)
     said = f"Rates not shown to be steady, which rank nothing: {name}."
     assert (said in table.caption) is not is_steady
     verdicts = {row[0].split(" (")[0]: row[table.head.index("verdict")] for row in table.rows}
     assert verdicts["LMDB"] == ("faster" if is_steady else "cannot be told")
-    assert ("cannot be ranked" in headline(cells).answer) is not is_steady
+    assert ("cannot be ranked" in headline(facts).answer) is not is_steady
 
 
 def test_what_drifts_while_it_is_cold_is_no_steady_state_and_needs_none() -> None:

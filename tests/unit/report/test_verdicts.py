@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.decisions import Topic, decide
+from storebench.report.decisions import Topic
+from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.texts.advice import recommend
-from storebench.report.verdict import Bound, CellVerdict, judge_all, mending_reader
+from storebench.report.texts.verdicts import limit_figure, limit_sentence
+from storebench.report.verdict import Bound, CellVerdict, mending_reader
 from storebench.results import Ceilings, Counters, Record, Status
 from tests.support.planted import make_record, portion_of, replicates
 
@@ -18,16 +20,20 @@ def cells_of(records: list[Record]) -> list[CellSummary]:
     return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
 
 
+def facts_of(records: list[Record]) -> Facts:
+    return derive(cells_of(records))
+
+
 def verdict_of(records: list[Record], backend: str = "lmdb", cache: str | None = None) -> CellVerdict:
-    cells = cells_of(records)
-    wanted = next(c for c in cells if c.backend == backend and cache in (None, c.cell.cache))
-    return judge_all(cells)[wanted.key]
+    facts = facts_of(records)
+    wanted = next(c for c in facts.cells if c.backend == backend and cache in (None, c.cell.cache))
+    return facts.verdicts[wanted.key]
 
 
 def test_a_tiny_model_on_a_slow_decoder_is_decode_bound() -> None:
     verdict = verdict_of([make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=4, decode_ms=15, prep_ms=1)])
     assert verdict.bound is Bound.DECODE
-    assert "decode is 75% of feeding it (15.0 ms per batch)" in verdict.figure
+    assert "decode is 75% of feeding it (15.0 ms per batch)" in limit_figure(verdict)
     assert verdict.gain == pytest.approx(21 / 6)
     assert verdict.feed_gain == pytest.approx(21)
 
@@ -42,7 +48,7 @@ def test_a_huge_model_is_compute_bound_with_and_without_workers() -> None:
     for workers in (0, 2):
         verdict = verdict_of([make_record("lmdb", workers=workers, **parts)])  # type: ignore[arg-type]
         assert verdict.bound is Bound.COMPUTE
-        assert "compute is 98% of the loop's time" in verdict.figure
+        assert "compute is 98% of the loop's time" in limit_figure(verdict)
 
 
 def test_a_warm_sibling_as_slow_blames_the_reader() -> None:
@@ -62,7 +68,7 @@ def test_producers_that_wait_for_the_queue_are_handoff_bound() -> None:
     parts = {"fetch_ms": 2.0, "prep_ms": 1.0, "handover_ms": 12.0}
     verdict = verdict_of([make_record("lmdb", workers=2, wait_ms=11, compute_ms=1, **parts)])  # type: ignore[arg-type]
     assert verdict.bound is Bound.HANDOVER
-    assert verdict.sentence.startswith("handoff-bound: ")
+    assert limit_sentence(verdict).startswith("handoff-bound: ")
 
 
 def test_what_workers_do_side_by_side_is_shared_among_them() -> None:
@@ -83,7 +89,7 @@ def test_stalls_are_differences_of_cold_warm_and_null() -> None:
 
 def test_a_failed_cell_and_the_null_cell_get_no_verdict() -> None:
     records = [make_record("null"), make_record("lmdb", status=Status.FAILED, failure="x")]
-    assert judge_all(cells_of(records)) == {}
+    assert facts_of(records).verdicts == {}
 
 
 ARRIVING = 32 * 196_608 / 0.019
@@ -104,7 +110,7 @@ def fetching(best: float, cache: str = "cold", **changes: object) -> Record:
 def test_the_device_is_the_limit_only_where_it_delivers_nearly_all_it_can(share: float, bound: Bound) -> None:
     verdict = verdict_of([fetching(ARRIVING / share)])
     assert verdict.bound is bound
-    assert f"{share:.0%} of the device's best rate" in verdict.figure
+    assert f"{share:.0%} of the device's best rate" in limit_figure(verdict)
 
 
 def test_without_a_device_rate_a_slow_cold_fetch_has_no_known_cause() -> None:
@@ -123,24 +129,24 @@ def test_bytes_that_read_ahead_brought_count_as_delivered() -> None:
 
 def test_the_devices_rate_is_taken_from_any_cell_of_the_same_payload() -> None:
     training = make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=19, bytes_on_disk=0)
-    cells = cells_of([training, fetching(10 * ARRIVING, compute="none")])
-    assert {one.bound for one in judge_all(cells).values()} == {Bound.LATENCY}
+    facts = facts_of([training, fetching(10 * ARRIVING, compute="none")])
+    assert {one.bound for one in facts.verdicts.values()} == {Bound.LATENCY}
 
 
 def test_the_reader_that_would_mend_waiting_is_named() -> None:
     cells = cells_of([make_record(backend) for backend in ("lmdb", "lmdb:direct", "leveldb", "png")])
     assert {cell.backend: mending_reader(cell) for cell in cells} == {
-        "lmdb": "LMDB (direct)",
+        "lmdb": "lmdb:direct",
         "lmdb:direct": "",
         "leveldb": "",
-        "png": "PNG files (threads)",
+        "png": "png:threads",
     }
     slow = [
         dataclasses.replace(fetching(10 * ARRIVING, compute="none", compute_ms=0.0), replicate=n)
         for n in range(3)
     ]
     cells = cells_of(replicates("png", [90.0] * 3, compute="none", compute_ms=0) + slow)
-    (bottleneck,) = [one.text for one in recommend(cells) if one.rule.startswith("R5")]
+    (bottleneck,) = [one.text for one in recommend(derive(cells)) if one.rule.startswith("R5")]
     assert "LMDB is latency-bound" in bottleneck
     assert "several requests in flight (LMDB (direct))" in bottleneck
 
@@ -162,7 +168,7 @@ def test_without_workers_the_larger_of_waiting_and_computing_is_the_limit(
     verdict = verdict_of([record])
     assert verdict.bound is bound
     assert verdict.feed_gain == pytest.approx((10 + wait_ms) / 10)
-    assert ("at most 1.90 times as fast" in verdict.sentence) is (bound is Bound.COMPUTE)
+    assert ("at most 1.90 times as fast" in limit_sentence(verdict)) is (bound is Bound.COMPUTE)
 
 
 @pytest.mark.parametrize(("wait_ms", "bound"), [(0.9, Bound.COMPUTE), (1.2, Bound.READER)])
@@ -202,7 +208,7 @@ def test_proven_longer_computing_beside_a_backend_is_contention() -> None:
     assert verdict.bound is Bound.CONTENTION
     assert verdict.inflation is not None
     assert verdict.inflation.ratio.mid == pytest.approx(1.2, rel=1e-3)
-    assert "computes 1.20 [" in verdict.figure
+    assert "computes 1.20 [" in limit_figure(verdict)
     assert verdict.gain == pytest.approx(12.2 / 10.2, rel=1e-2)
 
 
@@ -216,16 +222,16 @@ def test_contention_needs_proof_and_more_than_five_percent(inflation: tuple[floa
 def test_advice_calls_contention_only_what_the_page_has_decided() -> None:
     png = [make_record("png", replicate=n, cache="warm", wait_ms=0.2, compute_ms=12.0) for n in range(4)]
     cells = cells_of(contended((1.2, 1.21, 1.19, 1.2)) + png)
-    page = decide(cells)
+    page = derive(cells).decisions
     rates_only = {key: one for key, one in page.found.items() if one.topic is not Topic.COMPUTE}
     for made, told in ((page, True), (dataclasses.replace(page, found=rates_only), False)):
-        (text,) = [one.text for one in recommend(cells, made) if one.rule == "R5 bottleneck"]
+        (text,) = [one.text for one in recommend(derive(cells, made)) if one.rule == "R5 bottleneck"]
         assert ("slowed down by contention" in text) is told
 
 
 def test_a_loop_fed_by_the_networks_cores_is_not_indifferent() -> None:
     png = [make_record("png", replicate=n, cache="warm", wait_ms=0.2, compute_ms=12.0) for n in range(4)]
-    taking = recommend(cells_of(contended((1.2, 1.21, 1.19, 1.2)) + png))
+    taking = recommend(facts_of(contended((1.2, 1.21, 1.19, 1.2)) + png))
     assert "waits less than 10%" not in " ".join(one.text for one in taking)
     calm = [make_record("png", replicate=n, cache="warm", wait_ms=0.2, compute_ms=10.0) for n in range(4)]
-    assert "waits less than 10%" in recommend(cells_of(contended((1.0, 1.01, 1.0, 1.0)) + calm))[0].text
+    assert "waits less than 10%" in recommend(facts_of(contended((1.0, 1.01, 1.0, 1.0)) + calm))[0].text

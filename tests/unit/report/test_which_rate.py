@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from storebench.report.cells import WHOLE_COLD, WHOLE_LIMITED, CellSummary, summarise
-from storebench.report.decisions import Topic, decide
-from storebench.report.decisions import looks as cell_looks
+from storebench.report.decisions import Topic, looks_at
+from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.results import PortionKind, Record
 from storebench.runner import Run
@@ -107,7 +107,7 @@ def test_all_looks_together_spend_five_percent() -> None:
         cells = summarise(
             to_frame((record, Path("run/records.jsonl")) for record in records).assign(looks=looks)
         )
-        (decision,) = [one for one in decide(cells).found.values() if one.topic is Topic.BACKEND]
+        (decision,) = [one for one in derive(cells).decisions.found.values() if one.topic is Topic.BACKEND]
         assert decision.ratio.lo is not None
         widths.append(decision.ratio.mid / decision.ratio.lo)
     assert widths[1] > widths[0]
@@ -115,5 +115,5 @@ def test_all_looks_together_spend_five_percent() -> None:
 
 def test_two_runs_of_a_cell_are_two_looks() -> None:
     first, second = make_record("lmdb"), make_record("lmdb", run_id="run-b")
-    assert cell_looks([summary(first)]) == 1
-    assert cell_looks([summary(first, second)]) == 2
+    assert looks_at([summary(first)]) == 1
+    assert looks_at([summary(first, second)]) == 2

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from benchmarks.drawn_pages import BACKENDS, Truth, concluded, drawn_page, false_claims
+from storebench.report.facts import derive
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.conclusions import Says
 from storebench.stats import compare
@@ -64,7 +65,7 @@ def test_a_large_difference_is_found_and_advised_with_few_rounds() -> None:
     truth = Truth(spread=0.05, rounds=5, samples_per_s=EQUAL | {"lmdb": 3000.0})
     for seed in range(5):
         cells = drawn_page(truth, np.random.default_rng(seed), settings=1)
-        assert {one.rule[:2] for one in recommend(cells)} >= {"R2"}
+        assert {one.rule[:2] for one in recommend(derive(cells))} >= {"R2"}
         _, said = concluded(cells)
         assert all(one.subject.backend == "lmdb" for one in said if one.says is Says.FASTER)
 

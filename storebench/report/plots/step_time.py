@@ -1,6 +1,6 @@
 """Where a step's time goes: the loop's stacked bar, and beside it what the producers did."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -8,6 +8,8 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch, Rectangle
 
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.selection import Selection, drawable, ranked, with_count
 from storebench.report.plots.style import (
     PART_COLOURS,
     Look,
@@ -20,10 +22,34 @@ from storebench.report.plots.style import (
     styled,
     title,
 )
-from storebench.report.texts.labels import common_setting, duration, percent
+from storebench.report.texts.labels import backend_label, common_setting, duration, percent
+
+QUESTION = "Where does a step's time go?"
 
 LOOP_PARTS = {"data wait": "data_wait_s", "copy": "h2d_s", "compute": "compute_s"}
 PRODUCER_PARTS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "hand-over": "handover_s"}
+
+
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield the plot of the panel's cells in every cache state."""
+    if selection.measured:
+        cells = (*selection.alike("cache"), *selection.null)
+        answer = with_count(step_answer(selection.measured), cells)
+        yield Plot(name="step-time", question=QUESTION, answer=answer, ax=plot_step_time(drawable(cells)))
+
+
+def step_answer(cells: Sequence[CellSummary]) -> str:
+    """Return the shares of its time that the loop waits: the largest and the smallest."""
+    waits = ranked(cells, "data_wait_frac")
+    if not waits:
+        return ""
+    (least, first), (most, last) = waits[0], waits[-1]
+    if first is last:
+        return f"With {backend_label(first.backend)} the loop waits {percent(least)} of its time."
+    return (
+        f"With {backend_label(last.backend)} the loop waits {percent(most)} of its time,"
+        f" with {backend_label(first.backend)} {percent(least)}."
+    )
 
 
 def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
@@ -81,7 +107,7 @@ def _finish(ax: Axes, cells: Sequence[CellSummary]) -> None:
     legend_below(ax)
     plain_numbers(ax.xaxis)
     note = ". Upper bar: the training loop. Lower bar: the producers"
-    title(ax, "Where does a step's time go?", common_setting(cells) + note, cells)
+    title(ax, QUESTION, common_setting(cells) + note, cells)
 
 
 def _end(bar: Patch) -> float:

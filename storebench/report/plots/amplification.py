@@ -1,61 +1,49 @@
-"""What speed costs: space on disk, and bytes read for nothing."""
+"""How many bytes the device delivers for the bytes that were asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.intervals import Interval
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.selection import Selection, drawable, ranked, with_count
 from storebench.report.plots.style import (
     Look,
     bar,
     beside,
-    legend_below,
     look,
     name_rows,
     new_axes,
     plain_numbers,
-    shown_end,
     styled,
     title,
-    whiskers,
 )
 from storebench.report.texts.labels import backend_label, common_setting, number
+
+QUESTION = "How much is read to get what was asked for?"
 
 _ASKED = Look(colour="#BBBBBB", hatch="", marker="o", line="-")
 
 
-def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw bytes on disk per sample against samples per second."""
-    cells = [c for c in as_cells(results) if c.usable and not c.is_null and c.fact("bytes_on_disk")]
-    sizes = [float(c.fact("bytes_on_disk")) / int(c.fact("store_count")) / 1024 for c in cells]
-    with styled():
-        ax = new_axes(3.6, ax)
-        for cell, each in zip(cells, sizes, strict=True):
-            style = look(cell)
-            rate = cell.interval("samples_per_s") or Interval(mid=0.0)
-            ax.errorbar(
-                each,
-                rate.mid,
-                yerr=whiskers([rate]),
-                color=style.colour,
-                marker=style.marker,
-                fillstyle="none" if style.hatch else "full",
-                linestyle="none",
-                capsize=3,
-                markersize=8,
-                label=backend_label(cell.backend),
-            )
-        ax.set_xlabel("size on disk (KiB per sample)")
-        ax.set_ylabel("throughput (samples/s)")
-        ax.set_xlim(0, 1.08 * max(sizes, default=1.0))
-        drawn = [found for cell in cells if (found := cell.interval("samples_per_s"))]
-        ax.set_ylim(0, 1.08 * shown_end(drawn))
-        plain_numbers(ax.yaxis)
-        legend_below(ax)
-        title(ax, "What does speed cost in space?", common_setting(cells), cells)
-    return ax
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield the plot of the cold cells, else of the panel's, where a device delivered anything."""
+    cold = [cell for cell in selection.alike("cache") if cell.cell.cache == "cold"]
+    cells = reads_from_disk(cold or selection.measured)
+    if any(cell.median("device_read_bytes") for cell in cells):
+        answer = with_count(read_answer(cells), cells)
+        ax = plot_amplification(drawable(cells))
+        yield Plot(name="read-amplification", question=QUESTION, answer=answer, ax=ax)
+
+
+def read_answer(cells: Sequence[CellSummary]) -> str:
+    """Return between how many times the bytes that were asked for the device delivered."""
+    times = ranked(cells, "read_amplification")
+    (low, first), (high, last) = times[0], times[-1]
+    return (
+        f"The device delivered between {number(low, 2)} times ({backend_label(first.backend)})"
+        f" and {number(high, 2)} times ({backend_label(last.backend)}) the bytes that were asked for."
+    )
 
 
 def reads_from_disk(cells: Sequence[CellSummary]) -> list[CellSummary]:
@@ -90,5 +78,5 @@ def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axe
         ax.set_xlabel("data (MiB per epoch)")
         plain_numbers(ax.xaxis)
         note = f"{common_setting(cells)}. Grey: asked for by the loop. Colour: delivered by the device"
-        title(ax, "How much is read to get what was asked for?", note, cells)
+        title(ax, QUESTION, note, cells)
     return ax

@@ -1,0 +1,34 @@
+"""Ceilings and yardsticks that were measured beside the cells: what no reader should exceed."""
+
+from collections.abc import Sequence
+
+from storebench.report.cells import CellSummary
+
+_RANDOM = tuple(f"device_random_{depth}_bytes_per_s" for depth in (1, 4, 16, 32))
+
+
+def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
+    """Return the ceilings and yardsticks that the cells carry, in samples per second, by what they are.
+
+    A ceiling is the highest rate of any replicate: another moment's rate is one that a reader may exceed. The rate of one
+    read per sample is a yardstick: a reader that merges reads may exceed it, up to the device at its best.
+    """
+    null = next((cell.median("samples_per_s") for cell in cells if cell.is_null), None)
+    stored = [cell for cell in cells if not cell.is_null]
+    raw = [cell for cell in stored if cell.cell.codec == "raw"]
+    each = next(
+        (b / n for c in raw if (b := c.fact("store_payload_bytes")) and (n := c.fact("store_count"))), None
+    )
+    device = {
+        "device at its best": _highest(raw, ("device_best_bytes_per_s",)),
+        "device, one read per sample (a yardstick)": _highest(raw, _RANDOM),
+    }
+    return {
+        "compute alone": null,
+        "one copying thread": _highest(stored, ("copy_ceiling_samples_per_s",)),
+    } | {name: rate / each if rate and each else None for name, rate in device.items()}
+
+
+def _highest(cells: Sequence[CellSummary], metrics: Sequence[str]) -> float | None:
+    found = (value for cell in cells for metric in metrics for value in cell.values(metric).values())
+    return max(found, default=None)

@@ -1,0 +1,163 @@
+"""What follows from a set of records: derived once, in one frozen object, and handed down to whatever speaks of them.
+
+Tables, plots, sentences and the page take `Facts`. None of them derives a panel, a decision or a verdict of its own.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from storebench.report.ceilings import ceilings
+from storebench.report.cells import CellSummary, Panel, panels, varying_fields
+from storebench.report.decisions import Decisions, decide, looks_at
+from storebench.report.factors import PAYING_STATES, BreakEven, Square, break_evens, squares
+from storebench.report.ladder import Ladder, ladders
+from storebench.report.main_panel import ordered
+from storebench.report.verdict import CellVerdict, cell_verdicts
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Facts:
+    """What follows from some cells.
+
+    Attributes
+    ----------
+    cells
+        The cells, in the order of `storebench.report.cells.backend_rank`.
+    panels
+        The same cells in groups that may be compared, null cells beside them.
+    ordered
+        The panels that have a rate, in the order in which they are asked.
+    decisions
+        Every comparison of the page that the cells are on.
+    verdicts
+        What limits each measured cell, by (environment_key, cell_id); cells of other datasets may be among them.
+    ladders
+        LMDBIO's ladder under each setting that has one.
+    squares
+        Container and codec taken apart, for each pair of stores that allows it.
+    break_evens
+        When each conversion that was measured has paid for itself, in every panel.
+    """
+
+    cells: tuple[CellSummary, ...]
+    panels: tuple[Panel, ...]
+    ordered: tuple[Panel, ...]
+    decisions: Decisions
+    verdicts: Mapping[tuple[str, str], CellVerdict]
+    ladders: tuple[Ladder, ...]
+    squares: tuple[Square, ...]
+    break_evens: tuple[BreakEven, ...]
+
+    @property
+    def main(self) -> Panel | None:
+        """The panel that speaks for the others; None where nothing was measured."""
+        return next(iter(self.ordered), None)
+
+    @property
+    def paying_panel(self) -> Panel | None:
+        """The first panel, in the order in which they are asked, whose rate is that of whole epochs."""
+        return next((panel for panel in self.ordered if panel.first.cell.cache in PAYING_STATES), None)
+
+    @property
+    def paying(self) -> tuple[BreakEven, ...]:
+        """The break-evens of `paying_panel`."""
+        panel = self.paying_panel
+        return tuple(one for one in self.break_evens if panel is not None and one.cell in panel.cells)
+
+    @functools.cached_property
+    def varying(self) -> frozenset[str]:
+        """The fields of a setting that are not the same in all cells."""
+        return varying_fields(self.cells)
+
+    @functools.cached_property
+    def ceilings(self) -> Mapping[str, float | None]:
+        """Ceilings and yardsticks that the cells of the main panel carry, in samples per second, by what they are."""
+        return ceilings(self.main.listed if self.main else ())
+
+    @functools.cached_property
+    def datasets(self) -> Mapping[tuple[Any, ...], "Facts"]:
+        """The facts of each dataset on each machine, by `CellSummary.dataset_key`, in the order of their cells."""
+        parts: dict[str, dict[tuple[Any, ...], Any]] = {
+            "panels": _split(self.panels, lambda panel: panel.first),
+            "ordered": _split(self.ordered, lambda panel: panel.first),
+            "ladders": _split(self.ladders, lambda ladder: ladder.first),
+            "squares": _split(self.squares, lambda square: square.slow),
+            "break_evens": _split(self.break_evens, lambda one: one.cell),
+        }
+        return {
+            key: replace(self, cells=cells, **{name: split.get(key, ()) for name, split in parts.items()})
+            for key, cells in _split(self.cells, lambda cell: cell).items()
+        }
+
+
+def _split(
+    items: Iterable[_T], cell_of: Callable[[_T], CellSummary]
+) -> dict[tuple[Any, ...], tuple[_T, ...]]:
+    """Return items by the dataset of a cell of theirs."""
+    groups: dict[tuple[Any, ...], list[_T]] = {}
+    for item in items:
+        groups.setdefault(cell_of(item).dataset_key, []).append(item)
+    return {key: tuple(group) for key, group in groups.items()}
+
+
+def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> Facts:
+    """Return the facts of some cells.
+
+    Parameters
+    ----------
+    cells
+        All cells of a page or, with `decisions`, a part of them.
+    decisions
+        Those of the page that these cells are on; None decides by these cells alone.
+    """
+    found = tuple(panels(cells))
+    asked = tuple(ordered(found))
+    made = decide(asked, looks_at(cells)) if decisions is None else decisions
+    return Facts(
+        cells=tuple(cells),
+        panels=found,
+        ordered=asked,
+        decisions=made,
+        verdicts=cell_verdicts(cells, made),
+        ladders=tuple(ladders(found)),
+        squares=tuple(squares(found)),
+        break_evens=tuple(break_evens(found, made)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PageFacts:
+    """The facts of a page: of every cell, and of those whose records validate.
+
+    Attributes
+    ----------
+    shown
+        Of every cell: tables and plots show them all.
+    sound
+        Of the cells that validate, from which advice is drawn; the same object where all do.
+    """
+
+    shown: Facts
+    sound: Facts
+
+    @property
+    def told(self) -> Facts:
+        """What sentences rest on: the sound cells, or all where none is sound."""
+        return self.sound if self.sound.cells else self.shown
+
+    def sound_part(self, key: tuple[Any, ...]) -> Facts:
+        """Return the facts of a dataset's cells that validate; they may be none."""
+        return self.sound.datasets.get(key) or derive((), self.sound.decisions)
+
+
+def derive_page(cells: Sequence[CellSummary]) -> PageFacts:
+    """Return the facts of a page. Every comparison is decided by the cells that validate, or by all where none does."""
+    sound = [cell for cell in cells if not cell.invalid]
+    told = derive(sound or cells)
+    if len(told.cells) == len(cells):
+        return PageFacts(shown=told, sound=told if sound else derive((), told.decisions))
+    return PageFacts(shown=derive(cells, told.decisions), sound=told)

@@ -1,0 +1,138 @@
+"""The steps of one epoch as a curve: rate and residency over what was asked for."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+
+from storebench.errors import CorruptDataError
+from storebench.report.cells import CellSummary, Panel, as_cells
+from storebench.report.plots.selection import MOST_LINES, Selection, has_steps
+from storebench.report.plots.style import companion, look, new_axes, plain_numbers
+from storebench.report.states import Row, bounded
+from storebench.results import ResidencyPoint
+from storebench.runs.step_files import read_steps
+
+_BINS = 40
+FAINT = 0.35
+"""Opacity of the parts of a curve that the cell's rate is not of."""
+
+_LINES = ("-", "--", "-.", ":")
+
+_SPENT = ("data_wait_ns", "h2d_ns", "compute_ns")
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The steps of one epoch of one replicate, in pieces.
+
+    Attributes
+    ----------
+    asked_frac
+        Share of the store that had been asked for at the end of each piece.
+    samples_per_s
+        Rate within each piece.
+    portion
+        Whether each piece is part of the steps that the cell's rate holds for.
+    residency
+        What the page cache held meanwhile.
+    """
+
+    asked_frac: Floats
+    samples_per_s: Floats
+    portion: npt.NDArray[np.bool_]
+    residency: tuple[ResidencyPoint, ...]
+
+
+def curve(row: Row, *, growing: bool) -> Curve | None:
+    """Return the curve of a record, or None where its step file cannot be read or the size of its store is missing.
+
+    Growing pieces begin with single steps, others are of one length. The portion begins and ends with a piece.
+    """
+    path, count = row["steps_path"], row["store_count"]
+    if path is None or not count or not Path(path).is_file():
+        return None
+    try:
+        steps = read_steps(Path(path), ("samples", *_SPENT))
+    except CorruptDataError:
+        return None
+    if not len(steps["samples"]):
+        return None
+    samples = steps["samples"].astype(np.float64)
+    seconds = sum((steps[name].astype(np.float64) for name in _SPENT), np.zeros(len(samples))) / 1e9
+    first, end = _portion(row)
+    spaced = np.geomspace if growing else np.linspace
+    cuts = spaced(1, len(samples) + 1, _BINS + 1).astype(np.int64) - 1
+    cuts = np.unique([*cuts, *(cut for cut in (first, end) if 0 < cut < len(samples)), len(samples)])
+    starts = cuts[:-1]
+    spent = np.maximum(np.add.reduceat(seconds, starts), 1e-9)
+    return Curve(
+        asked_frac=np.cumsum(samples)[cuts[1:] - 1] / float(count),
+        samples_per_s=np.add.reduceat(samples, starts) / spent,
+        portion=(starts >= first) & (cuts[1:] <= end),
+        residency=tuple(row["cache_curve"] or ()),
+    )
+
+
+def _portion(row: Row) -> tuple[int, int]:
+    if not row["portion_seconds"]:
+        return 0, 0
+    first = int(row["portion_first_step"])
+    return first, first + int(row["portion_steps"])
+
+
+def reading(results: pd.DataFrame | Sequence[CellSummary], state: str) -> list[CellSummary]:
+    """Return the cells that read their store during the epoch with the page cache in this state."""
+    return [
+        cell
+        for cell in as_cells(results)
+        if cell.cell.cache == state and any(bounded(row, cell.cell) for row in cell.usable)
+    ]
+
+
+def rate_axis(ax: Axes) -> None:
+    """Make the axis of the rate logarithmic, in plain numbers."""
+    ax.set_yscale("log")
+    plain_numbers(ax.yaxis)
+    ax.set_ylabel("throughput (samples/s)")
+
+
+def curve_cells(selection: Selection, state: str) -> Iterator[tuple[Panel, list[CellSummary]]]:
+    """Yield each panel of a cache state with those of its cells that read their store and have step files."""
+    for panel in selection.facts.panels:
+        if panel.first.cell.cache == state:
+            cells = [cell for cell in reading(panel.cells, state) if has_steps(cell)][:MOST_LINES]
+            if cells:
+                yield panel, cells
+
+
+def curve_axes(ax: Axes | None, cells: Sequence[CellSummary]) -> tuple[Axes, Axes | None]:
+    """Return the axes of the rate and, in a figure of our own and where it was sampled, those of residency."""
+    sampled = any(row["cache_curve"] for cell in cells for row in cell.usable)
+    return companion(new_axes(4.6 if sampled else 3.6, ax), own=ax is None and sampled)
+
+
+def line_styles(cells: Sequence[CellSummary]) -> list[str]:
+    """Return a line style for each cell: its backend's, or another one where two would look the same."""
+    found: list[tuple[str, str]] = []
+    for cell in cells:
+        style = look(cell)
+        free = (line for line in (style.line, *_LINES) if (style.colour, line) not in found)
+        found.append((style.colour, next(free, style.line)))
+    return [line for _, line in found]
+
+
+def first_replicate(cell: CellSummary, *, growing: bool) -> list[Curve]:
+    """Return the curve of every epoch of the cell's first replicate."""
+    rows = cell.usable
+    first = min(((row["run_id"], row["replicate"]) for row in rows), default=None)
+    ours = sorted(
+        (row for row in rows if (row["run_id"], row["replicate"]) == first), key=lambda r: r["epoch"]
+    )
+    return [epoch for row in ours if (epoch := curve(row, growing=growing)) is not None]

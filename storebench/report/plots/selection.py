@@ -1,0 +1,107 @@
+"""Which cells of a dataset the plots draw, and which of their steps."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from storebench.report.analysis import load_steps
+from storebench.report.cells import CellSummary, Panel
+from storebench.report.facts import Facts
+from storebench.report.frame import CELL_COLUMNS
+from storebench.report.texts.labels import caveats, common_setting
+
+MOST_CELLS = 24
+"""Cells drawn in one plot; the tables hold the others."""
+
+MOST_LINES = 10
+"""Curves drawn in one plot."""
+
+FEWEST_STEPS = 20
+"""Below, a distribution over steps and a course over an epoch say nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Selection:
+    """What the plots of one dataset choose their cells from.
+
+    Attributes
+    ----------
+    facts
+        Of all cells of one dataset on one machine.
+    """
+
+    facts: Facts
+
+    @property
+    def panel(self) -> Panel | None:
+        """The panel that speaks for the dataset; None where nothing was measured."""
+        return self.facts.main
+
+    @property
+    def measured(self) -> tuple[CellSummary, ...]:
+        """The measured cells of the panel; none without a panel."""
+        return self.panel.measured if self.panel else ()
+
+    @property
+    def null(self) -> tuple[CellSummary, ...]:
+        """The null cell of the panel where it was measured, alone in a tuple; else an empty one."""
+        null = self.panel.null if self.panel else None
+        return (null,) if null is not None and null.usable else ()
+
+    def alike(self, varying: str) -> list[CellSummary]:
+        """Return the usable cells that differ from the panel's in their backend and in one field only."""
+        if self.panel is None:
+            return []
+        free = {"backend", "format", "codec", "reader", "reader_options", varying}
+        fixed = [name for name in CELL_COLUMNS if name not in free]
+        first = self.panel.first.cell
+        return [
+            cell
+            for cell in self.facts.cells
+            if cell.usable
+            and not cell.is_null
+            and all(getattr(cell.cell, name) == getattr(first, name) for name in fixed)
+        ]
+
+    @property
+    def _stepped(self) -> tuple[CellSummary, ...]:
+        return (*self.measured, *self.null)[:MOST_LINES]
+
+    @functools.cached_property
+    def steps(self) -> pd.DataFrame | None:
+        """The steps of one record of each of the panel's cells, read once; None where none has enough of them."""
+        rows = [dict(cell.usable[0]) for cell in self._stepped if cell.usable and has_steps(cell)]
+        rows = [row for row in rows if row["timed_steps"] >= FEWEST_STEPS]
+        return load_steps(pd.DataFrame(rows)) if rows else None
+
+    @property
+    def step_note(self) -> str:
+        """The conditions and caveats of the cells that `steps` are of."""
+        return ". ".join([common_setting(self._stepped), *caveats(self._stepped)])
+
+
+def has_steps(cell: CellSummary) -> bool:
+    """Whether the steps of the cell's first usable record are there."""
+    path = cell.usable[0]["steps_path"]
+    return path is not None and Path(path).is_file()
+
+
+def drawable(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    """Return the first cells, no more than fit into a plot."""
+    return list(cells)[:MOST_CELLS]
+
+
+def with_count(answer: str, cells: Sequence[CellSummary]) -> str:
+    """Return an answer that says so where only a part of the cells is drawn."""
+    if len(cells) <= MOST_CELLS:
+        return answer
+    return f"{answer} Drawn are {MOST_CELLS} of {len(cells)} cells; the table has them all."
+
+
+def ranked(cells: Sequence[CellSummary], metric: str) -> list[tuple[float, CellSummary]]:
+    """Return (median, cell) of each cell that has a metric, the smallest first."""
+    found = [(value, cell) for cell in cells if (value := cell.median(metric)) is not None]
+    return sorted(found, key=lambda pair: pair[0])

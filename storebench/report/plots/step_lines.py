@@ -1,0 +1,28 @@
+"""What the plots of single steps share: which steps are drawn as one line, and how."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from storebench.plain_text import plain
+from storebench.report.cells import backend_rank
+from storebench.report.plots.style import Look, backend_look
+from storebench.report.texts.labels import backend_label
+
+MOST_POINTS = 2000
+"""Points drawn per line: more cannot be seen and make the file large."""
+
+
+def step_lines(steps: pd.DataFrame) -> Iterator[tuple[str, Look, pd.DataFrame]]:
+    """Yield (label, look, steps) for the first replicate and epoch of each cell."""
+    several = len(steps["cache"].unique()) > 1
+    groups = [group for _, group in steps.groupby("cell_id", sort=False)]
+    for group in sorted(groups, key=lambda group: backend_rank(group["backend"].iloc[0])):
+        first = group.iloc[0]
+        one = group[
+            (group["replicate"] == first["replicate"])
+            & (group["epoch"] == first["epoch"])
+            & (group["run_id"] == first["run_id"])
+        ]
+        label = backend_label(first["backend"]) + (f", {plain(first['cache'])}" if several else "")
+        yield label, backend_look(first["backend"], first["format"], first["codec"]), one

@@ -1,0 +1,58 @@
+"""The distribution of the data wait over steps."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from storebench.report.cells import CellSummary
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.selection import Selection, ranked
+from storebench.report.plots.step_lines import MOST_POINTS, step_lines
+from storebench.report.plots.style import legend_below, new_axes, plain_numbers, styled, title
+from storebench.report.texts.labels import backend_label, duration
+
+QUESTION = "How long does a step wait, and how long at worst?"
+
+
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield the plot where the panel's steps were recorded."""
+    if selection.steps is not None:
+        ax = plot_wait_distribution(selection.steps, note=selection.step_note)
+        answer = worst_answer(selection.measured)
+        yield Plot(name="wait-distribution", question=QUESTION, answer=answer, ax=ax)
+
+
+def worst_answer(cells: Sequence[CellSummary]) -> str:
+    """Return how long one step in a hundred waits: with the best backend, and with the worst."""
+    waits = ranked(cells, "data_wait_p99_ns")
+    if not waits:
+        return ""
+    (low, first), (high, last) = waits[0], waits[-1]
+    return (
+        f"One step in a hundred waits at least {duration(low / 1e9)} with {backend_label(first.backend)}"
+        f" and {duration(high / 1e9)} with {backend_label(last.backend)}."
+    )
+
+
+def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") -> Axes:
+    """Draw the share of steps that waited at most so long (ECDF, logarithmic), warm-up steps left out."""
+    with styled():
+        ax = new_axes(3.9, ax)
+        for label, style, one in step_lines(steps):
+            timed = one[~one["warmup"].astype(bool)]
+            waits = np.sort(np.maximum(timed["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4))
+            shares = np.arange(1, len(waits) + 1) / len(waits)
+            keep = np.unique(np.linspace(0, len(waits) - 1, min(len(waits), MOST_POINTS)).astype(np.int64))
+            ax.step(
+                waits[keep], shares[keep], where="post", color=style.colour, linestyle=style.line, label=label
+            )
+        ax.set_xscale("log")
+        plain_numbers(ax.xaxis)
+        ax.set_ylim(0, 1.02)
+        ax.set_xlabel("data wait at most (ms)")
+        ax.set_ylabel("share of steps")
+        legend_below(ax)
+        title(ax, QUESTION, note)
+    return ax

@@ -1,0 +1,77 @@
+"""The data wait of every step over one epoch."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from storebench.report.cells import CellSummary
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.selection import Selection
+from storebench.report.plots.step_lines import MOST_POINTS, step_lines
+from storebench.report.plots.style import legend_below, new_axes, plain_numbers, styled, title
+from storebench.report.texts.labels import backend_label, number
+
+QUESTION = "Is the wait steady, or are there spikes?"
+
+Waits = npt.NDArray[np.float64]
+
+
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield the plot where the panel's steps were recorded."""
+    if selection.steps is not None:
+        ax = plot_wait_over_epoch(selection.steps, note=selection.step_note)
+        answer = tail_answer(selection.measured)
+        yield Plot(name="wait-over-epoch", question=QUESTION, answer=answer, ax=ax)
+
+
+def tail_answer(cells: Sequence[CellSummary]) -> str:
+    """Return how many times the median wait the longest one is: with the steadiest backend, and the least steady."""
+    tails = []
+    for cell in cells:
+        middle, worst = cell.median("data_wait_p50_ns"), cell.median("data_wait_max_ns")
+        if middle and worst:
+            tails.append((worst / middle, backend_label(cell.backend)))
+    if not tails:
+        return ""
+    (steady, first), (spiky, last) = min(tails), max(tails)
+    return (
+        f"The longest wait of an epoch is {number(steady)} times the median one with {first},"
+        f" and {number(spiky)} times with {last}."
+    )
+
+
+def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") -> Axes:
+    """Draw the data wait of every step over one epoch, to see whether it is steady.
+
+    Parameters
+    ----------
+    steps
+        What `storebench.load_steps` returned; the first replicate and epoch of
+        each cell is drawn. Of more than 2,000 steps the longest wait in each of
+        2,000 equal pieces is drawn, so that no spike is lost.
+    """
+    with styled():
+        ax = new_axes(3.9, ax)
+        for label, style, one in step_lines(steps):
+            waits = np.maximum(one["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
+            places, highest = _thinned(waits)
+            ax.plot(places, highest, color=style.colour, linestyle=style.line, linewidth=0.9, label=label)
+        ax.set_yscale("log")
+        plain_numbers(ax.yaxis)
+        ax.set_xlabel("step of the epoch")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_ylabel("data wait (ms)")
+        legend_below(ax)
+        title(ax, QUESTION, note)
+    return ax
+
+
+def _thinned(waits: Waits) -> tuple[npt.NDArray[np.int64], Waits]:
+    if len(waits) <= MOST_POINTS:
+        return np.arange(len(waits)), waits
+    starts = np.linspace(0, len(waits), MOST_POINTS, endpoint=False).astype(np.int64)
+    return starts, np.maximum.reduceat(waits, starts)

@@ -1,0 +1,63 @@
+"""Verdicts in words: what was decided about two cells, why it was not, and what limits a cell."""
+
+from storebench.report.decisions import FEWEST_TRAINING_STEPS, Decision, Doubt, DoubtKind
+from storebench.report.texts.labels import backend_label, duration, number, percent, with_interval
+from storebench.report.verdict import Bound, CellVerdict
+from storebench.units import number_of
+
+_PARTS = {
+    Bound.READER: "fetch (warm)",
+    **dict.fromkeys((Bound.STORAGE, Bound.LATENCY, Bound.FETCH), "fetch from the device"),
+}
+"""Limit -> the part of feeding the loop that it is in; any other limit is named after its part."""
+
+
+def decision_words(decision: Decision) -> str:
+    """Return a decision in words: "faster", "slower", "no difference" (within 10%) or "cannot be told"."""
+    if decision.faster or decision.slower:
+        return str(decision.verdict)
+    return "no difference" if decision.equal else "cannot be told"
+
+
+def doubt_words(doubt: Doubt | None) -> str:
+    """Return why an interval must not be used; "" where it may."""
+    if doubt is None:
+        return ""
+    if doubt.kind is DoubtKind.FEW_STEPS:
+        steps = number_of(doubt.cells[0].steps, "step")
+        return f"training of {steps} ranks nothing, {FEWEST_TRAINING_STEPS} are needed"
+    if doubt.kind is DoubtKind.UNSTEADY:
+        names = " and ".join(backend_label(cell.backend) for cell in doubt.cells)
+        return f"not shown to be steady in every replicate: {names}"
+    return "the rate is only an upper bound: memory may have served a part of it"
+
+
+def limit_sentence(verdict: CellVerdict) -> str:
+    """Return what limits a cell in one line: the limit, the figure that it rests on, and what mending it could gain."""
+    figure = limit_figure(verdict)
+    if verdict.bound is Bound.COMPUTE:
+        gain = number(verdict.feed_gain)
+        return (
+            f"{verdict.bound}: {figure}; loading that cost nothing would make it at most {gain} times as fast"
+        )
+    lead = "slowed down by " if verdict.bound is Bound.CONTENTION else ""
+    gain = number(verdict.gain)
+    return f"{lead}{verdict.bound}: {figure}; without that it would be at most {gain} times as fast"
+
+
+def limit_figure(verdict: CellVerdict) -> str:
+    """Return the figure that a verdict rests on, in words."""
+    waits = percent(verdict.wait_frac)
+    if verdict.bound is Bound.COMPUTE:
+        return f"compute is {percent(verdict.compute_frac)} of the loop's time and waiting {waits}"
+    if verdict.bound is Bound.CONTENTION:
+        times = with_interval(verdict.inflation.ratio if verdict.inflation else None)
+        return f"beside it the network computes {times} times as long as with nothing to load, and the loop waits {waits} of its time"
+    part = _PARTS.get(verdict.bound, str(verdict.bound).removesuffix("-bound"))
+    figure = (
+        f"the loop waits {waits} of its time, and {part} is {percent(verdict.feeding_frac)} of feeding it"
+        f" ({duration(verdict.batch_s)} per batch)"
+    )
+    if verdict.arriving_frac is None:
+        return figure
+    return f"{figure}; bytes arrive at {percent(verdict.arriving_frac)} of the device's best rate"
