@@ -1,4 +1,4 @@
-"""Read results into tables and hold them against each other: what a notebook starts from."""
+"""Read results into tables and compare them, for notebooks and other programs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ def find_runs(paths: Paths) -> list[Path]:
     Raises
     ------
     DataNotFoundError
-        There is nothing at a path, or nothing that a run left.
+        There is nothing at a path, or nothing that a run wrote.
     """
     sources = [paths] if isinstance(paths, str | Path) else list(paths)
     found = [file for source in sources for file in _record_files(Path(source))]
@@ -61,7 +61,7 @@ def _record_files(source: Path) -> list[Path]:
 
 
 def load_results(paths: Paths) -> pd.DataFrame:
-    """Read results into one row a record.
+    """Read results into one row per record.
 
     Parameters
     ----------
@@ -89,12 +89,12 @@ def load_results(paths: Paths) -> pd.DataFrame:
 
 
 def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
-    """Read the steps of records into one row a step.
+    """Read the steps of records into one row per step.
 
     Parameters
     ----------
     results
-        What `load_results` takes, or a (filtered) table that it returned. Only
+        The same as for `load_results`, or a (filtered) table that it returned. Only
         the files of these rows are read: filter first, a run may hold millions of steps.
 
     Returns
@@ -132,12 +132,12 @@ def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
 def compare(
     results: pd.DataFrame, *, by: str = "backend", baseline: Any, metric: str = "samples_per_s"
 ) -> pd.DataFrame:
-    """Hold every value of one column against a baseline, all else being equal.
+    """Compare every value of one column with a baseline, all else being equal.
 
     Parameters
     ----------
     results
-        What `load_results` returned.
+        The table that `load_results` returned.
     by
         Column that differs between the two sides: of the cell ("backend", "codec", "cache", "workers", ...), or
         where it was measured: "filesystem", "storage_device" or "environment_key". Two places differ in
@@ -150,7 +150,7 @@ def compare(
     Returns
     -------
     pandas.DataFrame
-        One row a pair: the cell's columns, ``baseline``, ``ratio`` (contender over
+        One row per pair: the cell's columns, ``baseline``, ``ratio`` (contender over
         baseline, paired by round), ``ratio_lo`` and ``ratio_hi`` (its interval; with probability 95% all
         intervals of the table hold at once; null with fewer than two rounds), ``rounds``, and ``verdict``:
         "faster" (the metric is larger), "slower", "no detectable difference" or "inconclusive". As in a report,

@@ -34,7 +34,7 @@ from storebench.units import number_of
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was written.
+    """The files of a report, and a summary of it.
 
     Attributes
     ----------

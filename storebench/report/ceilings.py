@@ -1,4 +1,4 @@
-"""Ceilings and yardsticks that were measured beside the cells: what no reader should exceed."""
+"""Ceilings and yardsticks that were measured beside the cells."""
 
 from collections.abc import Sequence
 

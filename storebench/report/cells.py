@@ -1,4 +1,4 @@
-"""Records of one cell brought together: medians over replicates, labels, and which cells are siblings."""
+"""Summaries of cells: the records of one cell with medians over replicates, and panels of comparable cells."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ AUGMENTING = frozenset({"caffenet", "resnet50"})
 """Networks whose images are cropped and mirrored, which costs the loader time of its own."""
 
 NULL_FORMAT = "null"
-"""The backend that hands out one batch from memory: its rate is the compute ceiling."""
+"""The backend that serves one batch from memory: its rate is the compute ceiling."""
 
 WHOLE_COLD = "cold start, whole epoch"
-"""What a cold cell is called whose records do not say for how long it was cold."""
+"""The state of a cold cell whose records do not say for how long it was cold."""
 
 WHOLE_LIMITED = "limited memory, not shown to be steady"
 
@@ -46,15 +46,15 @@ class CellSummary:
     Attributes
     ----------
     cell
-        What was measured.
+        The setting that was measured.
     environment_key
         On which machine.
     place
-        What tells its samples and where they were read from others of the same name, in words; "" where nothing has to.
+        Words that distinguish its samples, and where they were read, from others of the same name; "" where none are needed.
     rows
-        One mapping a record, in the columns of `storebench.load_results`; null is None.
+        One mapping per record, in the columns of `storebench.load_results`; missing values are None.
     invalid
-        What `storebench validate` found in its records, or "".
+        The first finding about its records, or "".
     """
 
     cell: Cell
@@ -181,12 +181,12 @@ class CellSummary:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells this cell on this machine from all others."""
+        """The key of this cell on this machine."""
         return self.environment_key, self.cell.cell_id
 
     @property
     def dataset_key(self) -> tuple[Any, ...]:
-        """What decides the samples, and the machine."""
+        """The key of the samples and the machine."""
         return (self.environment_key, *(getattr(self.cell, name) for name in DATASET_COLUMNS))
 
     @property
@@ -214,12 +214,12 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) -> list[CellSummary]:
-    """Return one summary a cell, in the order of `backend_rank`.
+    """Return one summary per cell, in the order of `backend_rank`.
 
     Parameters
     ----------
     results
-        What `storebench.load_results` returned.
+        The table that `storebench.load_results` returned.
     findings
         cell_id -> what validation found.
     """
@@ -260,7 +260,7 @@ def backend_rank(backend: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """Cells of one dataset that differ in nothing but the backend: what may be compared."""
+    """Cells of one dataset that differ in nothing but the backend, so that they may be compared."""
 
     cells: tuple[CellSummary, ...]
     null: CellSummary | None
@@ -337,7 +337,7 @@ STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
 
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return what a cell and its null cell have in common: all but the backend and the state of the store."""
+    """Return the key that a cell shares with its null cell: all but the backend and the state of the store."""
     fields = (getattr(cell.cell, name) for name in SETTING_COLUMNS if name not in STATE_COLUMNS)
     return (cell.dataset_key, *fields)
 

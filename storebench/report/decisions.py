@@ -1,4 +1,4 @@
-"""What a page may say of its cells: every comparison it rests on, decided once, with intervals that hold all at once.
+"""The decisions of a page: every comparison that it rests on, decided once, with simultaneous intervals.
 
 All sentences, tables and verdicts of a page are rendered from one `Decisions`, so no two can contradict each other.
 """
@@ -310,7 +310,7 @@ def _doubt(question: _Question, ratio: Ratio) -> Doubt | None:
 
 
 def looks_at(cells: Iterable[CellSummary]) -> int:
-    """Return how often the rounds of any cell may have been looked at before: runs of it, and additions to them."""
+    """Return the number of looks at the rounds of any cell: its runs, and the extensions of each run."""
     return max((_cell_looks(cell.rows) for cell in cells), default=1)
 
 

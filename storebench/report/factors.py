@@ -1,4 +1,4 @@
-"""Differences taken apart: what container and codec cost, whose part of a difference is whose, when a conversion pays."""
+"""Differences taken apart: costs of container and codec, shares of the parts of the work, break-evens of conversions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,7 +138,7 @@ class Share:
 
 
 def shares(slow: CellSummary, fast: CellSummary) -> list[Share]:
-    """Return which share of the difference between two cells each part explains, the largest first.
+    """Return the share of the difference between two cells that each part explains, the largest first.
 
     Taken round by round. Without workers the shares are of the difference in wall time; with
     workers, which overlap with the loop and with each other, of the difference in what the producers
@@ -167,7 +167,7 @@ def _by_round(slow: CellSummary, fast: CellSummary, name: str) -> dict[Round, fl
 
 @dataclass(frozen=True, kw_only=True)
 class BreakEven:
-    """When converting the files that one has into another store has paid for itself.
+    """The break-even of converting existing files into another store.
 
     Attributes
     ----------
@@ -191,12 +191,12 @@ PAYING_STATES = ("limited", "warm")
 
 
 def break_evens(panels: Iterable[Panel], decisions: Decisions, baseline: str = "png") -> list[BreakEven]:
-    """Return when each store of each panel has paid for its conversion, of those whose conversion was measured."""
+    """Return the break-even of each store in each panel whose conversion was measured."""
     return [one for panel in panels for one in _break_evens(panel, decisions, baseline)]
 
 
 def _break_evens(panel: Panel, decisions: Decisions, baseline: str) -> list[BreakEven]:
-    """Return when each store of a panel has paid for its conversion.
+    """Return the break-even of each store of a panel whose conversion was measured.
 
     Empty where the panel's rate is not that of whole epochs: nothing follows from a cold rate for an epoch.
     """

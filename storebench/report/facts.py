@@ -1,4 +1,4 @@
-"""What follows from a set of records: derived once, in one frozen object, and handed down to whatever speaks of them.
+"""The facts that follow from a set of records, derived once and handed down in one frozen object.
 
 Tables, plots, sentences and the page take `Facts`. None of them derives a panel, a decision or a verdict of its own.
 """

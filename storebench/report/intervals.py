@@ -7,7 +7,7 @@ from storebench import stats
 from storebench.stats import Verdict
 
 Round = tuple[str, int]
-"""Run and replicate: what was measured side by side."""
+"""Run and replicate: cells of one round were measured side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Interval:
     mid
         The median of replicates; for a ratio, the geometric mean of the rounds' ratios.
     lo, hi
-        Ends of the interval; null with fewer than two replicates.
+        Ends of the interval; None with fewer than two replicates.
     n
         Replicates, or rounds that both sides of a ratio share.
     """
@@ -45,7 +45,7 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Interval):
-    """One side over the other, with what may be said of it.
+    """One side over the other, with its verdict.
 
     Attributes
     ----------

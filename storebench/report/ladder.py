@@ -135,7 +135,7 @@ def by_state(found: Iterable[Ladder]) -> dict[str, list[Ladder]]:
 
 
 def top_gain(ladder: Ladder) -> Ratio | None:
-    """Return what all explicit, planned reading together gained over the library's own map."""
+    """Return the gain of all explicit, planned reading over the library's own map."""
     plain, coal = ladder.of("plain"), ladder.of("coal")
     if plain is None or coal is None:
         return None
@@ -143,7 +143,7 @@ def top_gain(ladder: Ladder) -> Ratio | None:
 
 
 def rates(cell: CellSummary) -> dict[Round, float]:
-    """Return samples a second of each replicate, loading included where everything is loaded at the opening."""
+    """Return samples per second of each replicate; loading counts where everything is loaded at the opening."""
     if cell.fact("cache_applies_to") != "open":
         return cell.values("samples_per_s")
     samples, seconds, opening = (cell.values(name) for name in ("timed_samples", "timed_s", "open_s"))

@@ -1,4 +1,4 @@
-"""Which panel speaks for the others: chosen by what was asked for, never by what came out."""
+"""The order of panels, and with it the panel that speaks for the others: settings decide it, never results."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The report for people: one HTML page that needs nothing but itself, and the same in Markdown."""
+"""The report as one self-contained HTML page, and the same in Markdown."""
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
@@ -65,7 +65,7 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """Something that must be seen on the first screen."""
+    """A warning or note of the first screen."""
 
     kind: str
     text: str
@@ -101,7 +101,7 @@ MOST_TABLES = 40
 
 
 def flags(content: Content) -> list[Flag]:
-    """Return what is failed, unproven or not real, for the first screen."""
+    """Return the warnings of the first screen: whatever failed, is not proven, or is not real."""
     cells = content.cells
     failed = [cell for cell in cells if cell.failure]
     doubtful = [cell for cell in cells if not cell.failure and mark(cell).startswith("cache")]
@@ -193,7 +193,7 @@ def _plain(value: float | None, factor: float = 1.0) -> str:
 
 
 def alt_text(plot: Plot) -> str:
-    """Return what somebody who cannot see a plot is told."""
+    """Return the alternative text of a plot."""
     return f"Plot: {plot.question} {plot.answer}"
 
 
@@ -228,7 +228,7 @@ def _context(content: Content) -> dict[str, Any]:
 
 
 def html(content: Content) -> str:
-    """Return the page: images, style and script are inside, nothing is fetched."""
+    """Return the page with its images, style and script embedded; it fetches nothing."""
     template = _templates(plain).get_template("report.html.j2")
     return template.render(
         **_context(content),

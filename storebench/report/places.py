@@ -1,4 +1,4 @@
-"""What tells two sets of samples apart that have one name: the file system, the device, the machine, how they were drawn."""
+"""Labels that distinguish sets of samples of one name: how they were drawn, and the place where they were read."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from storebench.report.states import Row
 
 DATASET_COLUMNS = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
-"""Fields of a cell that decide its samples."""
+"""Fields of a cell that determine its samples."""
 
 _PLACE_WORDS = {
     "filesystem": "on {}",
@@ -29,12 +29,12 @@ Key = tuple[Any, ...]
 
 
 def data_key(row: Row) -> Key:
-    """Return what decides the samples, and the machine."""
+    """Return a key of the machine and of the fields that determine the samples."""
     return (row["environment_key"], *(row[name] for name in DATASET_COLUMNS))
 
 
 def distinctions(rows: Iterable[Row]) -> dict[Key, str]:
-    """Return for each `data_key` what tells it from the others with the same name, or "".
+    """Return for each `data_key` the words that distinguish it from others of the same name, or "".
 
     The fewest words that do: first how the samples were drawn, then the file system, the device, its read-ahead,
     and where all these are equal the machine's key.
@@ -46,7 +46,7 @@ def distinctions(rows: Iterable[Row]) -> dict[Key, str]:
 
 
 def _name(row: Row) -> Key:
-    """Return what a dataset is called by, and where it was read."""
+    """Return the name of a dataset and the machine that read it."""
     count = min((number for number in (row["size"], row["limit"]) if number), default=None)
     return (Path(row["dataset"]).name, row["split"], count, row["environment_key"])
 
@@ -54,7 +54,7 @@ def _name(row: Row) -> Key:
 def _told_apart(
     sources: Mapping[Key, Row], name: Any, words: Mapping[str, str], *, by: str | None = None
 ) -> dict[Key, str]:
-    """Return the words of the first columns that make those of one name differ; `by` is what has to be told apart."""
+    """Return for each key the words of the first columns that distinguish it; `by` is the column to be distinguished."""
     groups: dict[Any, list[Key]] = {}
     for key, row in sources.items():
         groups.setdefault(name(row), []).append(key)
@@ -69,7 +69,7 @@ def _told_apart(
 
 
 def _needed(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -> list[str]:
-    """Return the fewest of the columns, in order, whose values tell rows of different kinds apart."""
+    """Return the fewest of the columns, in order, whose values distinguish rows of different kinds."""
     chosen: list[str] = []
     wanted = len(set(kinds))
     for column in columns:
@@ -81,7 +81,7 @@ def _needed(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -
 
 
 def _groups(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -> int:
-    """Return how many kinds have values of their own in these columns."""
+    """Return the number of kinds whose values in these columns no other kind has."""
     values = {(kind, tuple(row[column] for column in columns)) for row, kind in zip(rows, kinds, strict=True)}
     shared = Counter(value for _, value in values)
     return sum(1 for _, value in values if shared[value] == 1)

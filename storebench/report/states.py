@@ -62,7 +62,7 @@ def figure(row: Row, metric: str, *, portion: bool) -> float | None:
 
 
 def is_upper_bound(row: Row) -> bool:
-    """Return whether the rate of a record's portion is at most too high; earlier releases did not look at the drift."""
+    """Return whether the rate of a record's portion is an upper bound, also by its drift, which earlier releases ignored."""
     if row["portion_upper_bound"]:
         return True
     drift = row["portion_drift"]

@@ -39,7 +39,7 @@ class Table:
     head, rows
         Column titles and cells, as text.
     raw_head, raw
-        Column names with units, and values; null is None.
+        Column names with units, and values; missing ones are None.
     marks
         For each row why it must not be read like the others ("FAILED: ..."), or "".
     notes
@@ -95,7 +95,7 @@ def _latex(text: str) -> str:
 
 
 def to_csv(tables: Sequence[Table]) -> str:
-    """Return the raw values of tables of one kind as comma-separated text with one head; null is empty."""
+    """Return the raw values of tables of one kind as comma-separated text with one header; None is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(tables[0].raw_head)
@@ -128,7 +128,7 @@ _INTERVALS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Listed:
-    """One cell of a table, and what the page decided about it."""
+    """One cell of a table with the decisions about it."""
 
     cell: CellSummary
     panel: Panel

@@ -1,4 +1,4 @@
-"""Why a cell is as fast as it is: one verdict, the figures that it rests on, and what fixing it could gain.
+"""What limits a cell: one verdict, the figures that it rests on, and the gain if the limit were lifted.
 
 With siblings (the null cell and the warm cell of the same backend) the stalls
 are differences of measured rates, as DS-Analyzer takes them: fetch stall =
@@ -96,7 +96,7 @@ class CellVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sample:
-    """Seconds a sample of each part, the median over replicates; producers' parts are summed over them."""
+    """Seconds per sample of each part, the median over replicates; the producers' parts are summed over all producers."""
 
     total: float
     wait: float
@@ -198,7 +198,7 @@ def _storage_part(cell: CellSummary, seconds: _Sample, warm: CellSummary | None)
 
 
 def _device_bound(cell: CellSummary, best: float | None) -> Bound:
-    """Return what it means when fetching from the device is the limit."""
+    """Return the limit that a slow fetch from the device stands for."""
     arriving = arriving_bytes_per_s(cell)
     if best is None or not arriving:
         return Bound.FETCH

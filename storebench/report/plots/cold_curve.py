@@ -36,7 +36,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def cold_answer(cells: Sequence[CellSummary]) -> str:
-    """Say how long the cells were cold, and whose rate the page cache changed most from there on."""
+    """Return how long the cells were cold, and the backend whose rate the page cache changed most afterwards."""
     told = []
     for cell in reading(cells, "cold"):
         cold, whole = cell.median("samples_per_s"), cell.median("whole_samples_per_s")
@@ -63,7 +63,7 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     Parameters
     ----------
     results
-        What `storebench.load_results` returned; of its cells the cold ones that read their store are drawn.
+        The table that `storebench.load_results` returned; of its cells the cold ones that read their store are drawn.
     ax
         Where to draw; None makes a new figure, and only there residency has axes of its own.
     """

@@ -41,7 +41,7 @@ class Curve:
     portion
         Whether each piece is part of the steps that the cell's rate holds for.
     residency
-        What the page cache held meanwhile.
+        Residency of the store meanwhile.
     """
 
     asked_frac: Floats

@@ -80,7 +80,7 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
 
 
 def ladder_answer(ladders: Sequence[Ladder]) -> str:
-    """Return what the ladder with the fewest processes shows, in one sentence."""
+    """Return the proven gains of the ladder with the fewest processes, in one sentence."""
     one = min(ladders, key=lambda ladder: ladder.first.cell.workers)
     tried = [(step.rung.key.upper(), step.gain) for step in one.steps if step.rung.trouble and step.gain]
     gains = [

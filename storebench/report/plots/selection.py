@@ -1,4 +1,4 @@
-"""Which cells of a dataset the plots draw, and which of their steps."""
+"""The cells of a dataset that its plots draw, and the steps of these cells."""
 
 import functools
 from collections.abc import Sequence

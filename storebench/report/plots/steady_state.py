@@ -35,7 +35,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def steady_answer(cells: Sequence[CellSummary]) -> str:
-    """Say which of the limited cells reached a steady state, and how far their rates still moved in it."""
+    """Return how many limited cells reached a steady state, and how far their rates still moved in it."""
     limited = reading(cells, "limited")
     steady = [cell for cell in limited if not cell.whole_only and not cell.unsteady]
     unsteady = [backend_label(cell.backend) for cell in limited if cell.whole_only or cell.unsteady]
@@ -65,7 +65,7 @@ def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes
     Parameters
     ----------
     results
-        What `storebench.load_results` returned; of its cells the limited ones that read their store are drawn.
+        The table that `storebench.load_results` returned; of its cells the limited ones that read their store are drawn.
     ax
         Where to draw; None makes a new figure, and only there residency has axes of its own.
     """

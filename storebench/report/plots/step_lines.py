@@ -1,4 +1,4 @@
-"""What the plots of single steps share: which steps are drawn as one line, and how."""
+"""Lines of single steps, for the plots that draw them."""
 
 from collections.abc import Iterator
 

@@ -62,7 +62,7 @@ def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | 
     Parameters
     ----------
     results
-        What `storebench.load_results` returned, filtered to the cells to draw.
+        The table that `storebench.load_results` returned, filtered to the cells to draw.
     ax
         Where to draw; None makes a new figure.
     """

@@ -1,4 +1,4 @@
-"""How every plot looks: one colour a format, one pattern a codec, a question as title, no text cut off."""
+"""The style of every plot: one colour per format, one pattern per codec, a question as title, no text cut off."""
 
 import io
 import math

@@ -50,7 +50,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
     Parameters
     ----------
     steps
-        What `storebench.load_steps` returned; the first replicate and epoch of
+        The table that `storebench.load_steps` returned; the first replicate and epoch of
         each cell is drawn. Of more than 2,000 steps the longest wait in each of
         2,000 equal pieces is drawn, so that no spike is lost.
     """
@@ -58,7 +58,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
         ax = new_axes(3.9, ax)
         for label, style, one in step_lines(steps):
             waits = np.maximum(one["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
-            places, highest = _thinned(waits)
+            places, highest = thinned(waits)
             ax.plot(places, highest, color=style.colour, linestyle=style.line, linewidth=0.9, label=label)
         ax.set_yscale("log")
         plain_numbers(ax.yaxis)
@@ -70,7 +70,8 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
     return ax
 
 
-def _thinned(waits: Waits) -> tuple[npt.NDArray[np.int64], Waits]:
+def thinned(waits: Waits) -> tuple[npt.NDArray[np.int64], Waits]:
+    """Return (places, waits) of no more points than are drawn: the longest wait of each piece."""
     if len(waits) <= MOST_POINTS:
         return np.arange(len(waits)), waits
     starts = np.linspace(0, len(waits), MOST_POINTS, endpoint=False).astype(np.int64)

@@ -1,1 +1,1 @@
-"""Sentences: what is said of results, derived from facts and from nothing else."""
+"""The sentences of a report, each derived from facts."""

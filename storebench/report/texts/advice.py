@@ -1,4 +1,4 @@
-"""Which one should I use: a short list of advice, each piece derived by a named rule from the page's decisions."""
+"""Advice on which store to use; each piece follows from the page's decisions by a named rule."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ class Advice:
 
 
 def recommend(facts: Facts) -> list[Advice]:
-    """Return what the records say to do, for one dataset, machine and network.
+    """Return the advice for one dataset on one machine.
 
     Parameters
     ----------

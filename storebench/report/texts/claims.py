@@ -1,4 +1,4 @@
-"""What the papers claim, beside what was measured here; and the differences that they could not take apart."""
+"""The claims of the papers beside what was measured here, and the differences that the papers could not take apart."""
 
 import functools
 import operator

@@ -1,4 +1,4 @@
-"""What sentences of a page assert, as data: tests and the simulation of whole pages check these, not the wording."""
+"""The assertions of a page's sentences as data, so that tests and simulated pages can check them without the wording."""
 
 import enum
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from storebench.report.intervals import Interval
 
 
 class Says(enum.StrEnum):
-    """What a sentence asserts of its subject, and of its object where it has one."""
+    """The kind of an assertion about a subject and, in some kinds, an object."""
 
     FASTER = "faster"
     EQUAL = "equal"

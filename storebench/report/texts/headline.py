@@ -1,4 +1,4 @@
-"""The question and the answer in one sentence: what the panel that speaks for the results says."""
+"""The page's question and its answer in one sentence, from the panel that speaks for the results."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from storebench.units import number_of
 QUESTION = "Does it matter how you store the training images?"
 
 _TOLD_SHARE = 0.05
-"""Smaller shares of a difference are not worth a word."""
+"""Smaller shares of a difference are not mentioned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def _is_decided(answer: Headline) -> bool:
 
 
 def _undecided(asked: Sequence[Headline]) -> Headline:
-    """Return what was asked before the comparison that is told, in words and as conclusions."""
+    """Return the undecided comparisons that precede the one told, in words and as conclusions."""
     first = asked[0].panel
     where = f"{dataset_label(first.first)}, {state_label(first.speaker)}" if first is not None else ""
     more = f", and {number_of(len(asked) - 1, 'further setting')}" if len(asked) > 1 else ""

@@ -1,4 +1,4 @@
-"""How datasets, settings and figures are called in tables, plots and sentences: plain text, whoever named them."""
+"""Names of datasets and settings, and figures as text, for tables, plots and sentences; all of it is plain text."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -36,7 +36,7 @@ BACKENDS = {
     "lmdb": "LMDB",
     "null": "null (no loading)",
 }
-"""Backends in words; any other is called by its own name."""
+"""Names of backends; any other backend is called by its own name."""
 
 _SETTING_WORDS = {
     "workers": "{} workers",
@@ -178,7 +178,7 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
 
 
 def _alone_label(cell: Cell) -> str:
-    """Return the work of the loader where nothing was computed."""
+    """Return in words what the loader did where nothing was computed; "" elsewhere."""
     if cell.compute != "none":
         return ""
     augmented = cell.model in AUGMENTING
@@ -186,13 +186,13 @@ def _alone_label(cell: Cell) -> str:
 
 
 def compute_label(compute: str) -> str:
-    """Return what `compute` stands for where it is not real."""
+    """Return emulated compute in words; "" where it is real or none."""
     kind, _, milliseconds = compute.partition(":")
     return f"compute EMULATED by a sleep of {plain(milliseconds)} ms" if kind == "emulated" else ""
 
 
 def caveats(cells: Sequence[CellSummary]) -> list[str]:
-    """Return what a reader must know beside any figure of these cells: not real data, not real compute."""
+    """Return the caveats that belong beside any figure of these cells: data or compute that is not real."""
     said: dict[str, None] = {}
     for cell in cells:
         origin = cell.fact("store_origin") or ("synthetic" if cell.cell.synthetic else "real")

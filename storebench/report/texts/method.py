@@ -1,4 +1,4 @@
-"""How it was measured, in the words that a reviewer would ask for, with this report's own numbers."""
+"""The method section of a report, with the report's own numbers."""
 
 from collections import Counter
 from collections.abc import Sequence

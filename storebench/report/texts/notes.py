@@ -1,4 +1,4 @@
-"""What must stand beside a table in plain words: what a cache state means, and how each format was used."""
+"""Notes below a table: the meaning of each cache state, and how each format was used."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -21,7 +21,7 @@ _BELOW_ORDER = (BelowCache.SEEN, BelowCache.NOT_SEEN, BelowCache.UNKNOWN)
 
 
 def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
-    """Return what the cache states of some cells mean, one sentence per piece of knowledge."""
+    """Return the meaning of the cells' cache states, one sentence per fact."""
     rows = [
         row
         for cell in cells
@@ -59,7 +59,7 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _pauses(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """Return the largest share of the timed seconds for which a loop stood still to keep samples for the proof."""
+    """Yield a note where pauses that keep samples for the proof took a notable share of the timed seconds."""
     shares = [
         (float(row["coverage_proof_s"] or 0.0) / float(row["timed_s"]), cell)
         for cell in cells
@@ -112,7 +112,7 @@ def _limits(cells: Sequence[CellSummary]) -> Iterator[str]:
 
 
 def usage_notes(cells: Iterable[CellSummary]) -> list[str]:
-    """Return how the format of each cell was written and read, and what its expert would change."""
+    """Return how each cell's format was written and read, and what an expert in it would change."""
     notes: dict[str, None] = {}
     for cell in cells:
         if not cell.is_null and (note := _usage(cell)):

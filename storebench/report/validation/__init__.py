@@ -1,1 +1,1 @@
-"""Rules that results must keep before anybody believes them: of one record, of a run, and across records."""
+"""The rules that results must keep: within one record, within a run, and between records."""

@@ -1,4 +1,4 @@
-"""What a finding is: one thing that is wrong with a result, and the rule that it breaks."""
+"""Findings: each is one thing that is wrong with a result, and the rule that it breaks."""
 
 import enum
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Finding:
 
 
 def record_name(record: Record) -> str:
-    """Return a record in words, with what finds it again."""
+    """Return a record in words, with its identifiers."""
     cell = record.cell
     return (
         f"{cell.dataset} {cell.backend} {cell.cache} workers={cell.workers} [{cell.cell_id}]"

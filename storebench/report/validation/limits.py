@@ -1,4 +1,4 @@
-"""What a single record cannot have reached: rates above a ceiling, and bytes that came from nowhere."""
+"""The limits of one record: rates below every ceiling, and bytes whose origin is accounted for."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ _SAME = 1e-6
 
 
 def check_limits(record: Record) -> Iterator[Finding]:
-    """Yield every figure of a usable record that is above or below what is possible."""
+    """Yield a finding for each figure of a usable record that is impossibly high or low."""
     if record.cell.format != "null":
         yield from _memory_ceiling(record)
         yield from _device_ceiling(record)

@@ -1,4 +1,4 @@
-"""Hold a portion against its evidence: the step table, the curve of residency and the store's facts."""
+"""Compare a portion with its evidence: the step table, the residency curve and the facts of the store."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

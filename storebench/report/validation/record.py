@@ -1,4 +1,4 @@
-"""What one record must keep by itself: its arithmetic, the coverage of its samples, and its cache state."""
+"""The rules within one record: its arithmetic, the coverage of its samples, and its cache state."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _SPANS_STEP_S = 50e-6
 
 
 def check_record(record: Record) -> list[Finding]:
-    """Return what is wrong with the arithmetic, the coverage and the cache state of one usable record."""
+    """Return the findings about the arithmetic, the coverage and the cache state of one usable record."""
     checks = (_shares, _sums, _spans, _rates, _payload, _order, _coverage, _cache)
     return [found for check in checks for found in check(record)]
 

@@ -1,4 +1,4 @@
-"""Findings that need the run's folder: records that the scenario does not have, gaps, and times that cannot be."""
+"""The rules within a run's folder: its records are those of its scenario, without gaps and without overlapping times."""
 
 import datetime as dt
 import itertools
@@ -24,7 +24,7 @@ _CLOCK_S = 0.002
 
 
 def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
-    """Return what is wrong with the records of one run folder as a whole.
+    """Return the findings about the records of one run folder as a whole.
 
     Parameters
     ----------

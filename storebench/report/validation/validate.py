@@ -1,4 +1,4 @@
-"""Say what is wrong with results before anybody believes them: schema, arithmetic, coverage, caches, ceilings."""
+"""Validate results: schema, arithmetic, coverage, cache states, ceilings, and agreement between records."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -37,11 +37,11 @@ _STEP_COLUMNS = ("warmup", "samples", *(f"{name}_ns" for name in _STEP_SUMS))
 _NS_ROUNDING_S = 1e-6
 
 Sourced = tuple[Record, Path]
-"""A record and the file that it stood in."""
+"""A record and the file that it was read from."""
 
 
 def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
-    """Read every record that is one; what is whole JSON but no record becomes a finding.
+    """Read every valid record; a complete line of JSON that is not a record becomes a finding.
 
     A half-written line or replicate at the end is what a killed run leaves, and is dropped.
     """
@@ -57,7 +57,7 @@ def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
                 here.append(record_from_dict(raw, where=where))
             except StorebenchError as error:
                 findings.append(_no_record(where, error))
-        # What a line that is no record leaves of its replicate was not half-written.
+        # A replicate is incomplete here because one of its lines is invalid, not because writing it was interrupted.
         is_sound = file.suffix == ".jsonl" and len(findings) == before
         whole = without_half_replicate(here) if is_sound else here
         records += [(record, file) for record in whole]
@@ -71,7 +71,7 @@ def _no_record(where: str, error: StorebenchError) -> Finding:
 
 
 def validate(paths: Paths) -> list[Finding]:
-    """Return everything that is wrong with the results at `paths`; an empty list means that they hold.
+    """Return every finding about the results at `paths`; an empty list means that they are valid.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def validate(paths: Paths) -> list[Finding]:
 
 
 def validate_records(records: Sequence[Sourced]) -> list[Finding]:
-    """Return everything that is wrong with records, each by itself and all together."""
+    """Return every finding about records, taken one by one and all together."""
     sound = [(record, file) for record, file in records if record.status is Status.OK]
     findings = [found for record, _ in sound for found in (*check_record(record), *check_limits(record))]
     for record, file in sound:
@@ -152,7 +152,7 @@ def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
-    """Find cells that are faster than compute alone, by more than the noise between their rounds."""
+    """Find cells that are faster than compute alone by more than the noise between rounds."""
     nulls: dict[tuple[Any, ...], dict[Round, float]] = {}
     cells: dict[str, tuple[Record, dict[Round, float]]] = {}
     for record in records:
@@ -213,7 +213,7 @@ def _loss_key(record: Record) -> Hashable:
 def _differing(
     records: Sequence[Record], key: Callable[[Record], Hashable], part: str, name: str
 ) -> Iterator[Finding]:
-    """Yield the records of each group whose digest is not what most of the group say."""
+    """Yield a finding for each record whose digest differs from that of most records in its group."""
     groups: dict[Hashable, list[tuple[str, Record]]] = {}
     for record in records:
         digest = getattr(getattr(record, part), name, None)
