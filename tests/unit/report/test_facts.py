@@ -9,7 +9,6 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from planted import make_conversion, make_record, paper_records, replicates, write_run
 
 from storebench.report.build import content_of
 from storebench.report.ceilings import ceilings
@@ -26,6 +25,7 @@ from storebench.report.validation.findings import Kind, finding
 from storebench.report.verdict import cell_verdicts
 from storebench.results import Record
 from storebench.runs.conversions import append_conversion
+from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
 
 DERIVATIONS: tuple[Callable[..., Any], ...] = (
     panels, ordered, decide, looks_at, cell_verdicts, ladders, squares, break_evens, varying_fields, headline, summarise,
@@ -65,14 +65,14 @@ def test_a_report_derives_each_fact_once() -> None:
     assert dict(calls_during(lambda: content_of(sourced(records)))) == ONCE
 
 
-def test_cells_that_do_not_validate_are_derived_beside_those_that_do_and_decide_nothing() -> None:
+def test_cells_that_do_not_validate_decide_nothing() -> None:
     records = [record for name in ("png", "hdf5", "lmdb") for record in replicates(name, [40.0] * 3)]
     wrong = [finding(Kind.ARITHMETIC, record, "samples_per_s", "planted") for record in records[3:4]]
     calls = calls_during(lambda: content_of(sourced(records), wrong))
     assert (calls["decide"], calls["headline"], calls["panels"]) == (1, 1, 2)
 
 
-def test_the_facts_of_a_dataset_are_those_of_its_cells_with_the_decisions_of_the_page(tmp_path: Path) -> None:
+def test_the_facts_of_a_dataset_are_those_of_its_cells(tmp_path: Path) -> None:
     small = {"dataset": "mnist", "size": None, "cache": "warm"}
     records = paper_records("warm") + replicates("files+raw", [30.0] * 3, cache="warm")
     records += replicates("lmdb+png", [60.0] * 3, cache="warm")

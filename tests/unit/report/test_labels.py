@@ -1,9 +1,32 @@
-"""Figures as people read them: significant digits, and one precision for a figure and its interval."""
+"""Figures, settings and names as people read them, and as parts of file names."""
+
+from pathlib import Path
 
 import pytest
 
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.frame import to_frame
 from storebench.report.intervals import Interval
-from storebench.report.texts.labels import between, number, with_interval
+from storebench.report.texts.labels import (
+    backend_label,
+    between,
+    caveats,
+    common_setting,
+    compute_label,
+    dataset_label,
+    dataset_slug,
+    duration,
+    file_name,
+    number,
+    percent,
+    setting_label,
+    setting_slug,
+    size,
+    state_label,
+    with_interval,
+)
+from storebench.results import Record
+from tests.support.planted import make_cell, make_record
 
 
 @pytest.mark.parametrize(
@@ -18,9 +41,13 @@ from storebench.report.texts.labels import between, number, with_interval
         (0.00001234, 3, "1.23e-05"),
         (-2.5, 3, "-2.50"),
         (0.0, 3, "0"),
+        (None, 3, ""),
+        (float("inf"), 3, "inf"),
     ],
 )
-def test_significant_digits_hold_where_rounding_adds_a_place(value: float, digits: int, text: str) -> None:
+def test_rounding_that_adds_a_place_keeps_the_significant_digits(
+    value: float | None, digits: int, text: str
+) -> None:
     assert number(value, digits) == text
 
 
@@ -43,3 +70,149 @@ def test_a_figure_and_its_interval_have_the_same_decimals(
 def test_rates_keep_their_significant_digits() -> None:
     assert with_interval(Interval(mid=1234.0, lo=987.6, hi=1500.0, n=3)) == "1,230 [988, 1,500]"
     assert with_interval(Interval(mid=2.5)) == "2.50"
+    assert with_interval(Interval(mid=2.5, lo=2.0, hi=3.0), " s") == "2.50 s [2.00, 3.00]"
+    assert with_interval(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (0, "0 bytes"),
+        (1023, "1,020 bytes"),
+        (1024, "1.00 KiB"),
+        (786 << 20, "786 MiB"),
+        (3 << 29, "1.50 GiB"),
+    ],
+)
+def test_bytes_are_in_binary_units(value: float | None, text: str) -> None:
+    assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (5e-9, "5.00 ns"),
+        (0.000123, "123 µs"),
+        (0.0123, "12.3 ms"),
+        (4.1, "4.10 s"),
+        (599.0, "599 s"),
+        (600.0, "10.0 min"),
+    ],
+)
+def test_a_duration_is_in_the_unit_that_suits_it(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(None, ""), (0.0, "0%"), (0.034, "3.4%"), (0.0994, "9.9%"), (0.0996, "10%"), (1.09, "109%")],
+)
+def test_a_share_below_a_tenth_has_a_decimal(share: float | None, text: str) -> None:
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("backend", "text"),
+    [
+        ("png", "PNG files"),
+        ("lmdb", "LMDB"),
+        ("lmdb+png", "LMDB+PNG"),
+        ("lmdb:direct", "LMDB (direct)"),
+        ("lmdb+png:get?readahead=off", "LMDB+PNG (get, readahead=off)"),
+        ("png:threads", "PNG files (threads)"),
+        ("zarr+raw", "zarr+RAW"),
+    ],
+)
+def test_a_backend_is_called_by_its_container_codec_reader_and_options(backend: str, text: str) -> None:
+    assert backend_label(backend) == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "label", "slug"),
+    [
+        ({}, "ImageNet, 4,000 images", "imagenet-4000"),
+        ({"limit": 100}, "ImageNet, 100 images", "imagenet-4000-100"),
+        ({"size": None, "dataset": "mnist", "split": "test"}, "MNIST, test", "mnist-test"),
+        ({"size": None, "dataset": "folder:/data/my cats"}, "my cats", "my_cats"),
+        ({"synthetic": True}, "ImageNet, 4,000 images", "imagenet-4000-synthetic"),
+    ],
+)
+def test_a_dataset_is_called_by_its_name_and_its_size(
+    fields: dict[str, object], label: str, slug: str
+) -> None:
+    cell = make_cell(**fields)
+    assert (dataset_label(cell), dataset_slug(cell)) == (label, slug)
+
+
+def test_a_file_name_has_letters_digits_and_dashes_only() -> None:
+    assert file_name("read-ahead 8/9 é$") == "read-ahead_8_9_é_"
+
+
+def test_only_the_fields_that_vary_are_part_of_a_file_name() -> None:
+    cell = make_cell(workers=2, compute="none")
+    assert setting_slug(cell, {"workers", "compute"}) == "-workers-2-compute-none"
+    assert setting_slug(cell, ()) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"workers": 1}, "1 worker"),
+        ({"workers": 2}, "2 workers"),
+        ({"batch_size": 64}, "batch 64"),
+        ({"device": "cpu"}, "on the CPU"),
+        ({"device": "cuda"}, "cuda"),
+        ({"cache": "any"}, "cache as found"),
+        ({"cache": "limited", "memory_bytes": 400 << 20}, "limited to 400 MiB"),
+        ({"compute": "emulated:12"}, "compute EMULATED by a sleep of 12 ms"),
+        ({"compute": "none"}, "loader only, with the network's augmentation"),
+        ({"readahead_kib": 128}, "read-ahead 128 KiB"),
+    ],
+)
+def test_a_setting_is_told_in_words(fields: dict[str, object], words: str) -> None:
+    assert f", {words}," in f", {setting_label(make_cell(**fields))},"
+
+
+def test_a_field_is_told_where_it_varies() -> None:
+    cell = make_cell(passes=3, workers=2)
+    assert "3 passes" not in setting_label(cell)
+    assert "3 passes" in setting_label(cell, {"passes"})
+    assert "2 workers" not in setting_label(cell, without={"workers"})
+
+
+def test_the_cache_state_of_a_plain_cell_is_the_one_that_was_asked_for() -> None:
+    assert [state_label(make_cell(cache=state)) for state in ("cold", "warm")] == ["cold", "warm"]
+
+
+def test_only_emulated_compute_has_a_label() -> None:
+    assert [compute_label(kind) for kind in ("real", "none")] == ["", ""]
+    assert compute_label("emulated:2.5") == "compute EMULATED by a sleep of 2.5 ms"
+
+
+def cells_of(*records: Record) -> list[CellSummary]:
+    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def test_each_caveat_is_told_once() -> None:
+    cells = cells_of(
+        make_record("png", origin="synthetic"),
+        make_record("lmdb", origin="synthetic"),
+        make_record("hdf5", origin="derived", compute="emulated:5"),
+    )
+    assert set(caveats(cells)) == {
+        "SYNTHETIC images, a stand-in",
+        "DERIVED images: 95% are crops, flips and brightenings",
+        "compute EMULATED by a sleep of 5 ms",
+    }
+    assert len(caveats(cells)) == 3
+
+
+def test_a_plot_is_headed_by_what_its_cells_share() -> None:
+    cells = cells_of(make_record("png", workers=2), make_record("lmdb", cache="warm"), make_record("null"))
+    shared = common_setting(cells)
+    assert shared.startswith("ImageNet, 4,000 images: batch 32, CaffeNet")
+    assert "cold" not in shared
+    assert "workers" not in shared
+    assert common_setting([]) == ""

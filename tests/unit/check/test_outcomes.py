@@ -1,0 +1,176 @@
+"""From cells to one exit code and one line, and how both are written."""
+
+import json
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from storebench.check.counters import CounterResult
+from storebench.check.outcome import Outcome, check_names, outcome
+from storebench.check.policy import Policy
+from storebench.check.render import RENDERERS, as_github, as_json, as_junit, as_markdown, as_text
+from storebench.check.result import CellResult, State
+from storebench.errors import UnknownNameError
+
+
+def result(state: State = State.WITHIN_NOISE, label: str = "read/lmdb", **changes: Any) -> CellResult:
+    return CellResult(cell_id=label, label=label, state=state, **changes)
+
+
+def told(*results: CellResult, **options: Any) -> Outcome:
+    return outcome(results, Policy(), **options)
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ([State.WITHIN_NOISE, State.BETTER], 0),
+        ([State.WITHIN_NOISE, State.NEW], 0),
+        ([State.WITHIN_NOISE, State.INCONCLUSIVE], 0),
+        ([State.INCONCLUSIVE, State.INCONCLUSIVE, State.WITHIN_NOISE], 4),
+        ([State.NOT_COMPARABLE, State.INCONCLUSIVE, State.INCONCLUSIVE], 3),
+        ([State.NEW], 3),
+        ([State.WORSE, State.NOT_COMPARABLE], 1),
+        ([State.MISSING, State.WORSE], 5),
+        ([State.FAILED, State.MISSING, State.WORSE], 5),
+    ],
+)
+def test_the_gravest_state_of_any_cell_gives_the_exit_code(states: list[State], code: int) -> None:
+    assert told(*(result(state, f"cell-{n}") for n, state in enumerate(states))).exit_code == code
+
+
+def test_states_are_counted_in_one_order() -> None:
+    counts = told(result(State.WORSE), result(), result(State.BETTER), result()).counts
+    assert list(counts.items()) == [("better", 1), ("worse", 1), ("within noise", 2)]
+
+
+def test_strict_lets_no_undecided_new_or_missing_cell_pass() -> None:
+    for state, code in ((State.INCONCLUSIVE, 4), (State.NEW, 3), (State.MISSING, 5)):
+        cells = [result(state, "odd"), result(label="a"), result(label="b")]
+        assert told(*cells, allow_missing=["odd"]).exit_code == 0, state
+        assert told(*cells, allow_missing=["odd"], strict=True).exit_code == code, state
+
+
+def test_missing_cells_are_allowed_by_pattern_and_never_all_of_them() -> None:
+    lost = [result(State.MISSING, f"read/{name}") for name in ("lmdb", "png")]
+    assert told(*lost, result(), allow_missing=["read/*"]).line == "no regression in 1 cell (2 missing)"
+    some = told(*lost, result(), allow_missing=["read/lmdb"])
+    assert (some.exit_code, some.line) == (
+        5,
+        "missing, 1 of 3 cells: read/png (--allow-missing NAME lets one pass)",
+    )
+    assert told(*lost, allow_missing=["read/*"]).exit_code == 5, "nothing was measured"
+
+
+def test_an_undecided_cell_that_looks_slower_does_not_pass() -> None:
+    calm = result(State.INCONCLUSIVE, ratio=1.05, practical_frac=0.08)
+    slow = result(State.INCONCLUSIVE, ratio=1.09, practical_frac=0.08, reason="wide")
+    assert told(result(), result(), calm).exit_code == 0
+    assert told(result(), result(), slow).line == "perhaps slower, 1 of 3 cells: read/lmdb (wide)"
+
+
+@pytest.mark.parametrize(
+    ("figures", "perhaps"),
+    [
+        ({"ratio": 1.09, "practical_frac": 0.08}, True),
+        ({"rounds_ratio": 1.09, "practical_frac": 0.08}, True),
+        ({"tail_ratio": 1.6, "slowest_frac": 0.5}, True),
+        ({"slowest_ratio": 1.6, "slowest_frac": 0.5}, True),
+        ({"ratio": 1.07, "tail_ratio": 1.4, "practical_frac": 0.08, "slowest_frac": 0.5}, False),
+        ({}, False),
+    ],
+)
+def test_any_figure_beyond_its_threshold_makes_a_cell_suspicious(
+    figures: dict[str, float], perhaps: bool
+) -> None:
+    assert result(State.INCONCLUSIVE, **figures).perhaps_slower is perhaps
+    assert not result(State.WORSE, **figures).perhaps_slower
+
+
+def test_a_second_run_can_confirm_time_and_no_counter() -> None:
+    counter = CounterResult(name="read_calls", baseline=1.0, contender=9.0, allowed=1.0, worse=True)
+    assert result(State.WORSE).suspected
+    assert not result(State.WORSE, counters=(counter,)).suspected
+    assert not result(State.INCONCLUSIVE).suspected
+
+
+def test_no_more_than_three_cells_are_named() -> None:
+    line = told(*(result(State.FAILED, f"cell-{n}", reason="broken") for n in range(5))).line
+    assert line == "failed, 5 of 5 cells: cell-0 (broken); cell-1 (broken); cell-2 (broken); and 2 more"
+
+
+def test_a_misspelt_name_is_refused_with_the_nearest_one() -> None:
+    cells = [result(label="read/lmdb/warm"), result(label="read/png/warm")]
+    check_names(["read/*/warm", "read/png/warm"], cells)
+    with pytest.raises(UnknownNameError, match="read/lmdb/warm"):
+        check_names(["read/lmdb/wram"], cells)
+
+
+# The formats
+
+CELLS = (
+    result(label="read/quiet", ratio=1.01, low=0.98, high=1.04, basis="seconds", replicates=(5, 5)),
+    result(
+        State.WORSE, "read/slow", ratio=1.5, low=1.4, high=1.6, reason="50% slower", confirmed=True, floor_frac=0.031,
+        seconds=(1e-3, 1.5e-3), samples=1000,
+    ),
+    result(State.MISSING, "read/lost", reason="it is gone"),
+    result(State.INCONCLUSIVE, "read/wide", ratio=1.2, reason="100% wide"),
+)  # fmt: skip
+
+
+def test_the_worst_cell_is_the_first_line_of_a_table() -> None:
+    lines = as_text(CELLS, told(*CELLS)).splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["read/slow", "read/lost", "read/wide", "read/quiet"]
+    assert "worse (confirmed)  1.500" in lines[1]
+    assert "1.400 to 1.600" in lines[1]
+    assert "3.1%" in lines[1]
+    assert lines[4].split()[-1] == "seconds"
+    assert lines[-1].endswith("[1 worse, 1 within noise, 1 inconclusive, 1 missing; exit code 5]")
+    starts = {line.index(word) for line, word in zip(lines[:2], ("verdict", "worse"), strict=True)}
+    assert len(starts) == 1, "columns are aligned"
+
+
+def test_a_comment_folds_what_is_within_noise() -> None:
+    shown, folded = as_markdown(CELLS, told(*CELLS)).split("<details>")
+    assert "| read/slow |" in shown
+    assert "read/quiet" not in shown
+    assert "<summary>1 cell within noise</summary>" in folded
+    assert "| read/quiet |" in folded
+    assert "<details>" not in as_markdown(CELLS[1:], told(*CELLS))
+
+
+def test_annotations_are_errors_warnings_and_one_line_for_the_outcome() -> None:
+    lines = as_github(CELLS, told(*CELLS)).splitlines()
+    assert lines[0] == "::error title=read/slow::worse: 50%25 slower"
+    assert lines[2] == "::warning title=read/wide::inconclusive: 100%25 wide"
+    assert len(lines) == 4
+    quiet = as_github(CELLS[:1], told(*CELLS[:1]))
+    assert quiet.startswith("::notice title=storebench check::no regression in 1 cell")
+
+
+def test_junit_says_what_failed_with_its_figures_and_its_time() -> None:
+    suite = ET.fromstring(as_junit(CELLS, told(*CELLS)))
+    counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
+    assert counts == {"tests": "4", "failures": "1", "errors": "1", "skipped": "1", "time": "1.500000000"}
+    slow = next(case for case in suite.iter("testcase") if case.get("name") == "read/slow")
+    figures = {one.get("name"): one.get("value") for one in slow.iter("property")}
+    assert figures["ratio"] == "1.5"
+    assert figures["contender_seconds_per_sample"] == "0.0015"
+    assert "basis" not in figures
+    failure = slow.find("failure")
+    assert failure is not None
+    assert failure.get("message") == "worse: 50% slower"
+
+
+def test_json_gives_back_every_figure() -> None:
+    raw = json.loads(as_json(CELLS, told(*CELLS)))
+    assert [cell["label"] for cell in raw["cells"]] == [cell.label for cell in CELLS]
+    assert raw["cells"][1]["seconds"] == [1e-3, 1.5e-3]
+    assert raw["outcome"]["exit_code"] == 5
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_every_format_takes_a_check_without_cells(name: str) -> None:
+    assert RENDERERS[name]([], Outcome(exit_code=5, line="nothing was measured", counts={})).endswith("\n")

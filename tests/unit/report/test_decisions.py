@@ -1,0 +1,166 @@
+"""What a page decides: doubts, siblings, rounds that would tell, and what the loop waits."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.decisions import DoubtKind, Topic, rounds_to_tell, siblings
+from storebench.report.facts import Facts, derive
+from storebench.report.frame import to_frame
+from storebench.report.main_panel import ordered
+from storebench.report.texts.verdicts import decision_words, doubt_words
+from storebench.results import Record
+from storebench.stats import Verdict
+from tests.support.planted import make_record, portion_of, replicates
+
+
+def facts_of(records: list[Record]) -> Facts:
+    return derive(summarise(to_frame((record, Path("run/records.jsonl")) for record in records)))
+
+
+def cell_of(facts: Facts, backend: str) -> CellSummary:
+    return next(cell for cell in facts.cells if cell.backend == backend)
+
+
+def pair(png_ms: list[float], lmdb_ms: list[float], **changes: object) -> Facts:
+    return facts_of(replicates("png", png_ms, **changes) + replicates("lmdb", lmdb_ms, **changes))
+
+
+def test_a_decision_is_found_whichever_side_is_asked_for_first() -> None:
+    facts = pair([50.0] * 3, [10.0] * 3)
+    png, lmdb = cell_of(facts, "png"), cell_of(facts, "lmdb")
+    forward, backward = facts.decisions.between(lmdb, png), facts.decisions.between(png, lmdb)
+    assert forward is not None
+    assert backward is not None
+    assert (forward.ratio.mid, backward.ratio.mid) == pytest.approx((3.0, 1 / 3))
+    assert (forward.verdict, backward.verdict) == (Verdict.FASTER, Verdict.SLOWER)
+    assert (backward.cell, backward.base) == (png, lmdb)
+    assert facts.decisions.between(lmdb, png, Topic.WORKERS) is None
+
+
+@pytest.mark.parametrize(
+    ("png", "lmdb", "words"),
+    [
+        ([50.0] * 3, [10.0] * 3, "faster"),
+        ([10.0] * 3, [50.0] * 3, "slower"),
+        ([10.0, 10.1, 10.0], [10.1, 10.0, 10.0], "no difference"),
+        ([10.0, 30.0, 15.0], [20.0, 12.0, 40.0], "cannot be told"),
+    ],
+)
+def test_a_decision_is_one_of_four_words(png: list[float], lmdb: list[float], words: str) -> None:
+    facts = pair(png, lmdb)
+    decision = facts.decisions.between(cell_of(facts, "lmdb"), cell_of(facts, "png"))
+    assert decision is not None
+    assert decision_words(decision) == words
+
+
+def test_training_of_few_steps_is_doubted_before_anything_else() -> None:
+    facts = pair([50.0] * 3, [10.0] * 3, steps=19, cache="warm")
+    (decision,) = facts.decisions.found.values()
+    assert decision.doubt is not None
+    assert decision.doubt.kind is DoubtKind.FEW_STEPS
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert doubt_words(decision.doubt) == "training of 19 steps ranks nothing, 20 are needed"
+
+
+def test_both_cells_that_were_still_moving_are_named() -> None:
+    limit = {"cache": "limited", "memory_bytes": 1 << 27, "compute": "none"}
+    records = [
+        dataclasses.replace(record, portion=portion_of(record, drift=1.5))
+        for name, wait in (("png", 50.0), ("lmdb", 10.0))
+        for record in replicates(name, [wait] * 3, **limit)
+    ]
+    (decision,) = facts_of(records).decisions.found.values()
+    assert decision.doubt is not None
+    assert decision.doubt.kind is DoubtKind.UNSTEADY
+    assert doubt_words(decision.doubt) == "not shown to be steady in every replicate: LMDB and PNG files"
+
+
+@pytest.mark.parametrize(("bounded", "doubted"), [("lmdb", True), ("png", False)])
+def test_a_rate_that_is_at_most_too_high_is_doubted_where_it_wins(bounded: str, doubted: bool) -> None:
+    records = [
+        dataclasses.replace(record, portion=portion_of(record, upper_bound=name == bounded))
+        for name, wait in (("png", 50.0), ("lmdb", 10.0))
+        for record in replicates(name, [wait] * 3)
+    ]
+    (decision,) = facts_of(records).decisions.found.values()
+    assert (decision.doubt is not None) is doubted
+    assert doubt_words(decision.doubt).startswith("the rate is only an upper bound" if doubted else "")
+    assert decision.verdict is (Verdict.INCONCLUSIVE if doubted else Verdict.FASTER)
+
+
+def test_siblings_differ_in_one_field_only() -> None:
+    records = [make_record("lmdb"), make_record("lmdb", workers=2), make_record("png", workers=2)]
+    records += [make_record("lmdb", workers=4, cache="warm"), make_record("lmdb", dataset="mnist", size=None)]
+    facts = facts_of(records)
+    cell = next(cell for cell in facts.cells if cell.backend == "lmdb" and cell.cell.workers == 2)
+    found = siblings(cell, facts.panels, "workers")
+    assert sorted(one.cell.workers for one in found) == [0, 2]
+    assert {(one.backend, one.cell.dataset, one.cell.cache) for one in found} == {
+        ("lmdb", "imagenet", "cold")
+    }
+    assert siblings(cell, facts.panels, "cache") == [cell]
+
+
+def undecided(spread_ms: float) -> Facts:
+    return pair([30.0, 30.0 + spread_ms, 30.0 - spread_ms], [31.0, 30.0, 32.0])
+
+
+def test_a_larger_spread_takes_more_rounds_to_tell() -> None:
+    calm, noisy = undecided(3.0), undecided(9.0)
+    needed = [
+        rounds_to_tell(facts.decisions, list(facts.decisions.found.values())) for facts in (calm, noisy)
+    ]
+    assert needed[0] is not None
+    assert needed[1] is not None
+    assert 1 <= needed[0] < needed[1]
+
+
+def test_where_no_number_of_rounds_would_tell_none_is_named() -> None:
+    facts = pair([20.0, 190.0, 5.0], [170.0, 4.0, 80.0])
+    assert rounds_to_tell(facts.decisions, list(facts.decisions.found.values())) is None
+    assert rounds_to_tell(facts.decisions, []) is None
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "fed"),
+    [([0.5, 0.51, 0.5], True), ([2.0, 2.01, 2.0], False), ([0.5, 0.5], False), ([0.1, 3.0, 0.2], False)],
+)
+def test_a_loop_is_fed_where_it_is_proven_to_wait_less_than_a_tenth(waits_ms: list[float], fed: bool) -> None:
+    facts = facts_of(replicates("lmdb", waits_ms) + replicates("png", waits_ms))
+    assert facts.decisions.fed(cell_of(facts, "lmdb")) is fed
+
+
+@pytest.mark.parametrize(
+    ("times", "limit", "proven"),
+    [((3.0, 3.01, 3.0), 2.0, True), ((3.0, 3.01, 3.0), 3.1, False), ((9.0, 9.0), 2.0, False)],
+)
+def test_a_figure_is_above_a_limit_where_its_whole_interval_is(
+    times: tuple[float, ...], limit: float, proven: bool
+) -> None:
+    records = [make_record("lmdb", replicate=n, amplification=one) for n, one in enumerate(times)]
+    facts = facts_of(records)
+    above = facts.decisions.above(facts.cells[0], "read_amplification", limit)
+    assert (above is not None) is proven
+
+
+def test_panels_are_asked_in_an_order_that_no_rate_decides() -> None:
+    def backends(**changes: object) -> list[Record]:
+        return [make_record(name, **changes) for name in ("png", "lmdb")]
+
+    limit = {"cache": "limited", "memory_bytes": 1 << 28}
+    records = backends(cache="warm") + backends() + backends(readahead_kib=8192, **limit)
+    records += backends(readahead_kib=128, **limit) + backends(compute="none", model="none")
+    records += [*backends(dataset="mnist", size=None), make_record("lmdb", batch_size=64)]
+    asked = [panel.first.cell for panel in ordered(facts_of(records).panels)]
+    assert [(one.dataset, one.cache, one.readahead_kib, one.compute, one.batch_size) for one in asked] == [
+        ("imagenet", "limited", 128, "real", 32),
+        ("imagenet", "limited", 8192, "real", 32),
+        ("imagenet", "cold", None, "real", 32),
+        ("imagenet", "cold", None, "none", 32),
+        ("imagenet", "warm", None, "real", 32),
+        ("mnist", "cold", None, "real", 32),
+        ("imagenet", "cold", None, "real", 64),
+    ]

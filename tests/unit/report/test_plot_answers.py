@@ -1,0 +1,266 @@
+"""The sentence beside each plot, and what a plot is drawn from, held against planted records."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storebench.report.ceilings import ceilings
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.factors import BreakEven
+from storebench.report.frame import to_frame
+from storebench.report.intervals import Interval
+from storebench.report.plots.amplification import read_answer, reads_from_disk
+from storebench.report.plots.break_even import paying_answer
+from storebench.report.plots.container_codec import best_times, codec_answer, crossed
+from storebench.report.plots.curve import line_styles, reading
+from storebench.report.plots.loss import loss_answer
+from storebench.report.plots.size import size_answer
+from storebench.report.plots.steady_state import limit_frac
+from storebench.report.plots.step_lines import MOST_POINTS
+from storebench.report.plots.step_time import step_answer
+from storebench.report.plots.style import backend_look, shown_end, whiskers
+from storebench.report.plots.throughput import plot_throughput
+from storebench.report.plots.wait_distribution import worst_answer
+from storebench.report.plots.wait_over_epoch import tail_answer, thinned
+from storebench.report.plots.workers import workers_answer
+from storebench.results import Ceilings, Counters, Digests, Percentiles, Record
+from tests.support.planted import make_record, portion_of
+
+
+def cells_of(*records: Record) -> list[CellSummary]:
+    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def test_workers_that_help_are_counted_and_the_largest_gain_is_named() -> None:
+    cells = cells_of(
+        make_record("png", wait_ms=90.0),
+        make_record("png", wait_ms=15.0, workers=4),
+        make_record("lmdb", wait_ms=10.0),
+        make_record("lmdb", wait_ms=10.0, workers=4),
+    )
+    assert workers_answer(cells) == (
+        "1 of 2 backends gain more than 5.0%; PNG files gains most: 4.00 times with 4 workers."
+    )
+
+
+def test_workers_that_do_not_help_are_said_not_to() -> None:
+    cells = cells_of(make_record("lmdb", wait_ms=10.0), make_record("lmdb", wait_ms=9.5, workers=2))
+    assert workers_answer(cells) == "No backend gains more than 5.0% from more workers."
+
+
+def test_the_largest_store_is_held_against_the_smallest() -> None:
+    cells = cells_of(
+        make_record("png", bytes_on_disk=400),
+        make_record("hdf5", bytes_on_disk=900),
+        make_record("lmdb", bytes_on_disk=1000),
+    )
+    assert size_answer(cells) == "LMDB takes 2.50 times the space of PNG files."
+
+
+def test_amplification_is_told_from_the_least_to_the_most() -> None:
+    cells = cells_of(make_record("png", amplification=1.1), make_record("lmdb", amplification=8.0))
+    assert read_answer(cells) == (
+        "The device delivered between 1.1 times (PNG files) and 8.0 times (LMDB) the bytes that were asked for."
+    )
+
+
+def test_only_cells_that_read_a_device_have_an_amplification() -> None:
+    cells = cells_of(
+        make_record("png"),
+        make_record("lmdb", cache="warm"),
+        make_record("memory:native"),
+        make_record("null"),
+        make_record("hdf5", counters=Counters()),
+    )
+    assert [cell.backend for cell in reads_from_disk(cells)] == ["png"]
+
+
+def test_the_waits_of_the_best_and_the_worst_backend_are_told() -> None:
+    cells = cells_of(
+        make_record("png", wait_ms=30.0), make_record("lmdb", wait_ms=2.5), make_record("hdf5", wait_ms=10.0)
+    )
+    assert step_answer(cells) == "With PNG files the loop waits 75% of its time, with LMDB 20%."
+    assert step_answer(cells[:1]) == "With PNG files the loop waits 75% of its time."
+    assert step_answer([]) == ""
+
+
+def waiting(backend: str, p50_ms: float, p99_ms: float, max_ms: float) -> Record:
+    p50, p99, longest = (round(1e6 * one) for one in (p50_ms, p99_ms, max_ms))
+    return make_record(backend, data_wait_ns=Percentiles(p50=p50, p95=p99, p99=p99, max=longest))
+
+
+def test_spikes_are_told_as_multiples_of_the_median_wait() -> None:
+    cells = cells_of(
+        waiting("png", 10.0, 12.0, 20.0), waiting("lmdb", 1.0, 5.0, 50.0), waiting("hdf5", 0.0, 0.0, 1.0)
+    )
+    assert tail_answer(cells) == (
+        "The longest wait of an epoch is 2.00 times the median one with PNG files, and 50.0 times with LMDB."
+    )
+    assert tail_answer(cells[1:2]) == "", "a median of nothing has no multiple"
+    assert (
+        worst_answer(cells)
+        == "One step in a hundred waits at least 0 ns with HDF5 and 12.0 ms with PNG files."
+    )
+    assert worst_answer([]) == ""
+
+
+def trained(backend: str, loss: str | None, **changes: object) -> Record:
+    return make_record(backend, digests=Digests(samples="aa", order="bb", loss=loss), **changes)
+
+
+def test_equal_losses_of_lossless_backends_are_no_effect_of_the_format() -> None:
+    same = cells_of(trained("png", "cc"), trained("lmdb", "cc"), trained("jpeg", "dd"))
+    assert loss_answer(same) == "No: the losses of 2 lossless backends are equal bit by bit at every step."
+    assert loss_answer(cells_of(trained("png", "cc"), trained("lmdb", "dd"))).startswith(
+        "Yes, and it should not"
+    )
+
+
+def test_losses_of_another_device_need_not_be_equal() -> None:
+    cells = cells_of(trained("png", "cc", device="cuda"), trained("lmdb", "dd", device="cuda"))
+    assert loss_answer(cells).startswith("The curves lie together; on this device")
+
+
+def timed(backend: str, step_ms: float, **changes: object) -> Record:
+    return make_record(backend, wait_ms=step_ms - 10, cache="warm", **changes)
+
+
+def test_the_fastest_reader_stands_for_a_container_and_codec() -> None:
+    times = best_times(cells_of(timed("lmdb", 20.0), timed("lmdb:direct", 16.0), timed("png", 64.0)))
+    assert times == pytest.approx({("lmdb", "raw"): 0.5e-3, ("files", "png"): 2e-3})
+
+
+def test_codec_and_container_are_told_by_the_largest_factor() -> None:
+    cells = cells_of(
+        timed("png", 60.0), timed("files+raw", 20.0), timed("lmdb+png", 50.0), timed("lmdb", 12.0)
+    )
+    assert crossed(cells)
+    assert codec_answer(cells) == (
+        "Within one container the codec changes the time by up to 4.17 times;"
+        " within one codec the container does by up to 1.67 times."
+    )
+
+
+@pytest.mark.parametrize("backends", [(), ("png", "lmdb"), ("lmdb", "lmdb+png"), ("lmdb", "hdf5")])
+def test_a_row_or_a_column_alone_is_not_crossed(backends: tuple[str, ...]) -> None:
+    assert not crossed(cells_of(*map(make_record, backends)))
+
+
+def paid(backend: str, epochs: Interval | None) -> BreakEven:
+    cell, png = cells_of(make_record("png"), make_record(backend))[::-1]
+    second = Interval(mid=1.0)
+    return BreakEven(cell=cell, baseline=png, convert_s=second, saved_s=second, epochs=epochs)
+
+
+def test_the_first_conversion_to_pay_is_named() -> None:
+    few, more = Interval(mid=2.0, lo=1.5, hi=2.5, n=3), Interval(mid=4.0, lo=3.0, hi=5.0, n=3)
+    assert paying_answer([paid("hdf5", more), paid("lmdb", few), paid("leveldb", None)]) == (
+        "LMDB has won back the time of its conversion first, after 2.00 [1.50, 2.50] epochs."
+    )
+    assert paying_answer([paid("lmdb", Interval(mid=2.0))]).endswith(
+        "after 2.00 epochs, in one round and without an interval."
+    )
+    assert paying_answer([paid("lmdb", None)]).startswith("No store is proven to save time over PNG files")
+
+
+def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:
+    measured = [
+        Ceilings(
+            copy_ceiling_samples_per_s=copied,
+            device_random_1_bytes_per_s=10.0 * 196_608,
+            device_random_16_bytes_per_s=50.0 * 196_608,
+            device_best_bytes_per_s=best * 196_608,
+        )
+        for copied, best in ((4000.0, 80.0), (5000.0, 70.0))
+    ]
+    records = [make_record("lmdb", replicate=n, ceilings=one) for n, one in enumerate(measured)]
+    null = make_record("null", wait_ms=0.0, fetch_ms=0.0, prep_ms=0.0)
+    found = ceilings(cells_of(*records, null))
+    assert found == pytest.approx(
+        {
+            "compute alone": 3200.0,
+            "one copying thread": 5000.0,
+            "device at its best": 80.0,
+            "device, one read per sample (a yardstick)": 50.0,
+        }
+    )
+    assert set(ceilings(cells_of(make_record("png", ceilings=Ceilings()))).values()) == {None}
+
+
+def test_a_limit_is_a_share_of_the_store() -> None:
+    limit = {"cache": "limited", "memory_bytes": 250, "bytes_on_disk": 1000}
+    (limited,) = cells_of(make_record("lmdb", **limit))
+    (cold,) = cells_of(make_record("lmdb"))
+    assert limit_frac(limited) == pytest.approx(0.25)
+    assert limit_frac(cold) is None
+
+
+def test_only_cells_that_read_their_store_in_a_state_have_a_curve() -> None:
+    cells = cells_of(make_record("lmdb"), make_record("png", cache="warm"), make_record("memory:native"))
+    assert [cell.backend for cell in reading(cells, "cold")] == ["lmdb"]
+    assert reading(cells, "warm") == []
+
+
+def test_lines_of_one_colour_are_told_apart() -> None:
+    cells = cells_of(make_record("lmdb"), make_record("lmdb:direct"), make_record("png"))
+    by_backend = dict(zip((cell.backend for cell in cells), line_styles(cells), strict=True))
+    looks = {
+        (backend_look(cell.backend, cell.cell.format, cell.cell.codec).colour, by_backend[cell.backend])
+        for cell in cells
+    }
+    assert len(looks) == 3
+
+
+def test_a_backend_looks_like_its_format_and_its_codec() -> None:
+    raw, png = backend_look("lmdb", "lmdb", "raw"), backend_look("lmdb+png", "lmdb", "png")
+    assert raw.colour == png.colour
+    assert (raw.hatch, raw.line) != (png.hatch, png.line)
+    assert backend_look("png", "files", "png").hatch == ""
+    assert backend_look("files+raw", "files", "raw").hatch == "//"
+    assert backend_look("zarr", "zarr", "raw").colour not in {
+        raw.colour,
+        backend_look("png", "files", "png").colour,
+    }
+
+
+def test_whiskers_are_distances_and_never_negative() -> None:
+    ends = whiskers(
+        [Interval(mid=2.0, lo=1.5, hi=4.0, n=3), Interval(mid=1.0), Interval(mid=3.0, lo=3.1, hi=3.5, n=3)]
+    )
+    assert ends is not None
+    np.testing.assert_allclose(ends, [[0.5, 0.0, 0.0], [2.0, 0.0, 0.5]])
+    assert whiskers([Interval(mid=1.0), Interval(mid=2.0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("intervals", "end"),
+    [
+        ([], 1.0),
+        ([Interval(mid=10.0)], 10.0),
+        ([Interval(mid=10.0, lo=9.0, hi=12.0)], 12.0),
+        ([Interval(mid=10.0, lo=1.0, hi=99.0)], 16.0),
+        ([Interval(mid=0.0)], 1.0),
+    ],
+)
+def test_an_axis_ends_near_its_largest_figure(intervals: list[Interval], end: float) -> None:
+    assert shown_end(intervals) == pytest.approx(end)
+
+
+def test_a_long_epoch_is_thinned_without_losing_a_spike() -> None:
+    waits = np.ones(10 * MOST_POINTS + 7)
+    waits[12_345] = 99.0
+    places, highest = thinned(waits)
+    assert len(places) == len(highest) == MOST_POINTS
+    assert highest.max() == 99.0
+    assert places[highest.argmax()] <= 12_345 < places[highest.argmax() + 1]
+    short, same = thinned(waits[:5])
+    assert (list(short), list(same)) == ([0, 1, 2, 3, 4], [1.0] * 5)
+
+
+def test_an_upper_bound_in_any_replicate_is_told_beside_the_bar() -> None:
+    record = make_record("lmdb")
+    bound = dataclasses.replace(record, portion=portion_of(record, upper_bound=True))
+    axes = plot_throughput(cells_of(bound))
+    assert axes.texts[0].get_text().startswith("at most ")
