@@ -114,7 +114,7 @@ def main() -> int:
     for cell, one in found.items():
         figure = "compute" if cell.compute == "real" else "loop"
         words = "no interval" if one.low is None else f"{one.ratio:.3f} [{one.low:.3f}, {one.high:.3f}]"
-        print(f"{cell.cache:5} {figure:8} {cell.backend:20} {words} {one.verdict}")
+        print(f"{cell.cache:5} {figure:8} {cell.backend.name:20} {words} {one.verdict}")
     alone, together = called_different(found.values()), called_different(corrected(list(found.values())))
     probability = chance(alone, len(found))
     print(

@@ -93,8 +93,8 @@ def main() -> int:
     if ahead != str(READ_AHEAD_KB):
         print(f"read_ahead_kb is {ahead} here, and {READ_AHEAD_KB} where the known amplification comes from")
     good: list[bool] = []
-    for backend in dict.fromkeys(one.cell.backend for one in records):
-        good += check(backend, [one for one in records if one.cell.backend == backend])
+    for backend in dict.fromkeys(one.cell.backend.name for one in records):
+        good += check(backend, [one for one in records if one.cell.backend.name == backend])
     print(f"\n{good.count(False)} of {len(good)} checks failed")
     return int(not all(good))
 

@@ -87,7 +87,7 @@ def _cell(
 ) -> CellSummary:
     container, codec, reader = parts
     compute = DATASETS[dataset][0]
-    cell = Cell(
+    cell = Cell.of_fields(
         dataset=dataset, backend=backend, format=container, codec=codec, reader=reader,
         batch_size=BATCH, model="tiny", compute=compute, cache=cache, workers=workers,
     )  # fmt: skip

@@ -51,7 +51,7 @@ def compute_of(records: Sequence[Record], dataset: str, backend: str) -> dict[in
     return {
         one.replicate: one.compute_s / one.timed_samples
         for one in records
-        if one.status is Status.OK and (one.cell.dataset, one.cell.backend) == (dataset, backend)
+        if one.status is Status.OK and (one.cell.data.name, one.cell.backend.name) == (dataset, backend)
     }
 
 
@@ -79,7 +79,7 @@ def main() -> int:
             else bench_text(SCENARIO, Path(scratch) / "run", stores, arguments.replicates)
         )
     differs = 0
-    for dataset in dict.fromkeys(one.cell.dataset for one in records):
+    for dataset in dict.fromkeys(one.cell.data.name for one in records):
         found = null_over_memory(records, dataset)
         assert found.ratio is not None
         assert found.low is not None

@@ -57,7 +57,7 @@ def page_rows(pages: int) -> list[list[str]]:
                 cells = drawn_page(truth, rng)
                 false += bool(false_claims(cells, truth))
                 parts = derive(cells).datasets.values()
-                part = next(part for part in parts if part.cells[0].cell.dataset == "imagenet")
+                part = next(part for part in parts if part.cells[0].cell.data.name == "imagenet")
                 advice = recommend(part)
                 named += any(one.rule.startswith("R2") for one in advice)
             rows.append([f"{ratio:g}", str(rounds), f"{false} of {pages}", f"{named} of {pages}"])

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.datasets import DatasetSpec
-from storebench.formats.registry import Backend, get_format, parse_backend
+from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
 from storebench.probes.page_cache import evict
 from storebench.probes.residency import Curve, Sampler
+from storebench.settings.backend import Backend
 from storebench.stats import Comparison, compare
 from storebench.stores.convert import How, ensure_store
 from storebench.training.loop import run_epoch

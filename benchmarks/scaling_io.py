@@ -158,11 +158,11 @@ def main() -> None:
     records = [
         one for one in read_records(options.run) if one.status is Status.OK and one.cell.cache == "cold"
     ]
-    for dataset in dict.fromkeys(one.cell.dataset for one in records):
-        mine = [one for one in records if one.cell.dataset == dataset]
+    for dataset in dict.fromkeys(one.cell.data.name for one in records):
+        mine = [one for one in records if one.cell.data.name == dataset]
         cells: dict[tuple[str, int], list[Record]] = {}
         for one in mine:
-            cells.setdefault((one.cell.backend, one.cell.workers), []).append(one)
+            cells.setdefault((one.cell.backend.name, one.cell.workers), []).append(one)
         place = place_of(mine)
         print(
             f"\n{dataset}, cold: the device gives {place.device_bytes_per_s / 1e9:.2f} GB/s, 16 reads at a time"

@@ -36,7 +36,7 @@ def rounds(records: Sequence[Record], **wanted: object) -> Rounds:
     return {
         one.replicate: one
         for one in records
-        if one.status is Status.OK and all(getattr(one.cell, name) == value for name, value in wanted.items())
+        if one.status is Status.OK and wanted.items() <= one.cell.fields().items()
     }
 
 
@@ -70,7 +70,7 @@ def held_against(records: Sequence[Record], dataset: str) -> dict[str, Compariso
 def cells(records: Sequence[Record]) -> list[str]:
     """Return the datasets of a run in its order."""
     found: list[Cell] = [one.cell for one in records]
-    return list(dict.fromkeys(cell.dataset for cell in found))
+    return list(dict.fromkeys(cell.data.name for cell in found))
 
 
 def main() -> int:

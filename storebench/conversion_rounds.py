@@ -18,11 +18,12 @@ from typing import Any
 from storebench._version import __version__
 from storebench.errors import StorebenchError
 from storebench.formats import get_format, parse_backend
+from storebench.formats.registry import store_name_of, traits_of
 from storebench.probes.page_cache import evict, resident
 from storebench.progress import Say, mute
 from storebench.results import Cell, Status
 from storebench.runs.conversions import SAMPLES_OF, ConversionRecord, append_conversion, read_conversions
-from storebench.scenario import TIMEOUT_S, Scenario, cell_backend, cell_spec
+from storebench.scenario import TIMEOUT_S, Scenario
 from storebench.stores.convert import How, convert_to
 from storebench.stores.samples import StoreSamples
 from storebench.system.interrupts import Held
@@ -118,7 +119,7 @@ class ConversionRounds:
             source=pair.source_name,
             target=pair.target_name,
             started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
-            **{name: getattr(pair.cell, name) for name in SAMPLES_OF},
+            **{name: value for name, value in pair.cell.fields().items() if name in SAMPLES_OF},
         )
 
     def _timed(self, pair: Pair, replicate: int) -> ConversionRecord:
@@ -164,9 +165,9 @@ def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[Pair]:
     """Yield the conversions of the first store of each dataset (PNG files, if any) into each other store."""
     grouped: dict[object, dict[str, tuple[Cell, Path]]] = {}
     for cell, path in stores.items():
-        backend = cell_backend(cell)
-        if not (backend.traits.holds_pixels or backend.traits.ready_made):
-            grouped.setdefault(cell_spec(cell), {}).setdefault(backend.store_name, (cell, path))
+        backend = cell.backend
+        if not (traits_of(backend).holds_pixels or traits_of(backend).ready_made):
+            grouped.setdefault(cell.data, {}).setdefault(store_name_of(backend), (cell, path))
     for names in grouped.values():
         source = FIRST_SOURCE if FIRST_SOURCE in names else next(iter(names))
         for target, (cell, _) in names.items():

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from storebench.datasets import DatasetSpec, open_dataset
-from storebench.formats.registry import parse_backend
+from storebench.formats.registry import parse_backend, store_name_of
 from storebench.results import Cell
-from storebench.scenario import Scenario, cell_backend, cell_spec
+from storebench.scenario import Scenario
+from storebench.settings.words import ComputeKind
 from storebench.stores.find import store_path
 from storebench.surroundings import permitted
 
@@ -58,7 +59,7 @@ class RunPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "cells": [cell.fields() for cell in self.cells]}
 
 
 def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: int = 1) -> RunPlan:
@@ -80,25 +81,25 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
     convert_bytes, read_bytes, seconds = 0, 0, 0.0
     counts: dict[DatasetSpec, tuple[int, int]] = {}
     for cell in cells:
-        spec, backend = cell_spec(cell), cell_backend(cell)
+        spec, backend = cell.data, cell.backend
         if spec not in counts:
             info = open_dataset(spec).info
             counts[spec] = (info.count, info.image_bytes)
         count, image_bytes = counts[spec]
-        path = store_path(stores, spec, parse_backend(backend.store_name))
-        name = f"{spec.store_id}/{backend.store_name}"
+        path = store_path(stores, spec, parse_backend(store_name_of(backend)))
+        name = f"{spec.store_id}/{store_name_of(backend)}"
         if name not in planned:
             pixels = count * image_bytes
             planned[name] = PlannedStore(name=name, count=count, pixel_bytes=pixels, exists=path.is_dir())
             # Whether another revision's store is there already is not known.
             to_convert = pixels * (sides - path.is_dir())
             convert_bytes += to_convert
-            seconds += to_convert / ENCODE_BYTES_PER_S[cell.codec]
+            seconds += to_convert / ENCODE_BYTES_PER_S[cell.backend.codec]
         processes = scenario.replicates * sides
         once = min(count, (cell.max_steps or count) * cell.batch_size) * cell.epochs * processes
         again = once * ((cell.passes or 1) - 1)
         read_bytes += (once + again) * image_bytes
-        seconds += again * (image_bytes / AGAIN_BYTES_PER_S[cell.codec] + _compute_s(cell))
+        seconds += again * (image_bytes / AGAIN_BYTES_PER_S[cell.backend.codec] + _compute_s(cell))
         seconds += PROCESS_START_S * processes + once * _sample_s(cell, image_bytes)
     return RunPlan(
         cells=list(cells),
@@ -112,10 +113,10 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
 
 def _sample_s(cell: Cell, image_bytes: int) -> float:
     """Return the seconds that one sample takes: read (twice, for its check), and computed on."""
-    return 2 * image_bytes / READ_BYTES_PER_S[cell.codec] + _compute_s(cell)
+    return 2 * image_bytes / READ_BYTES_PER_S[cell.backend.codec] + _compute_s(cell)
 
 
 def _compute_s(cell: Cell) -> float:
-    if cell.compute.startswith("emulated:"):
-        return float(cell.compute.removeprefix("emulated:")) / 1000 / cell.batch_size
-    return STEP_S[cell.model] / STEP_BATCH[cell.model] if cell.compute == "real" else 0.0
+    if cell.compute.kind is ComputeKind.EMULATED:
+        return cell.compute.milliseconds / 1000 / cell.batch_size
+    return STEP_S[cell.model] / STEP_BATCH[cell.model] if cell.compute.kind is ComputeKind.REAL else 0.0

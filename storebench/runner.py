@@ -17,14 +17,15 @@ from storebench.conversion_rounds import ConversionRounds
 from storebench.datasets import DatasetSpec, Origin
 from storebench.errors import DataNotFoundError, StorebenchError
 from storebench.formats.origin import proven, refuse_other_code
-from storebench.formats.registry import parse_backend
+from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import cell_environment, running_digest
 from storebench.results import Cell, Record, Status
 from storebench.runs.folder import Run, Work
 from storebench.runs.lock import claimed
 from storebench.runs.records import LOGS_DIR, record_from_dict
-from storebench.scenario import Scenario, cell_backend, cell_spec
+from storebench.scenario import Scenario
+from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import How, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
 from storebench.surroundings import check_size, refusals, surroundings
@@ -161,7 +162,7 @@ def prepare(
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
     found = {}
     for cell in cells:
-        key = (cell_spec(cell), cell_backend(cell).store_name)
+        key = (cell.data, store_name_of(cell.backend))
         if key not in built:
             how = watcher.store(cell)
             store = ensure_store(key[0], parse_backend(key[1]), stores, data_root=data_root, how=how)
@@ -180,10 +181,12 @@ def _test_store(
     cell: Cell, train: Manifest, limit: int, stores: Path, data_root: Path | None, how: How
 ) -> Path | None:
     """Return the store of test samples of the same origin, or None where the dataset has none."""
-    if cell.split != "train" or limit == 0 or cell.compute != "real":
+    if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
         return None
     synthetic = train.dataset.provenance.origin is Origin.SYNTHETIC
-    spec = DatasetSpec(name=cell.dataset, split="test", limit=limit, seed=cell.data_seed, synthetic=synthetic)
+    spec = DatasetSpec(
+        name=cell.data.name, split=Split.TEST, limit=limit, seed=cell.data.seed, synthetic=synthetic
+    )
     try:
         return ensure_store(
             spec, parse_backend("memory+raw"), stores, data_root=data_root, how=how
@@ -204,7 +207,7 @@ def _replicate(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_c
             run=run.folder.resolve(),
             tables=tables,
             store=prepared.store if prepared.image is None else prepared.image.point,
-            test_store=prepared.test_store if work.cell.compute == "real" else None,
+            test_store=prepared.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
             out=scratch / "out.json",
             check_pixels=run.scenario.check_pixels,
             drop_caches=drop_caches,

@@ -109,7 +109,7 @@ def check_size(cell: Cell, manifest: Manifest) -> None:
         size = f"{manifest.file_bytes / 2**20:,.0f} MiB"
         raise UsageError(
             f"a limit of {format_bytes(cell.memory_bytes)} holds the whole store, which has {size}",
-            where=cell.backend,
+            where=cell.backend.name,
             hint="Ask for less memory or a larger dataset, or use cache 'warm'.",
         )
 

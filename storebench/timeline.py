@@ -32,9 +32,9 @@ def choose_record(records: list[Record], wanted: str | None) -> Record:
     """Return the record of the cell whose id or backend is `wanted`; None takes the first that has steps."""
     stepped = [record for record in records if record.steps_file]
     if wanted is not None:
-        stepped = [one for one in stepped if wanted in (one.cell.backend, one.cell.cell_id)]
+        stepped = [one for one in stepped if wanted in (one.cell.backend.name, one.cell.cell_id)]
     if not stepped:
-        names = ", ".join(sorted({record.cell.backend for record in records}))
+        names = ", ".join(sorted({record.cell.backend.name for record in records}))
         raise UsageError(
             "no record with steps" + (f" for {wanted!r}" if wanted else ""), hint=f"Name one of: {names}."
         )
@@ -70,7 +70,7 @@ def trace_events(record: Record, run: Path) -> list[Event]:
 
 def _names(record: Record, workers: list[int]) -> list[Event]:
     cell = record.cell
-    title = f"{cell.dataset} from {cell.backend}, {cell.cache}, replicate {record.replicate}"
+    title = f"{cell.data.name} from {cell.backend.name}, {cell.cache}, replicate {record.replicate}"
     names = {LOOP_TID: "training loop"}
     names |= {
         worker + 2: "producer (in the loop)" if worker < 0 else f"worker {worker}" for worker in workers

@@ -11,7 +11,7 @@ from benchmarks.suite.drawn import DrawnDataset, draw, skip_without_library
 from storebench.check.calibration import Kind
 from storebench.codecs import CODECS
 from storebench.datasets import DatasetSpec
-from storebench.formats.registry import format_names, parse_backend
+from storebench.formats.registry import format_names, parse_backend, store_name_of
 from storebench.stores.convert import How, Replace, convert
 from storebench.testing.benchmarks import Measurement
 from storebench.testing.calibrations import gather, inflate, interpreter
@@ -42,7 +42,7 @@ def test_convert(
 
     measured(
         Measurement(
-            cell_id=f"convert/{backend.store_name}",
+            cell_id=f"convert/{store_name_of(backend)}",
             target=target,
             prepare=lambda: shutil.rmtree(store.path, ignore_errors=True),
             samples=len(dataset),

@@ -71,7 +71,8 @@ class Options:
         return [
             cell
             for cell in scenario.cells()
-            if not self.only or {cell.cell_id, cell.backend, cell.format, cell.dataset} & set(self.only)
+            if not self.only
+            or {cell.cell_id, cell.backend.name, cell.backend.format, cell.data.name} & set(self.only)
         ]
 
 
@@ -118,7 +119,7 @@ def run_against(
         A side ended, cannot run its scenario at all, or ran other code than its own.
     """
     options = options or Options()
-    repo = find_repository(repository, {cell.format for cell in options.chosen(scenario)})
+    repo = find_repository(repository, {cell.backend.format for cell in options.chosen(scenario)})
     commit = commit_of(repo.root, ref)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
     with contextlib.ExitStack() as running:
@@ -239,9 +240,9 @@ def _described(cell: Cell, others: Collection[Cell]) -> str:
     twin = next((other for other in others if label_of(other) == label), None)
     if twin is None:
         return label
-    names = (field.name for field in dataclasses.fields(cell))
-    differing = [name for name in names if getattr(cell, name) != getattr(twin, name)]
-    return f"{label} ({', '.join(f'{name} {getattr(cell, name)}' for name in differing)})"
+    its = twin.fields()
+    differing = [f"{name} {value}" for name, value in cell.fields().items() if value != its[name]]
+    return f"{label} ({', '.join(differing)})"
 
 
 def _one_sided(processes: "Sequence[_Side]", sides: Sides) -> None:

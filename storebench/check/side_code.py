@@ -79,7 +79,7 @@ class SideCode:
             wanted = [("digest", record.code.digest, self.facts.digest)]
             if not self.working:
                 wanted.append(("commit", record.code.commit, self.facts.commit))
-            if record.cell.format in self.formats:
+            if record.cell.backend.format in self.formats:
                 plugin, own = self._proven(record.code.plugin), self._proven(self.facts.plugin)
                 wanted.append(("plugin", plugin, own))
         return "; ".join(f"{what} {got!r}, not {want!r}" for what, got, want in wanted if got != want)

@@ -139,9 +139,13 @@ def bench(
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
     cells = scenario.cells()
-    chosen = [cell for cell in cells if not only or {cell.backend, cell.format, cell.dataset} & set(only)]
+    chosen = [
+        cell
+        for cell in cells
+        if not only or {cell.backend.name, cell.backend.format, cell.data.name} & set(only)
+    ]
     if not chosen:
-        names = sorted({cell.backend for cell in cells} | {cell.dataset for cell in cells})
+        names = sorted({cell.backend.name for cell in cells} | {cell.data.name for cell in cells})
         raise UsageError("no cell is left", where="--only", hint=f"Use one of: {', '.join(names)}.")
     return chosen
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storebench.cli.common import progress, say
+from storebench.settings.words import CacheState, ComputeKind, LoaderKind
 from storebench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -33,19 +34,19 @@ class Teller:
 
 def describe(cell: "Cell") -> str:
     """Return a cell in words."""
-    compute = cell.model if cell.compute == "real" else f"compute {cell.compute}"
-    loader = "" if cell.loader == "processes" else f" by {cell.loader}"
+    compute = cell.model if cell.compute.kind is ComputeKind.REAL else f"compute {cell.compute}"
+    loader = "" if cell.loader == LoaderKind.PROCESSES else f" by {cell.loader}"
     cache = f"{cell.cache} cache"
     if cell.memory_bytes is not None:
         cache = f"cache limited to {format_bytes(cell.memory_bytes)}"
     if cell.readahead_kib is not None:
         cache += f", read-ahead {cell.readahead_kib} KiB"
-    return f"{cell.dataset} from {cell.backend}, {cache}, {cell.workers} workers{loader}, {compute}"
+    return f"{cell.data.name} from {cell.backend.name}, {cache}, {cell.workers} workers{loader}, {compute}"
 
 
 def outcome(record: "Record") -> str:
     """Return what one epoch gave, in one line."""
-    if record.status.value == "failed" and not record.steps:
+    if record.failed and not record.steps:
         return f"FAILED: {record.failure}"
     line = (
         f"epoch {record.epoch}: {_rate(record)}, data wait {record.data_wait_frac:.1%}, "
@@ -55,7 +56,7 @@ def outcome(record: "Record") -> str:
         line += f", test accuracy {record.test_accuracy:.2%}"
     if record.store is not None and record.store.origin != "real":
         line += f" ({record.store.origin} data)"
-    return f"{line}; FAILED: {record.failure}" if record.status.value == "failed" else line
+    return f"{line}; FAILED: {record.failure}" if record.failed else line
 
 
 def _rate(record: "Record") -> str:
@@ -63,7 +64,8 @@ def _rate(record: "Record") -> str:
     whole = f"{record.samples_per_s:,.0f} samples/s"
     portion, cache = record.portion, record.cache
     if portion is None:
-        started_cold = record.cell.cache == "cold" and cache is not None and cache.applies_to == "epoch"
+        cold = record.cell.cache == CacheState.COLD
+        started_cold = cold and cache is not None and cache.applies_to == "epoch"
         return f"cold start, whole epoch {whole}" if started_cold else whole
     at_most = "at most " if portion.upper_bound else ""
     return f"{portion.kind.value} {at_most}{portion.samples_per_s:,.0f} samples/s (whole epoch {whole})"

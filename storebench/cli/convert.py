@@ -7,6 +7,7 @@ import typer
 
 from storebench.cli.common import exit_codes, progress, put, put_json, say, stores_dir, writes_into
 from storebench.errors import UsageError
+from storebench.settings.words import Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,12 @@ def convert(
         else:
             made = _from_dataset(
                 DatasetSpec(
-                    name=str(dataset), split=split, size=size, limit=limit, seed=seed, synthetic=synthetic
+                    name=str(dataset),
+                    split=Split.of(split),
+                    size=size,
+                    limit=limit,
+                    seed=seed,
+                    synthetic=synthetic,
                 ),
                 wanted,
                 out or stores_dir(),
@@ -121,6 +127,7 @@ def _from_dataset(
 
 def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "How") -> "Iterator[Store]":
     """Convert a store into others beside it, or in the folder of the same name in `out`."""
+    from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
     from storebench.stores.find import restore_store
     from storebench.stores.samples import StoreSamples
@@ -130,20 +137,20 @@ def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "H
     folder = source.resolve().parent
     folder = folder if out is None else out / folder.name
     for backend in wanted:
-        if (folder / backend.store_name).resolve() == source.resolve():
+        if (folder / store_name_of(backend)).resolve() == source.resolve():
             raise UsageError(
-                f"{backend.store_name} is the store itself", where=source, hint="Name another backend."
+                f"{store_name_of(backend)} is the store itself", where=source, hint="Name another backend."
             )
-        yield convert_to(samples, backend, folder / backend.store_name, how=how)
+        yield convert_to(samples, backend, folder / store_name_of(backend), how=how)
     samples.close()
 
 
 def _one_a_store(names: list[str]) -> "list[Backend]":
     """Return the backends in order, without those that would write a store twice (memory:python, :native)."""
-    from storebench.formats import parse_backend
+    from storebench.formats.registry import parse_backend, store_name_of
 
     backends = [parse_backend(name) for name in names]
-    return list({backend.store_name: backend for backend in backends}.values())
+    return list({store_name_of(backend): backend for backend in backends}.values())
 
 
 def _facts(store: "Store") -> dict[str, Any]:

@@ -8,6 +8,7 @@ import typer
 from storebench.cli.common import exit_codes, progress, put, put_json, say, writes_into
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UnknownNameError
 from storebench.plain_text import plain
+from storebench.settings.words import Split
 from storebench.system import interrupts
 
 data = typer.Typer(
@@ -25,14 +26,14 @@ def list_datasets(
     with exit_codes():
         from storebench.datasets import DATASETS
 
-        rows = [_row(name, split) for name in DATASETS for split in ("train", "test")]
+        rows = [_row(name, split) for name in DATASETS for split in Split]
         if as_json:
             put_json(rows)
         else:
             put(*_table(rows))
 
 
-def _row(name: str, split: str) -> dict[str, Any]:
+def _row(name: str, split: Split) -> dict[str, Any]:
     from storebench.datasets import DatasetSpec, open_dataset
     from storebench.datasets.catalog import find_files
 
@@ -128,7 +129,7 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
 def _is_whole(found: Any) -> bool:
     """Return whether the train split opens; a damaged file is fetched again."""
     try:
-        found.open("train")
+        found.open(Split.TRAIN)
     except (DataNotFoundError, CorruptDataError) as error:
         say(f"{error}")
         return False

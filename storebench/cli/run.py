@@ -9,12 +9,14 @@ import typer
 from storebench import errors
 from storebench.cli.bench_watch import Teller
 from storebench.cli.common import exit_codes, put_json, runs_dir, say, stores_dir, writes_into
+from storebench.cli.loop_options import with_loop_options
 from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.results import Record
 
 
+@with_loop_options
 def run(
     backends: Annotated[
         list[str],
@@ -33,48 +35,7 @@ def run(
             help="Ask for the stand-in, or refuse it. [default: only without real files]",
         ),
     ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Epochs in one process. [default: 1; 2 with a limited page cache]"),
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step. [default: Caffe's]")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Producers beside the loop.")] = 0,
-    loader: Annotated[str, typer.Option(help="processes, threads or ring.")] = "processes",
-    model: Annotated[
-        str | None,
-        typer.Option(help="lenet, cifar10_quick, caffenet, resnet50, tiny. [default: the paper's]"),
-    ] = None,
-    compute: Annotated[
-        str, typer.Option(help="real, none (drain the loader), or emulated:MILLISECONDS.")
-    ] = "real",
-    max_steps: Annotated[int | None, typer.Option(min=1, help="Stop each epoch after so many steps.")] = None,
-    cache: Annotated[
-        str,
-        typer.Option(help="Page cache at the start of an epoch: cold, warm or any; or limited to --memory."),
-    ] = "any",
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="For limited: what the page cache may hold, such as '400 MiB' (a control group).",
-        ),
-    ] = None,
-    readahead: Annotated[
-        int | None,
-        typer.Option(
-            metavar="KIB", help="Put the store on a device of its own with this read-ahead, in KiB (root)."
-        ),
-    ] = None,
     replicates: Annotated[int, typer.Option(min=1, help="Fresh processes per backend.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of order, augmentation and network.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Threads that compute: torch's, and those of a reader that decodes in several. [default: the libraries' own choice]",
-        ),
-    ] = None,
     drop_caches: Annotated[
         bool,
         typer.Option(
@@ -95,6 +56,7 @@ def run(
     ] = None,
     stores: Annotated[Path | None, typer.Option(help="The folder of all stores. [default: ./stores]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON array.")] = False,
+    **loop: Any,
 ) -> None:
     """Train from each BACKEND in a process of its own, and time every step."""
     with exit_codes():
@@ -105,19 +67,7 @@ def run(
             "limit": limit,
             "synthetic": synthetic,
             "backends": backends,
-            "epochs": epochs,
-            "workers": workers,
-            "loader": loader,
-            "model": model,
-            "compute": compute,
-            "max_steps": max_steps,
-            "cache": cache,
-            "memory": memory,
-            "readahead": readahead,
-            "seed": seed,
-            "device": device,
-            "threads": threads,
-            "batch_size": batch_size,
+            **loop,
         }
         given = {key: value for key, value in matrix.items() if value is not None}
         settings = {"replicates": replicates} | ({} if timeout is None else {"timeout_s": timeout})
@@ -169,12 +119,12 @@ def new_run_folder(name: str) -> Path:
 
 def leave(records: list["Record"], *, hint: str | None = None) -> None:
     """End with exit code 5, and a hint, where a cell failed or nothing was measured."""
-    failed = [record for record in records if record.status.value == "failed"]
+    failed = [record for record in records if record.failed]
     if not records:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
     if failed:
         raise errors.CellFailedError(
             f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure}",
-            where=failed[0].cell.backend,
+            where=failed[0].cell.backend.name,
             hint=hint,
         )

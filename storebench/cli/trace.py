@@ -25,5 +25,5 @@ def trace(
         write_whole(out, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
         put(str(out))
         say(
-            f"{record.cell.backend}, replicate {record.replicate}, epoch {record.epoch}: {len(events):,} events"
+            f"{record.cell.backend.name}, replicate {record.replicate}, epoch {record.epoch}: {len(events):,} events"
         )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
 from storebench.datasets.sources import check_index, fingerprint
+from storebench.settings.words import Split
 
 _DIGEST_BLOCK = 4096
 
@@ -44,7 +45,7 @@ class ArrayDataset(Dataset):
         it instead of the pixels, and calls it for the first sample.
     """
 
-    def __init__(self, name: str, split: str, load: Callable[[], Arrays]) -> None:
+    def __init__(self, name: str, split: Split, load: Callable[[], Arrays]) -> None:
         arrays = load()
         self._load = load
         self._arrays: Arrays | None = arrays

@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.names import name_of_text, printable
+from storebench.settings.words import Split
 
 FOLDER_PREFIX = "folder:"
 
 MOST_SAMPLES = 10**9
 """Largest size or limit: the digests of so many samples alone take 16 GB."""
-
-MOST_SEED = 2**63 - 1
 
 Image = npt.NDArray[np.uint8]
 """One decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)."""
@@ -78,7 +77,7 @@ class DatasetInfo:
     """
 
     name: str
-    split: str
+    split: Split
     count: int
     image_shape: tuple[int, int, int]
     class_names: tuple[str, ...]
@@ -118,7 +117,7 @@ class DatasetSpec:
     """
 
     name: str
-    split: str = "train"
+    split: Split = Split.TRAIN
     size: int | None = None
     limit: int | None = None
     seed: int = 0
@@ -126,6 +125,7 @@ class DatasetSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
+        object.__setattr__(self, "split", Split.of(self.split))
 
     @property
     def folder(self) -> Path | None:

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.datasets import cifar10, imagenet, mnist
-from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, MOST_SEED, Dataset, DatasetSpec
+from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, Dataset, DatasetSpec
 from storebench.datasets.derived import select
 from storebench.datasets.folder import open_folder
 from storebench.datasets.synthetic import SyntheticDataset
 from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
+from storebench.settings.loop import MOST_SEED
+from storebench.settings.words import Split
 
 DATA_ENV = "STOREBENCH_DATA"
 DEFAULT_ROOT = Path("data")
-SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Found:
     """The files of a dataset: their folder, and a function that opens a split."""
 
     where: Path
-    open: Callable[[str], Dataset]
+    open: Callable[[Split], Dataset]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +149,6 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
 def _check(spec: DatasetSpec) -> None:
     if spec.name not in _ENTRIES and not spec.name.startswith(FOLDER_PREFIX):
         raise UnknownNameError.of("dataset", spec.name, (*_ENTRIES, "folder:PATH"))
-    if spec.split not in SPLITS:
-        raise UnknownNameError.of("split", spec.split, SPLITS)
     for option, value in (("size", spec.size), ("limit", spec.limit)):
         if value is not None and not 1 <= value <= MOST_SAMPLES:
             raise UsageError(

@@ -20,6 +20,7 @@ from storebench.datasets.arrays import ArrayDataset, Arrays
 from storebench.datasets.base import Dataset, Origin, Provenance
 from storebench.datasets.sources import read_file, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.settings.words import Split
 
 CLASS_NAMES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -30,7 +31,7 @@ _ARCHIVE_BYTES_MAX = 256 << 20
 """The official archives unpack to 177 and 178 MiB: whatever is larger is not one of them."""
 
 _TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_BATCHES = {"train": _TRAIN_BATCHES, "test": ("test_batch",)}
+_BATCHES = {Split.TRAIN: _TRAIN_BATCHES, Split.TEST: ("test_batch",)}
 _FETCH_HINT = "Fetch it again: storebench data fetch cifar10."
 
 Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
@@ -116,7 +117,7 @@ def find(root: Path) -> list[Source]:
     return found
 
 
-def open_cifar10(sources: list[Source], split: str) -> Dataset:
+def open_cifar10(sources: list[Source], split: Split) -> Dataset:
     """Open the source with the most records of this split; the binary layout where they are equal.
 
     Raises
@@ -136,7 +137,7 @@ def open_cifar10(sources: list[Source], split: str) -> Dataset:
     return max(opened, key=len)
 
 
-def _missing(split: str, where: Path) -> DataNotFoundError:
+def _missing(split: Split, where: Path) -> DataNotFoundError:
     return DataNotFoundError(
         f"CIFAR-10 has no batch of its {split} split here",
         where=where,
@@ -144,7 +145,7 @@ def _missing(split: str, where: Path) -> DataNotFoundError:
     )
 
 
-def _present(source: Source, split: str) -> bool:
+def _present(source: Source, split: Split) -> bool:
     layout = _layout(source)
     return source.path.is_file() or any(
         (source.path / (batch + layout.suffix)).is_file() for batch in _BATCHES[split]
@@ -155,7 +156,7 @@ def _layout(source: Source) -> Layout:
     return next(layout for layout in LAYOUTS if layout.name == source.layout)
 
 
-def _load(source: Source, split: str) -> Arrays:
+def _load(source: Source, split: Split) -> Arrays:
     layout = _layout(source)
     names = [batch + layout.suffix for batch in _BATCHES[split]]
     archived = source.path.is_file()

@@ -11,6 +11,7 @@ from storebench.datasets.walk import ClassFolders
 from storebench.errors import DataNotFoundError
 from storebench.fileio.reading import open_regular
 from storebench.names import text_of_name
+from storebench.settings.words import Split
 
 IMAGE_SHAPE = (images.SIDE, images.SIDE, 3)
 
@@ -38,7 +39,9 @@ class FolderDataset(Dataset):
         See `ClassFolders.images`.
     """
 
-    def __init__(self, name: str, split: str, root: Path, class_names: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, name: str, split: Split, root: Path, class_names: tuple[str, ...] | None = None
+    ) -> None:
         found = _scan(root)
         classes = class_names or tuple(found)
         labels = {folder: label for label, folder in enumerate(classes)}
@@ -115,7 +118,7 @@ def _scan(root: Path) -> dict[str, list[str]]:
     return found
 
 
-def open_folder(path: Path, split: str) -> Dataset:
+def open_folder(path: Path, split: Split) -> Dataset:
     """Open ``folder:PATH``: PATH/train and PATH/val (test, validation) if there, else PATH is the train split.
 
     Raises
@@ -127,7 +130,7 @@ def open_folder(path: Path, split: str) -> Dataset:
     """
     name = FOLDER_PREFIX + text_of_name(str(path))
     train = path / "train" if has_class_folders(path / "train") else path
-    if split == "train":
+    if split == Split.TRAIN:
         return FolderDataset(name, split, train)
     test = next((path / one for one in TEST_FOLDERS if has_class_folders(path / one)), None)
     if test is None or train == path:

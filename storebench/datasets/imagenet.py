@@ -19,6 +19,7 @@ from storebench.datasets.sources import check_index, files_digest, fingerprint, 
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
 from storebench.names import text_of_name
+from storebench.settings.words import Split
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
@@ -34,7 +35,7 @@ def find(root: Path) -> Path | None:
     return root if any((root / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)) else None
 
 
-def open_imagenet(folder: Path, split: str) -> Dataset:
+def open_imagenet(folder: Path, split: Split) -> Dataset:
     """Open a split of ImageNet; "test" is its validation split.
 
     Raises
@@ -44,7 +45,7 @@ def open_imagenet(folder: Path, split: str) -> Dataset:
     CorruptDataError
         An archive is truncated, hostile or does not match its name.
     """
-    if split == "train":
+    if split == Split.TRAIN:
         return _open_train(folder)
     classes = _open_train(folder).info.class_names if _has_train(folder) else None
     for name in TEST_FOLDERS:
@@ -65,7 +66,7 @@ def _has_train(folder: Path) -> bool:
 
 def _open_train(folder: Path) -> Dataset:
     if has_class_folders(folder / "train"):
-        return FolderDataset("imagenet", "train", folder / "train")
+        return FolderDataset("imagenet", Split.TRAIN, folder / "train")
     path = folder / TRAIN_TAR
     if not path.is_file():
         raise DataNotFoundError(
@@ -76,7 +77,7 @@ def _open_train(folder: Path) -> Dataset:
     found = _train_members(path)
     classes = tuple(sorted(found))
     ordered = [(member, label) for label, wnid in enumerate(classes) for member in found[wnid]]
-    return TarDataset("train", path, [m for m, _ in ordered], [label for _, label in ordered], classes)
+    return TarDataset(Split.TRAIN, path, [m for m, _ in ordered], [label for _, label in ordered], classes)
 
 
 def _train_members(path: Path) -> dict[str, list[tars.Member]]:
@@ -128,7 +129,7 @@ def _open_val_tar(path: Path, classes: tuple[str, ...] | None) -> Dataset:
     kept = [(member, index[wnid]) for member, wnid in zip(members, truth, strict=True) if wnid in index]
     left_out = len(members) - len(kept)
     note = f"{left_out} images left out: the train split lacks their classes" if left_out else ""
-    return TarDataset("test", path, [m for m, _ in kept], [label for _, label in kept], names, note)
+    return TarDataset(Split.TEST, path, [m for m, _ in kept], [label for _, label in kept], names, note)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -153,7 +154,7 @@ class TarDataset(Dataset):
 
     def __init__(
         self,
-        split: str,
+        split: Split,
         path: Path,
         members: Sequence[tars.Member],
         labels: Sequence[int],

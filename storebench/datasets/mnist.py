@@ -20,11 +20,12 @@ from storebench.datasets.base import Dataset, Origin, Provenance
 from storebench.datasets.sources import unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
+from storebench.settings.words import Split
 
 CLASS_NAMES = tuple(str(digit) for digit in range(10))
 IMAGE_SIDE = 28
 
-_PREFIX = {"train": "train", "test": "t10k"}
+_PREFIX = {Split.TRAIN: "train", Split.TEST: "t10k"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 8
 _BLOCK = 1 << 20
@@ -48,7 +49,7 @@ def find(root: Path) -> Path | None:
     return None
 
 
-def open_mnist(folder: Path, split: str) -> Dataset:
+def open_mnist(folder: Path, split: Split) -> Dataset:
     """Open the MNIST files in `folder`.
 
     Raises
@@ -61,7 +62,7 @@ def open_mnist(folder: Path, split: str) -> Dataset:
     return ArrayDataset("mnist", split, functools.partial(_load, folder, split))
 
 
-def _load(folder: Path, split: str) -> Arrays:
+def _load(folder: Path, split: Split) -> Arrays:
     images_path = _require(folder, _PREFIX[split], "images-idx3")
     labels_path = _require(folder, _PREFIX[split], "labels-idx1")
     images = read_idx(images_path, dimensions=3)

@@ -12,6 +12,7 @@ from storebench.datasets import scenes
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.sources import check_index, fingerprint
 from storebench.errors import DataNotFoundError
+from storebench.settings.words import Split
 
 VERSION = 1
 """Part of the fingerprint; increased whenever the same seed gives different pixels."""
@@ -26,7 +27,7 @@ class Recipe:
     side: int
     channels: int
     class_names: tuple[str, ...]
-    counts: dict[str, int]
+    counts: dict[Split, int]
 
 
 def _classes(count: int) -> tuple[str, ...]:
@@ -40,7 +41,7 @@ RECIPES = {
         side=28,
         channels=1,
         class_names=_classes(10),
-        counts={"train": 10_000, "test": 2_000},
+        counts={Split.TRAIN: 10_000, Split.TEST: 2_000},
     ),
     "cifar10": Recipe(
         number=2,
@@ -48,7 +49,7 @@ RECIPES = {
         side=32,
         channels=3,
         class_names=_classes(10),
-        counts={"train": 5_000, "test": 1_000},
+        counts={Split.TRAIN: 5_000, Split.TEST: 1_000},
     ),
     "imagenet": Recipe(
         number=3,
@@ -56,7 +57,7 @@ RECIPES = {
         side=256,
         channels=3,
         class_names=_classes(200),
-        counts={"train": 200, "test": 0},
+        counts={Split.TRAIN: 200, Split.TEST: 0},
     ),
 }
 
@@ -82,7 +83,7 @@ class SyntheticDataset(Dataset):
     def __init__(
         self,
         name: str,
-        split: str,
+        split: Split,
         *,
         size: int | None = None,
         limit: int | None = None,
@@ -95,7 +96,7 @@ class SyntheticDataset(Dataset):
         count = size or recipe.counts[split]
         count = min(count, limit or count)
         self._recipe = recipe
-        self._key = (seed, recipe.number, ("train", "test").index(split))
+        self._key = (seed, recipe.number, list(Split).index(split))
         self._info = DatasetInfo(
             name=name,
             split=split,

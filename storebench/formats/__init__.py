@@ -3,12 +3,14 @@
 from storebench.formats.base import Format, FormatInfo, Reader, ReaderInfo, Traits, Writer
 from storebench.formats.registry import (
     PAPER_BACKENDS,
-    Backend,
     format_names,
     get_format,
     open_reader,
     parse_backend,
+    store_name_of,
+    traits_of,
 )
+from storebench.settings.backend import Backend
 
 __all__ = [
     "PAPER_BACKENDS",
@@ -23,4 +25,6 @@ __all__ = [
     "get_format",
     "open_reader",
     "parse_backend",
+    "store_name_of",
+    "traits_of",
 ]

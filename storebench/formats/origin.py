@@ -53,7 +53,7 @@ def refuse_other_code(records: Iterable[Record], folder: Path) -> None:
     """
     other = next((one for one in records if one.code and one.code.digest != running_digest()), None)
     if other is not None and other.code is not None:
-        its, ours = other.code, code_facts(other.cell.format)
+        its, ours = other.code, code_facts(other.cell.backend.format)
         raise UsageError(
             f"its records are of other code: {its.commit or its.digest[:12]}, not {ours.commit or ours.digest[:12]} "
             f"(digest {its.digest[:12]}, not {ours.digest[:12]})",

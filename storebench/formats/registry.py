@@ -10,13 +10,15 @@ imported when they are first used; others come through the entry-point group
 import functools
 import importlib
 import importlib.metadata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.codecs import CODECS
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
-from storebench.formats.base import Format, Reader, Traits, check_options
+from storebench.formats.base import Format, FormatInfo, Reader, Traits, check_options
 from storebench.manifest import Manifest
+from storebench.settings.backend import Backend
 
 ENTRY_POINT_GROUP = "storebench.formats"
 
@@ -75,43 +77,14 @@ REFERENCES: dict[str, FormatEntry] = {
 """Backends to measure against that store nothing; they are no formats that one could choose."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backend:
-    """Format, codec, reader and the reader's options: one way of keeping and reading images.
+def store_name_of(backend: Backend) -> str:
+    """Return the name of the folder of the store that `backend` reads ("lmdb+raw")."""
+    return get_format(backend.format).info.borrows or f"{backend.format}+{backend.codec}"
 
-    ``str(backend)`` is the shortest name that means it.
-    """
 
-    format: str
-    codec: str
-    reader: str
-    options: tuple[tuple[str, str], ...] = ()
-
-    def __str__(self) -> str:
-        info = get_format(self.format).info
-        name = self.format
-        if self.codec != info.default_codec:
-            name += f"+{self.codec}"
-        if name == "files":
-            name = "png"
-        elif name == "files+jpeg":
-            name = "jpeg"
-        # The paper's memory backends are always written out: which of the two is the point.
-        if self.reader != info.default_reader or self.format == "memory":
-            name += f":{self.reader}"
-        if self.options:
-            name += "?" + ",".join(f"{key}={value}" for key, value in self.options)
-        return name
-
-    @property
-    def store_name(self) -> str:
-        """The name of the folder of the store that this backend reads ("lmdb+raw")."""
-        return get_format(self.format).info.borrows or f"{self.format}+{self.codec}"
-
-    @property
-    def traits(self) -> Traits:
-        """What this way in can and cannot do."""
-        return get_format(self.format).traits(self.reader, dict(self.options))
+def traits_of(backend: Backend) -> Traits:
+    """Return what `backend` can and cannot do."""
+    return get_format(backend.format).traits(backend.reader, dict(backend.options))
 
 
 def entry_points() -> dict[str, FormatEntry]:
@@ -183,7 +156,19 @@ def parse_backend(text: str) -> Backend:
         raise UnknownNameError.of("codec", codec, CODECS)
     options = _parse_options(text, tail)
     check_options(f"{name}:{reader}", readers[reader].reader, dict(options))
-    return Backend(format=name, codec=codec, reader=reader, options=options)
+    called = _shortest_name(name, found.info, codec, reader, options)
+    return Backend(name=called, format=name, codec=codec, reader=reader, options=options)
+
+
+def _shortest_name(
+    container: str, info: FormatInfo, codec: str, reader: str, options: Sequence[tuple[str, str]]
+) -> str:
+    name = container if codec == info.default_codec else f"{container}+{codec}"
+    name = {"files": "png", "files+jpeg": "jpeg"}.get(name, name)
+    # The backends in memory are always written out: which of the two is the point.
+    if reader != info.default_reader or container == "memory":
+        name += f":{reader}"
+    return name + ("?" + ",".join(f"{key}={value}" for key, value in options) if options else "")
 
 
 def _parse_options(text: str, tail: str) -> tuple[tuple[str, str], ...]:

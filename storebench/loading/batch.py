@@ -9,8 +9,8 @@ import torch
 
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
-from storebench.formats.registry import Backend
 from storebench.loading.augment import Augment
+from storebench.settings.backend import Backend
 
 LOOP_WORKER = -1
 """The worker number of batches that the loop's own process made."""

@@ -13,11 +13,12 @@ from storebench.digests import DigestTable, sample_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices, Reader
-from storebench.formats.registry import Backend, get_format
+from storebench.formats.registry import get_format, traits_of
 from storebench.loading.augment import Augment
 from storebench.loading.batch import Batch
 from storebench.manifest import Manifest
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES
+from storebench.settings.backend import Backend
 
 KEPT_SAMPLES = 128
 """Samples that are drawn of an epoch: a fault in 5% of its samples is missed in one epoch of 700."""
@@ -237,7 +238,7 @@ class Truth:
     def _open(self) -> Reader:
         """Open the cell's own way in once more; where that holds all pixels, the one for verification."""
         manifest, backend = Manifest.read(self.store), self.backend
-        if backend.traits.holds_pixels:
+        if traits_of(backend).holds_pixels:
             return get_format(manifest.format).auditor(self.store, manifest)
         # The options as well: LMDB refuses to be open twice in one process with different ones.
         return get_format(manifest.format).reader(self.store, manifest, backend.reader, dict(backend.options))

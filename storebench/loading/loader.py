@@ -23,11 +23,12 @@ from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
 from storebench.loading.batch import Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
 from storebench.loading.order import share_of
 from storebench.loading.producer import Producer, lasting_memory
+from storebench.settings.words import LoaderKind
 
-LOADERS = {
-    "processes": "storebench.loading.loader:ProcessLoader",
-    "threads": "storebench.loading.threads:ThreadLoader",
-    "ring": "storebench.loading.ring:RingLoader",
+LOADERS: dict[str, str] = {
+    LoaderKind.PROCESSES: "storebench.loading.loader:ProcessLoader",
+    LoaderKind.THREADS: "storebench.loading.threads:ThreadLoader",
+    LoaderKind.RING: "storebench.loading.ring:RingLoader",
 }
 """Loader name -> "module:Class"."""
 

@@ -12,7 +12,7 @@ from storebench.digests import DIGEST_BYTES, sample_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices, Reader
-from storebench.formats.registry import get_format
+from storebench.formats.registry import get_format, traits_of
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened, Spans
 from storebench.loading.ready import ReadyBatches
 from storebench.manifest import Manifest
@@ -76,7 +76,7 @@ class Producer:
         start = time.perf_counter_ns()
         if self._reader is None:
             self._reader = open_backend(self.job)
-        if self.job.backend.traits.ready_made:
+        if traits_of(self.job.backend).ready_made:
             self._ready = self._ready_batches(self._reader)
             self._ready.prepare(self.job.batch_size)
         return Opened(pid=os.getpid(), open_ns=time.perf_counter_ns() - start, notes=self._reader.notes())
@@ -99,7 +99,7 @@ class Producer:
 
     def produce(self, request: BatchRequest) -> Batch:
         """Fetch, decode and prepare one batch."""
-        if self.job.backend.traits.ready_made:
+        if traits_of(self.job.backend).ready_made:
             return self._produce_ready(request)
         reader, indices = self.reader, request.indices
         start = time.perf_counter_ns()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from storebench.formats.registry import traits_of
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
 from storebench.loading.loader import ReusedBuffer
@@ -173,7 +174,7 @@ class ThreadLoader(LaneLoader):
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
-        self._shared = workers > 0 and job.backend.traits.holds_pixels
+        self._shared = workers > 0 and traits_of(job.backend).holds_pixels
         self._only: OnlyThreadLane | None = None
 
     def open(self) -> list[Opened]:

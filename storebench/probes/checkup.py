@@ -18,6 +18,7 @@ from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
 from storebench.results import BelowCache, CacheFacts, CacheVerdict, Counters
+from storebench.settings.words import CacheState
 from storebench.system.scratch import scratch_folder
 
 SCRATCH_BYTES = 8 << 20
@@ -28,7 +29,7 @@ _OPTIONAL = {"h5py": "hdf5", "plyvel": "leveldb", "lmdb": "lmdb"}
 _GIB = 1 << 30
 _BELOW = "cache below this kernel"
 _COLD = CacheFacts(
-    requested="cold",
+    requested=CacheState.COLD,
     method="none",
     resident_frac_before=None,
     resident_frac_after=None,
@@ -126,14 +127,18 @@ def _counting(scratch: Path) -> Check:
 
 def _states(scratch: Path, mount: Mount) -> Iterator[Check]:
     page_cache.evict([scratch])
-    cold = page_cache.cache_facts("cold", page_cache.resident([scratch]), paths=[scratch], how="fadvise")
+    cold = page_cache.cache_facts(
+        CacheState.COLD, page_cache.resident([scratch]), paths=[scratch], how="fadvise"
+    )
     if mount.fstype in IN_MEMORY:
         advice = "Keep the stores on a disk to measure cold cells; warm ones are fine here."
     else:
         advice = "Cold cells will fail here: keep the stores on a local disk."
     yield _state(f"cold cells on {mount.fstype}", cold.verdict == "verified", cold.reason, advice)
     page_cache.warm([scratch])
-    warm = page_cache.cache_facts("warm", page_cache.resident([scratch]), paths=[scratch], how="read")
+    warm = page_cache.cache_facts(
+        CacheState.WARM, page_cache.resident([scratch]), paths=[scratch], how="read"
+    )
     yield _state(
         f"warm cells on {mount.fstype}", warm.verdict == "verified", warm.reason, "Free some memory."
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
 from storebench.results import CacheFacts, CacheVerdict
+from storebench.settings.words import CacheState
 
 TOLERATED_FRAC = 0.01
 """Share of the store that may be resident before the limit applies, the same tolerance as for `cold`."""
@@ -46,11 +47,11 @@ class LimitedCache:
         if self._inside:
             return _continued(resident(self.files), self.limit_bytes, how)
         evicted = evict(self.files)
-        cold = cache_facts("cold", resident(self.files), paths=self.files, how=f"{how}+{evicted}")
+        cold = cache_facts(CacheState.COLD, resident(self.files), paths=self.files, how=f"{how}+{evicted}")
         if cold.verdict is not CacheVerdict.FAILED:
             self.group.enter(pids)
             self._inside = set(pids)
-        return dataclasses.replace(cold, requested="limited", limit_bytes=self.limit_bytes)
+        return dataclasses.replace(cold, requested=CacheState.LIMITED, limit_bytes=self.limit_bytes)
 
     def judged(self, facts: CacheFacts, after: Residency) -> CacheFacts:
         """Return the facts after an epoch: failed if more was resident at any time than the limit allows.
@@ -96,7 +97,7 @@ class LimitedCache:
 def _continued(before: Residency, limit_bytes: int, how: str) -> CacheFacts:
     unknown = before.frac is None
     return CacheFacts(
-        requested="limited",
+        requested=CacheState.LIMITED,
         method=f"{how}+{before.method}",
         resident_frac_before=before.frac,
         resident_frac_after=None,

@@ -20,6 +20,7 @@ from storebench.probes.page_count import (
     resident_by_file,
 )
 from storebench.results import CacheFacts, CacheVerdict
+from storebench.settings.words import CacheState
 
 __all__ = [
     "PAGE_BYTES",
@@ -204,7 +205,7 @@ def _maps_one(line: str, names: set[str], inodes: set[tuple[str, str]]) -> bool:
 
 
 def cache_facts(
-    requested: str,
+    requested: CacheState,
     before: Residency,
     after: Residency | None = None,
     *,
@@ -228,7 +229,7 @@ def cache_facts(
     """
     verdict, reason = _verdict(requested, before)
     if verdict is CacheVerdict.FAILED:
-        cause = _cold_cause(list(paths)) if requested == "cold" else _warm_cause(before)
+        cause = _cold_cause(list(paths)) if requested == CacheState.COLD else _warm_cause(before)
         reason = f"{reason}; {cause}" if cause else reason
     known = [part for part in (how, before.method) if part not in ("none", "unknown")]
     return CacheFacts(
@@ -242,17 +243,17 @@ def cache_facts(
     )
 
 
-def _verdict(requested: str, before: Residency) -> tuple[CacheVerdict, str]:
+def _verdict(requested: CacheState, before: Residency) -> tuple[CacheVerdict, str]:
     frac = before.frac
-    if requested == "any":
+    if requested == CacheState.ANY:
         return CacheVerdict.UNVERIFIED, "no cache state was asked for"
-    if requested not in ("cold", "warm"):
+    if requested not in (CacheState.COLD, CacheState.WARM):
         raise UsageError(f"no cache state is called {requested!r}", hint="Use cold, warm or any.")
     if frac is None:
         return CacheVerdict.UNVERIFIED, f"resident pages cannot be counted: {before.reason}"
-    if requested == "cold" and frac > COLD_MAX_FRAC:
+    if requested == CacheState.COLD and frac > COLD_MAX_FRAC:
         return CacheVerdict.FAILED, f"{frac:.1%} of the store was resident, cold allows {COLD_MAX_FRAC:.0%}"
-    if requested == "warm" and frac < WARM_MIN_FRAC:
+    if requested == CacheState.WARM and frac < WARM_MIN_FRAC:
         return CacheVerdict.FAILED, f"{frac:.1%} of the store was resident, warm needs {WARM_MIN_FRAC:.0%}"
     return CacheVerdict.VERIFIED, ""
 

@@ -184,16 +184,16 @@ def compare(
 
 
 def _value(cell: CellSummary, by: str) -> Any:
-    return cell.fact(by) if by in PLACE_COLUMNS else getattr(cell.cell, by)
+    return cell.fact(by) if by in PLACE_COLUMNS else cell.fields[by]
 
 
 def _key(cell: CellSummary, fixed: Sequence[str], by: str) -> tuple[Any, ...]:
     place = "" if by in _PLACES else cell.environment_key
-    return (place, *(getattr(cell.cell, name) for name in fixed))
+    return (place, *(cell.fields[name] for name in fixed))
 
 
 def _pair(cell: CellSummary, baseline: Any, ratio: Ratio) -> dict[str, Any]:
-    columns = {name: getattr(cell.cell, name) for name in CELL_COLUMNS}
+    columns = {name: cell.fields[name] for name in CELL_COLUMNS}
     columns |= {name: cell.fact(name) for name in PLACE_COLUMNS}
     ends = {"ratio": ratio.mid, "ratio_lo": ratio.lo, "ratio_hi": ratio.hi}
     return columns | {"baseline": baseline} | ends | {"rounds": ratio.n, "verdict": str(ratio.verdict)}

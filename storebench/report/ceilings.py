@@ -15,7 +15,7 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
     """
     null = next((cell.median("samples_per_s") for cell in cells if cell.is_null), None)
     stored = [cell for cell in cells if not cell.is_null]
-    raw = [cell for cell in stored if cell.cell.codec == "raw"]
+    raw = [cell for cell in stored if cell.cell.backend.codec == "raw"]
     each = next(
         (b / n for c in raw if (b := c.fact("store_payload_bytes")) and (n := c.fact("store_count"))), None
     )

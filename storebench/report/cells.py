@@ -14,6 +14,7 @@ from storebench.report.intervals import Interval, Round, median_interval
 from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import Row
 from storebench.results import Cell, PortionKind, steady
+from storebench.settings.words import CacheState, ComputeKind
 
 AUGMENTING = frozenset({"caffenet", "resnet50"})
 """Networks whose images are cropped and mirrored, which costs the loader time of its own."""
@@ -67,10 +68,15 @@ class CellSummary:
         """Return a column that is the same in every record (the store's size), from the first that has it."""
         return next((row[name] for row in self.rows if row[name] is not None), None)
 
+    @functools.cached_property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its cell, by the names that a record has them by."""
+        return self.cell.fields()
+
     @property
     def backend(self) -> str:
         """The backend's full name."""
-        return self.cell.backend
+        return self.cell.backend.name
 
     @functools.cached_property
     def usable(self) -> tuple[Row, ...]:
@@ -94,7 +100,7 @@ class CellSummary:
         """The cache state that its figures stand for, in words."""
         if not self.whole_only:
             return self.cell.cache
-        return WHOLE_COLD if self.cell.cache == "cold" else WHOLE_LIMITED
+        return WHOLE_COLD if self.cell.cache == CacheState.COLD else WHOLE_LIMITED
 
     @property
     def whole_only(self) -> bool:
@@ -176,7 +182,7 @@ class CellSummary:
     def conversions(self, source: "CellSummary") -> list[float]:
         """Return the seconds of every measured conversion of `source`'s store into this cell's, in the same runs."""
         by_run = {row["run_id"]: row["conversions"] or {} for row in self.rows}
-        name = f"{source.cell.format}+{source.cell.codec}"
+        name = f"{source.cell.backend.format}+{source.cell.backend.codec}"
         return [seconds for found in by_run.values() for seconds in found.get(name, ())]
 
     @property
@@ -187,17 +193,17 @@ class CellSummary:
     @property
     def dataset_key(self) -> tuple[Any, ...]:
         """The key of the samples and the machine."""
-        return (self.environment_key, *(getattr(self.cell, name) for name in DATASET_COLUMNS))
+        return (self.environment_key, *(self.fields[name] for name in DATASET_COLUMNS))
 
     @property
     def setting(self) -> tuple[Any, ...]:
         """Everything of the cell but its backend and its samples."""
-        return tuple(getattr(self.cell, name) for name in SETTING_COLUMNS)
+        return tuple(self.fields[name] for name in SETTING_COLUMNS)
 
     @property
     def is_null(self) -> bool:
         """Whether this is the compute ceiling and no storage format."""
-        return self.cell.format == NULL_FORMAT
+        return self.cell.backend.format == NULL_FORMAT
 
 
 def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
@@ -249,7 +255,7 @@ def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]
 
 
 def _cell(row: Row) -> Cell:
-    return Cell(**{name: row[name] for name in CELL_COLUMNS})
+    return Cell.of_fields(**{name: row[name] for name in CELL_COLUMNS})
 
 
 def backend_rank(backend: str) -> tuple[int, str]:
@@ -278,7 +284,7 @@ class Panel:
     @property
     def alone(self) -> bool:
         """Whether only readers and decoders ran: no network, and no augmentation that all backends share."""
-        return self.first.cell.compute == "none" and self.first.cell.model not in AUGMENTING
+        return self.first.cell.compute.kind is ComputeKind.NONE and self.first.cell.model not in AUGMENTING
 
     @property
     def speaker(self) -> CellSummary:
@@ -304,7 +310,7 @@ class Panel:
     @functools.cached_property
     def stored(self) -> tuple[CellSummary, ...]:
         """The measured cells that read a store; those that hold their samples in memory are left out."""
-        return tuple(cell for cell in self.measured if cell.cell.format != MEMORY_FORMAT)
+        return tuple(cell for cell in self.measured if cell.cell.backend.format != MEMORY_FORMAT)
 
     @property
     def base(self) -> CellSummary | None:
@@ -338,7 +344,7 @@ STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
     """Return the key that a cell shares with its null cell: all but the backend and the state of the store."""
-    fields = (getattr(cell.cell, name) for name in SETTING_COLUMNS if name not in STATE_COLUMNS)
+    fields = (cell.fields[name] for name in SETTING_COLUMNS if name not in STATE_COLUMNS)
     return (cell.dataset_key, *fields)
 
 

@@ -14,6 +14,7 @@ from storebench.report.cells import CellSummary, Panel
 from storebench.report.frame import CELL_COLUMNS
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
 from storebench.report.states import Row
+from storebench.settings.words import ComputeKind
 from storebench.stats import Verdict
 
 LEAD_FRAC = 0.5
@@ -247,7 +248,7 @@ def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> I
     if base is None:
         return
     yield from (_rates(Topic.BACKEND, cell, base) for cell in panel.measured if cell is not base)
-    if panel.null is not None and panel.null.usable and panel.first.cell.compute == "real":
+    if panel.null is not None and panel.null.usable and panel.first.cell.compute.kind is ComputeKind.REAL:
         for cell in panel.measured:
             beside, alone = (one.rounds_per_sample("compute_s") for one in (cell, panel.null))
             yield _Question(topic=Topic.COMPUTE, cell=cell, base=panel.null, top=beside, bottom=alone)
@@ -265,7 +266,7 @@ def siblings(cell: CellSummary, found: Sequence[Panel], varying: str) -> list[Ce
     """Return the measured cells of the same backend whose setting differs in the named field only."""
     fixed = [name for name in CELL_COLUMNS if name != varying]
     same = (panel.of(cell.backend) for panel in found if panel.first.dataset_key == cell.dataset_key)
-    return [one for one in same if one and all(getattr(one.cell, n) == getattr(cell.cell, n) for n in fixed)]
+    return [one for one in same if one and all(one.fields[n] == cell.fields[n] for n in fixed)]
 
 
 def _rates(topic: Topic, cell: CellSummary, base: CellSummary) -> _Question:
@@ -297,7 +298,11 @@ def _doubt(question: _Question, ratio: Ratio) -> Doubt | None:
     sides = (question.cell, question.base)
     if question.topic is Topic.COMPUTE:
         return None
-    few = tuple(one for one in sides if one.cell.compute == "real" and one.steps < FEWEST_TRAINING_STEPS)
+    few = tuple(
+        one
+        for one in sides
+        if one.cell.compute.kind is ComputeKind.REAL and one.steps < FEWEST_TRAINING_STEPS
+    )
     if few:
         return Doubt(kind=DoubtKind.FEW_STEPS, cells=few)
     moving = tuple(one for one in sides if one.unsteady)

@@ -7,6 +7,7 @@ from storebench import stats
 from storebench.report.cells import CellSummary, Panel
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Round, mean_interval
+from storebench.settings.words import CacheState
 
 PARTS = {"fetch_s": "fetching", "decode_s": "decoding", "prep_s": "preparing", "handover_s": "handing over"}
 _PRODUCING = ("fetch_s", "decode_s", "prep_s")
@@ -61,16 +62,24 @@ def squares(panels: Iterable[Panel]) -> list[Square]:
 
 
 def _encoded_files(panel: Panel) -> list[CellSummary]:
-    return [cell for cell in panel.measured if cell.cell.format == "files" and cell.cell.codec != "raw"]
+    return [
+        cell
+        for cell in panel.measured
+        if cell.cell.backend.format == "files" and cell.cell.backend.codec != "raw"
+    ]
 
 
 def _raw_containers(panel: Panel) -> list[CellSummary]:
-    return [cell for cell in panel.stored if cell.cell.format != "files" and cell.cell.codec == "raw"]
+    return [
+        cell
+        for cell in panel.stored
+        if cell.cell.backend.format != "files" and cell.cell.backend.codec == "raw"
+    ]
 
 
 def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None:
     raw_files = _corner(panel, "files", "raw", "")
-    encoded = _corner(panel, fast.cell.format, slow.cell.codec, fast.cell.reader)
+    encoded = _corner(panel, fast.cell.backend.format, slow.cell.backend.codec, fast.cell.backend.reader)
     corners = [one for one in (slow, raw_files, encoded, fast) if one is not None]
     shared = _shared([one.values("samples_per_s") for one in corners])
     if len(corners) < 3 or not shared:
@@ -91,8 +100,10 @@ def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None
 
 def _corner(panel: Panel, container: str, codec: str, reader: str) -> CellSummary | None:
     """Return the cell of a container and codec, with the same reader where there are several."""
-    found = [one for one in panel.stored if (one.cell.format, one.cell.codec) == (container, codec)]
-    return next((one for one in found if one.cell.reader == reader), next(iter(found), None))
+    found = [
+        one for one in panel.stored if (one.cell.backend.format, one.cell.backend.codec) == (container, codec)
+    ]
+    return next((one for one in found if one.cell.backend.reader == reader), next(iter(found), None))
 
 
 def _shared(values: Sequence[Mapping[Round, float]]) -> list[Round]:
@@ -186,7 +197,7 @@ class BreakEven:
     epochs: Interval | None
 
 
-PAYING_STATES = ("limited", "warm")
+PAYING_STATES = (CacheState.LIMITED, CacheState.WARM)
 """Cache states whose rate is that of whole epochs; a cold rate holds for its first steps only."""
 
 

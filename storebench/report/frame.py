@@ -3,16 +3,19 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from storebench.results import (
+    BACKEND_FIELDS,
+    CELL_FIELDS,
     CacheFacts,
     Ceilings,
     Cell,
+    CellFields,
     CodeFacts,
     Counters,
     Coverage,
@@ -29,7 +32,7 @@ from storebench.runs.records import run_looks
 from storebench.runs.step_paths import step_path
 
 PARTS: dict[str, tuple[type, str]] = {
-    "cell": (Cell, "{}"),
+    "cell": (CellFields, "{}"),
     "data_wait_ns": (Percentiles, "data_wait_{}_ns"),
     "digests": (Digests, "{}_digest"),
     "coverage": (Coverage, "coverage_{}"),
@@ -49,15 +52,15 @@ RENAMED = {
     "cache_resident_frac_before": "resident_frac_before",
     "cache_resident_frac_after": "resident_frac_after",
 }
-_WORDS = ("status", "cache_verdict", "cache_below", "portion_kind")
+_WORDS = ("status", "au_kind", "cache_requested", "cache_verdict", "cache_below", "portion_kind")
 """Columns of enumerations, kept as the words that they stand for."""
 
 _DROPPED = {"reasons", "reader_notes", "environment", "steps_file"}
 
 _MOST_DIGITS = 18
 
-CELL_COLUMNS = tuple(field.name for field in dataclasses.fields(Cell))
-BACKEND_COLUMNS = ("backend", "format", "codec", "reader", "reader_options")
+CELL_COLUMNS = CELL_FIELDS
+BACKEND_COLUMNS = tuple(BACKEND_FIELDS)
 PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
 """Where a cell was measured: the file system and block device of its store, and everything of the machine."""
 
@@ -133,15 +136,22 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
 def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[str, Any]:
     row: dict[str, Any] = {column: getattr(record, name) for name, column, _ in _PLAIN_COLUMNS}
     for part, columns in _PART_COLUMNS.items():
-        value = getattr(record, part)
+        fields = _fields_of(getattr(record, part))
         for name, column, _ in columns:
-            row[column] = None if value is None else getattr(value, name)
+            row[column] = fields.get(name)
     for name in _WORDS:
         row[name] = None if row[name] is None else str(row[name])
     row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
     row["cell_id"] = record.cell.cell_id
     row["steps_path"] = str(step_path(run, record.steps_file)) if record.steps_file else None
     return row | _place(record.environment or machines.get(record.run_id)) | _cpu(record)
+
+
+def _fields_of(part: Any) -> Mapping[str, Any]:
+    """Return the fields of a part of a record by name; none where the record lacks the part."""
+    if isinstance(part, Cell):
+        return part.fields()
+    return {} if part is None else vars(part)
 
 
 def _place(environment: Environment | None) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def _cell_of(cells: Sequence[CellSummary], rung: Rung) -> CellSummary | None:
 
 
 def _is_on(cell: CellSummary, rung: Rung) -> bool:
-    asked = dict(cell.cell.reader_options)
-    if cell.cell.reader == "get":
+    asked = dict(cell.cell.backend.options)
+    if cell.cell.backend.reader == "get":
         asked.setdefault("readahead", "on")
-    return (cell.cell.format, cell.cell.reader, asked) == ("lmdb", rung.reader, rung.options)
+    return (cell.cell.backend.format, cell.cell.backend.reader, asked) == ("lmdb", rung.reader, rung.options)

@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 
 from storebench.report.cells import Panel
+from storebench.settings.words import ComputeKind
 
 DEFAULT_READAHEAD_KIB = 128
 """Linux's own read-ahead: other sizes speak only where it was not measured."""
 
-_COMPUTE_RANK = {"real": 2, "none": 0}
+_COMPUTE_RANK = {ComputeKind.REAL: 2, ComputeKind.NONE: 0}
 _STATE_RANK = {"limited": 4, "cold": 3, "warm": 2}
 _FEW_STEPS = 20
 
@@ -28,14 +29,14 @@ def _rank(panel: Panel) -> tuple[float, ...]:
     shape = panel.measured[0].fact("store_image_shape") or "0"
     pixels = math.prod(int(side) for side in shape.split("x"))
     rate = panel.measured[0].interval("samples_per_s")
-    few = cell.compute == "real" and min(one.steps for one in panel.measured) < _FEW_STEPS
+    few = cell.compute.kind is ComputeKind.REAL and min(one.steps for one in panel.measured) < _FEW_STEPS
     return (
         min(len(panel.measured), 2),
         not few,
         pixels,
         _STATE_RANK.get(panel.speaker.state, 0),
         _readahead_rank(cell.readahead_kib),
-        _COMPUTE_RANK.get(cell.compute, 1),
+        _COMPUTE_RANK.get(cell.compute.kind, 1),
         panel.alone,
         len(panel.measured),
         rate.n if rate else 0,

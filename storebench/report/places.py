@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from storebench.report.states import Row
+from storebench.results import DATA_FIELDS
 
-DATASET_COLUMNS = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
+DATASET_COLUMNS = tuple(DATA_FIELDS)
 """Fields of a cell that determine its samples."""
 
 _PLACE_WORDS = {

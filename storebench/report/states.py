@@ -4,14 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
+from storebench.settings.words import BOUNDED_STATES, CacheState
 
 Row = Mapping[str, Any]
 
 WHOLE = "whole_"
 """A metric with this prefix is of the whole epoch, whatever cache state was asked for."""
-
-BOUNDED = ("cold", "limited")
-"""Cache states that hold for a portion of an epoch only."""
 
 _PARTS = ("data_wait_s", "h2d_s", "compute_s")
 _COLUMNS = {
@@ -79,7 +77,9 @@ def bounded(row: Row, cell: Cell) -> bool:
 
     It holds throughout where nothing is read from the store during the epoch.
     """
-    return cell.cache in BOUNDED and cell.format != "null" and row["cache_applies_to"] != "open"
+    return (
+        cell.cache in BOUNDED_STATES and cell.backend.format != "null" and row["cache_applies_to"] != "open"
+    )
 
 
 def counted(rows: Sequence[Row], cell: Cell) -> tuple[Row, ...]:
@@ -87,7 +87,7 @@ def counted(rows: Sequence[Row], cell: Cell) -> tuple[Row, ...]:
 
     Of a limited cell it is the last epoch of each replicate: earlier ones fill the page cache.
     """
-    if cell.cache == "limited":
+    if cell.cache == CacheState.LIMITED:
         last: dict[Any, Row] = {}
         for row in rows:
             key = (row["run_id"], row["replicate"])

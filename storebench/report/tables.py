@@ -12,7 +12,6 @@ from storebench.report.decisions import Decision
 from storebench.report.facts import Facts
 from storebench.report.frame import PLACE_COLUMNS
 from storebench.report.intervals import Interval
-from storebench.report.states import BOUNDED
 from storebench.report.texts.labels import (
     backend_label,
     caveats,
@@ -26,6 +25,7 @@ from storebench.report.texts.labels import (
 )
 from storebench.report.texts.notes import cache_notes, usage_notes
 from storebench.report.texts.verdicts import decision_words
+from storebench.settings.words import BOUNDED_STATES, CacheState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,7 @@ def _unsteady(panel: Panel) -> list[str]:
 
 def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: Sequence[_Listed]) -> bool:
     if head == "whole epoch":
-        return panel.first.cell.cache in BOUNDED
+        return panel.first.cell.cache in BOUNDED_STATES
     compared = [one for one in listed if not one.cell.is_null and one.cell.usable]
     return head in _ALWAYS or any(text(one) for one in compared)
 
@@ -258,7 +258,7 @@ def mark(cell: CellSummary) -> str:
         return f"FAILED: {cell.failure}"
     if cell.invalid:
         return f"INVALID: {cell.invalid}"
-    if cell.cell.cache != "any" and any(row["cache_verdict"] != "verified" for row in cell.usable):
+    if cell.cell.cache != CacheState.ANY and any(row["cache_verdict"] != "verified" for row in cell.usable):
         return "cache state not verified"
     return ""
 

@@ -14,6 +14,7 @@ from typing import Any
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, ceiling_key
 from storebench.report.decisions import FED_FRAC, Decision, Decisions
 from storebench.results import PortionKind
+from storebench.settings.words import BOUNDED_STATES, CacheState
 
 BOUND_FRAC = FED_FRAC
 """A loop with producers beside it that waits less than this share of its time is bound by its compute."""
@@ -187,11 +188,11 @@ def _costs(
 
 def _storage_part(cell: CellSummary, seconds: _Sample, warm: CellSummary | None) -> float:
     """Return the part of the fetch that is the device's: what the same backend saves when it is warm."""
-    if cell.fact("cache_applies_to") == "open" or cell.cell.cache == "warm":
+    if cell.fact("cache_applies_to") == "open" or cell.cell.cache == CacheState.WARM:
         return 0.0
     if warm is not None and warm.usable:
         return max(0.0, seconds.fetch - warm.per_sample("fetch_s"))
-    if cell.cell.cache in ("cold", "limited"):
+    if cell.cell.cache in BOUNDED_STATES:
         return seconds.fetch
     read, asked = cell.median("device_read_bytes"), cell.median("payload_bytes")
     return seconds.fetch if read and asked and read >= _FED_BY_DEVICE_FRAC * asked else 0.0
@@ -237,8 +238,8 @@ def _delivered(cell: CellSummary) -> float:
 
 def mending_reader(cell: CellSummary) -> str:
     """Return the name of the backend that reads the same store with several requests in flight; "" without one."""
-    planned = _PLANNED.get(cell.cell.format)
-    if planned is None or cell.cell.reader == planned:
+    planned = _PLANNED.get(cell.cell.backend.format)
+    if planned is None or cell.cell.backend.reader == planned:
         return ""
     body = cell.backend.partition("?")[0].partition(":")[0]
     return f"{body}:{planned}"
@@ -309,13 +310,13 @@ def cell_verdicts(cells: Iterable[CellSummary], decisions: Decisions) -> dict[tu
     """Return the verdict of every measured cell but the null ones, by (environment_key, cell_id)."""
     listed = list(cells)
     nulls = {ceiling_key(cell): cell for cell in listed if cell.is_null and cell.usable}
-    warm = {_sibling_key(cell): cell for cell in listed if cell.cell.cache == "warm" and cell.usable}
+    warm = {_sibling_key(cell): cell for cell in listed if cell.cell.cache == CacheState.WARM and cell.usable}
     device = _device_rates(listed)
     verdicts = {}
     for cell in listed:
         if cell.is_null:
             continue
-        reads = cell.cell.cache in ("cold", "limited")
+        reads = cell.cell.cache in BOUNDED_STATES
         verdict = _verdict(
             cell,
             null=nulls.get(ceiling_key(cell)),
@@ -333,7 +334,7 @@ def _device_rates(cells: Iterable[CellSummary]) -> dict[tuple[Any, ...], float]:
     """Return the best rate of the device, by machine, samples and codec: requests of one payload's size."""
     best: dict[tuple[Any, ...], float] = {}
     for cell in cells:
-        if cell.cell.format == MEMORY_FORMAT:
+        if cell.cell.backend.format == MEMORY_FORMAT:
             continue
         rates = [rate for name in _DEVICE_RATES if (rate := cell.median(name))]
         if rates:
@@ -342,7 +343,7 @@ def _device_rates(cells: Iterable[CellSummary]) -> dict[tuple[Any, ...], float]:
 
 
 def _device_key(cell: CellSummary) -> tuple[Any, ...]:
-    return (cell.dataset_key, cell.cell.codec)
+    return (cell.dataset_key, cell.cell.backend.codec)
 
 
 def _sibling_key(cell: CellSummary) -> tuple[Any, ...]:

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from storebench.fileio.json_lines import Row, replace_lines, rows_of
-from storebench.results import Cell, Status
+from storebench.results import DATA_FIELDS, Cell, Status
 from storebench.runs.records import SUPERSEDED_NAME
+from storebench.settings.words import Split
 
 CONVERSIONS_NAME = "conversions.jsonl"
 CONVERSIONS_SCHEMA_VERSION = 1
 _MOST = 1 << 62
 
-SAMPLES_OF = ("dataset", "split", "size", "limit", "data_seed", "synthetic")
+SAMPLES_OF = tuple(DATA_FIELDS)
 """Fields, of the same names in a cell, that decide which samples were converted."""
 
 
@@ -48,7 +49,7 @@ class ConversionRecord:
     run_id: str
     replicate: int
     dataset: str
-    split: str = "train"
+    split: Split = Split.TRAIN
     size: int | None = None
     limit: int | None = None
     data_seed: int = 0
@@ -123,9 +124,10 @@ def append_conversion(run: Path, record: ConversionRecord) -> None:
 
 def seconds_by_source(records: Iterable[ConversionRecord], cell: Cell) -> dict[str, Sequence[float]]:
     """Return the seconds of every conversion into the store of a cell, by the store that it came from."""
+    fields = cell.fields()
     found: dict[str, list[float]] = {}
     for one in records:
-        same = all(getattr(one, name) == getattr(cell, name) for name in SAMPLES_OF)
-        if same and one.status is Status.OK and one.target == f"{cell.format}+{cell.codec}":
+        same = all(getattr(one, name) == fields[name] for name in SAMPLES_OF)
+        if same and one.status is Status.OK and one.target == f"{cell.backend.format}+{cell.backend.codec}":
             found.setdefault(one.source, []).append(one.seconds)
     return {source: tuple(seconds) for source, seconds in found.items()}

@@ -112,9 +112,9 @@ class Run:
                 "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                 "storebench_version": __version__,
                 "scenario": scenario.model_dump(mode="json"),
-                "cells": [dataclasses.asdict(cell) | {"cell_id": cell.cell_id} for cell in cells],
+                "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
-                    {"cell_id": one.cell.cell_id, "backend": one.cell.backend, "reason": one.reason}
+                    {"cell_id": one.cell.cell_id, "backend": one.cell.backend.name, "reason": one.reason}
                     for one in left_out
                 ],
             }

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from storebench.results import Record
+from storebench.results import Cell, Record
 
 _MOST = 1 << 63
 _MOST_SECONDS = 1e9
@@ -60,5 +60,6 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
         for one in value:
             yield from _numbers(one, path)
     elif dataclasses.is_dataclass(value):
-        for name, one in vars(value).items():
+        fields = value.fields() if isinstance(value, Cell) else vars(value)
+        for name, one in fields.items():
             yield from _numbers(one, f"{path}.{name}" if path else name)

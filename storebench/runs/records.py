@@ -49,7 +49,7 @@ def _adapter() -> Any:
 
 def record_to_dict(record: Record) -> dict[str, Any]:
     """Return a record as plain JSON values, as it stands in ``records.jsonl``."""
-    return dataclasses.asdict(record)
+    return {**dataclasses.asdict(record), "cell": record.cell.fields()}
 
 
 class RecordError(CorruptDataError):

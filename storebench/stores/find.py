@@ -15,6 +15,7 @@ from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
 from storebench.fileio.reading import kind_of
 from storebench.formats import Backend, Format, get_format
 from storebench.formats.common import load_array
+from storebench.formats.registry import store_name_of
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Say, mute
 from storebench.stores.staging import restore
@@ -76,7 +77,7 @@ class Sizes:
 
 def store_path(stores: Path, spec: DatasetSpec, backend: Backend) -> Path:
     """Return where the store of `spec` that `backend` reads lies in the folder `stores`."""
-    return stores / spec.store_id / backend.store_name
+    return stores / spec.store_id / store_name_of(backend)
 
 
 def open_store(path: Path) -> Store:

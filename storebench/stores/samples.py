@@ -9,6 +9,7 @@ from storebench.codecs import get_codec
 from storebench.datasets.base import Dataset, DatasetInfo, Image
 from storebench.digests import DigestTable
 from storebench.formats import Reader, get_format, parse_backend
+from storebench.formats.registry import traits_of
 from storebench.manifest import Manifest
 from storebench.stores.find import open_store, read_digest_table
 
@@ -70,7 +71,7 @@ class StoreSamples(Dataset):
     def _open(self) -> Reader:
         backend = parse_backend(f"{self.manifest.format}+{self.manifest.codec}")
         found = get_format(self.manifest.format)
-        if backend.traits.holds_pixels:
+        if traits_of(backend).holds_pixels:
             return found.auditor(self.path, self.manifest)
         return found.reader(self.path, self.manifest, backend.reader, dict(backend.options))
 

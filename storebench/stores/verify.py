@@ -17,6 +17,7 @@ from storebench.digests import DigestTable, sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatchError, IntegrityError
 from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices
+from storebench.formats.registry import traits_of
 from storebench.manifest import Manifest
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.find import CONVERT_AGAIN, check_sizes, read_digest_table, restore_store
@@ -125,7 +126,7 @@ def _backend(manifest: Manifest, reader: str | None) -> Backend | None:
     if reader is not None:
         return parse_backend(f"{store_name}:{reader}")
     default = parse_backend(store_name)
-    return None if default.traits.holds_pixels else default
+    return None if traits_of(default).holds_pixels else default
 
 
 def _batches(
@@ -133,7 +134,7 @@ def _batches(
 ) -> Iterator[tuple[Reader, Indices]]:
     """Yield consecutive indices, at most `step` at a time, each with an open reader to fetch them with."""
     process = psutil.Process()
-    holds_pixels = backend is not None and backend.traits.holds_pixels
+    holds_pixels = backend is not None and traits_of(backend).holds_pixels
     first = 0
     while first < manifest.count:
         with _open(store, manifest, backend) as reader:

@@ -31,6 +31,7 @@ from storebench.check.calibration import Kind
 from storebench.check.sides.benchmarks import EXTRA_VERSION
 from storebench.probes.counters import CounterProbe
 from storebench.results import CacheFacts, CacheVerdict
+from storebench.settings.words import CacheState
 from storebench.testing.busy import OthersProbe
 from storebench.testing.calibrations import Calibrate
 
@@ -131,7 +132,7 @@ class _Rounds:
         """Return the median of each counter over the rounds; device bytes only of verified cold ones."""
         found: dict[str, float] = {"samples_served": statistics.median(self.served)}
         names = set.intersection(*map(set, self.counted)) if self.counted else set()
-        cold = self.cache is not None and self.cache.requested == "cold"
+        cold = self.cache is not None and self.cache.requested == CacheState.COLD
         if not cold or self.cache is None or self.cache.verdict is not CacheVerdict.VERIFIED:
             names -= {"device_read_bytes"}
         found |= {name: statistics.median(one[name] for one in self.counted) for name in sorted(names)}

@@ -16,6 +16,7 @@ from storebench.datasets.base import DatasetInfo, Image, Origin, Provenance
 from storebench.formats.base import Batch, Format, Indices, Reader
 from storebench.formats.registry import get_format
 from storebench.manifest import Manifest, StoreSpec
+from storebench.settings.words import Split
 
 COUNT = 67
 SHAPE = (40, 32, 3)
@@ -59,7 +60,7 @@ def dataset_info(count: int, shape: tuple[int, int, int]) -> DatasetInfo:
     """Return the geometry of such images; the class names are not all good as folder names."""
     return DatasetInfo(
         name="contract",
-        split="train",
+        split=Split.TRAIN,
         count=count,
         image_shape=shape,
         class_names=CLASS_NAMES,

@@ -9,6 +9,7 @@ from torch import nn
 
 from storebench.errors import UsageError
 from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.settings.words import Compute, ComputeKind
 from storebench.training.models import ModelSpec, Network
 from storebench.training.sgd import CaffeSgd
 
@@ -21,7 +22,7 @@ class Step(ABC):
     step, and `h2d_ns` then returns the duration of the copy.
     """
 
-    kind: str = "none"
+    kind: ComputeKind = ComputeKind.NONE
 
     @abstractmethod
     def copy(self, batch: Batch) -> None:
@@ -53,7 +54,7 @@ class NoStep(Step):
 class EmulatedStep(Step):
     """Sleep for as long as an accelerator would compute; figures from it are labelled emulated."""
 
-    kind = "emulated"
+    kind = ComputeKind.EMULATED
 
     def __init__(self, milliseconds: float) -> None:
         self._seconds = milliseconds / 1000
@@ -69,7 +70,7 @@ class EmulatedStep(Step):
 class CpuStep(Step):
     """Forward, backward and SGD on the CPU; there is nothing to copy."""
 
-    kind = "real"
+    kind = ComputeKind.REAL
 
     def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
         self.network = network.to(device)
@@ -134,21 +135,21 @@ class CudaStep(CpuStep):
 
 
 def make_step(
-    compute: str, spec: ModelSpec | None, shape: tuple[int, int, int], classes: int, device: str
+    compute: Compute, spec: ModelSpec | None, shape: tuple[int, int, int], classes: int, device: str
 ) -> Step:
     """Return the step that a cell requests.
 
     Parameters
     ----------
     compute
-        "real", "none" or "emulated:MILLISECONDS".
+        What the step computes.
     shape
         (H, W, C) of an image after augmentation.
     """
-    if compute == "none":
+    if compute.kind is ComputeKind.NONE:
         return NoStep()
-    if compute.startswith("emulated:"):
-        return EmulatedStep(float(compute.removeprefix("emulated:")))
+    if compute.kind is ComputeKind.EMULATED:
+        return EmulatedStep(compute.milliseconds)
     if spec is None:
         raise UsageError("compute 'real' needs a model", hint="Pass --model, or --compute none.")
     target = torch.device(device)

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from storebench.formats.registry import Backend, get_format
+from storebench.formats.registry import get_format, traits_of
 from storebench.probes.page_cache import (
     Residency,
     cache_facts,
@@ -14,9 +14,11 @@ from storebench.probes.page_cache import (
     warm,
 )
 from storebench.results import CacheFacts, CacheVerdict
+from storebench.settings.backend import Backend
+from storebench.settings.words import BOUNDED_STATES, CacheState
 
 
-class CacheState:
+class StoreCache:
     """The page cache of one store's files, as one cell wants it.
 
     Parameters
@@ -43,14 +45,14 @@ class CacheState:
         Caches are to be dropped, and that is not permitted.
     """
 
-    def __init__(self, requested: str, backend: Backend, store: Path, *, drops: bool) -> None:
+    def __init__(self, requested: CacheState, backend: Backend, store: Path, *, drops: bool) -> None:
         store_format = get_format(backend.format)
         self._requested = requested
         self._store = store
-        self._traits = backend.traits
+        self._traits = traits_of(backend)
         self._reader = store_format.readers()[backend.reader].reader
         self.data_files = [] if self._traits.ready_made else store_format.data_files(store)
-        self.drops = drops and requested == "cold" and not self._traits.ready_made
+        self.drops = drops and requested == CacheState.COLD and not self._traits.ready_made
         if self.drops:
             require_drop_caches()
 
@@ -73,7 +75,7 @@ class CacheState:
             if facts.verdict is not CacheVerdict.FAILED:
                 self.drop()
             return facts
-        if self._requested in ("cold", "limited"):
+        if self._requested in BOUNDED_STATES:
             evict(self.files)  # what an open reader maps of a warm store could not be evicted afterwards
         return None
 
@@ -93,11 +95,11 @@ class CacheState:
         if self._traits.ready_made:
             reason = "nothing is read"
             none = Residency(pages_total=0, pages_resident=None, method="none", reason=reason)
-            return dataclasses.replace(cache_facts("any", none), requested=requested, reason=reason)
+            return dataclasses.replace(cache_facts(CacheState.ANY, none), requested=requested, reason=reason)
         files = self.files
-        if requested == "cold":
+        if requested == CacheState.COLD:
             how = evict(files)
-        elif requested == "warm":
+        elif requested == CacheState.WARM:
             how = "fadvise+read" if first else "read"
             warm(files, anew=first)
         how = f"{how}+drop_caches" if self.drops else how
@@ -116,4 +118,4 @@ class CacheState:
         """Return the state of directory entries and inodes, after evicting and counting have opened every file."""
         if self.drops:
             return "cold"
-        return "unknown" if self._requested == "any" else "hot"
+        return "unknown" if self._requested == CacheState.ANY else "hot"

@@ -64,7 +64,8 @@ def read_job(path: Path) -> CellJob:
 def write_job(job: CellJob, path: Path) -> None:
     """Write a job for a fresh process to read."""
     # JSON is text: the names of folders need not be.
-    content = json.dumps(dataclasses.asdict(job), default=lambda value: text_of_name(str(value)))
+    fields = {**dataclasses.asdict(job), "cell": job.cell.fields()}
+    content = json.dumps(fields, default=lambda value: text_of_name(str(value)))
     path.write_text(content, encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from storebench.results import Loss, Percentiles, Record
+from storebench.settings.words import ComputeKind
 from storebench.training.trace import StepTable, handover_ns, wall_ns
 
 
@@ -46,7 +47,7 @@ def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:
         compute_s=compute,
         overhead_s=timed_s - wait - h2d - compute,
         data_wait_frac=wait / max(wait + h2d + compute, 1e-12),
-        accelerator_util_frac=None if record.au_kind == "none" else compute / timed_s,
+        accelerator_util_frac=None if record.au_kind == ComputeKind.NONE else compute / timed_s,
         fetch_s=_seconds(timed["fetch_ns"].sum()),
         decode_s=_seconds(timed["decode_ns"].sum()),
         prep_s=_seconds(timed["prep_ns"].sum()),

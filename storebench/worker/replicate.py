@@ -28,7 +28,7 @@ from storebench.digests import array_digest
 from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.formats.base import Indices
 from storebench.formats.origin import code_facts
-from storebench.formats.registry import Backend
+from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment
 from storebench.loading.batch import EpochPlan, LoadJob, Opened
 from storebench.loading.checks import PixelCheck, check_pixels, coverage, order_digest
@@ -58,6 +58,8 @@ from storebench.results import (
     Status,
 )
 from storebench.runs.records import STEPS_DIR, record_to_dict
+from storebench.settings.loop import NO_MODEL
+from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
 from storebench.stores.find import read_digest_table
 from storebench.system.processes import end_with_parent
 from storebench.system.unexpected import summary
@@ -67,7 +69,7 @@ from storebench.training.loop import run_epoch
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import CpuStep, Step, make_step, warm_up
 from storebench.training.trace import StepTable, step_table, write_steps
-from storebench.worker.cache_state import CacheState
+from storebench.worker.cache_state import StoreCache
 from storebench.worker.job import CellJob, read_job, write_answer
 from storebench.worker.measure import epoch_record
 from storebench.worker.watch import ResidencyWatch
@@ -107,17 +109,12 @@ class CellRun:
     def __init__(self, job: CellJob) -> None:
         cell = job.cell
         self.job, self.cell = job, cell
-        self.code = code_facts(cell.format)
+        self.code = code_facts(cell.backend.format)
         self.manifest = Manifest.read(job.store)
-        self.backend = Backend(
-            format=cell.format,
-            codec=cell.codec,
-            reader=cell.reader,
-            options=cell.reader_options,
-        )
-        self.traits = self.backend.traits
-        self.pages = CacheState(cell.cache, self.backend, job.store, drops=job.drop_caches)
-        self.model: ModelSpec | None = None if cell.model == "none" else get_model(cell.model)
+        self.backend = cell.backend
+        self.traits = traits_of(self.backend)
+        self.pages = StoreCache(cell.cache, self.backend, job.store, drops=job.drop_caches)
+        self.model: ModelSpec | None = None if cell.model == NO_MODEL else get_model(cell.model)
         self.augment = self.model.augment if self.model else Augment()
         if cell.threads is not None:
             torch.set_num_threads(cell.threads)
@@ -174,7 +171,7 @@ class CellRun:
 
     def _prepare_epoch(self, number: int) -> CacheFacts:
         """Prepare the cache for an epoch, the store closed and opened again where an earlier one mapped its pages."""
-        if number and self.cell.cache == "cold":
+        if number and self.cell.cache == CacheState.COLD:
             self.loader.close()
             self.pages.before_opening()
             self.opened = self.loader.open()
@@ -296,9 +293,9 @@ class CellRun:
 
     def _ceilings(self) -> Ceilings:
         """Measure what physics allows beside the cells that only load, and a yardstick beside those that train."""
-        if self.cell.compute == "real":
+        if self.cell.compute.kind is ComputeKind.REAL:
             return Ceilings(matrix_products_per_s=matrix_products_per_s(self.cell.device))
-        if self.cell.compute != "none" or self.traits.ready_made:
+        if self.cell.compute.kind is not ComputeKind.NONE or self.traits.ready_made:
             return Ceilings()
         gather = gather_rate(
             self.manifest.dataset.image_shape, self.cell.batch_size, count=self.manifest.count
@@ -321,7 +318,7 @@ class CellRun:
         )
 
     def _with_below(self, facts: CacheFacts) -> CacheFacts:
-        if self.cell.cache not in ("cold", "limited") or self.traits.ready_made:
+        if self.cell.cache not in BOUNDED_STATES or self.traits.ready_made:
             return facts
         disk = self.job.store if self.job.image is None else self.job.image.parent
         return with_below(facts, below_cache(disk, fallback=self.job.run / PROBES_FOLDER))

@@ -14,6 +14,7 @@ from storebench.manifest import Manifest
 from storebench.probes.page_count import Residency
 from storebench.probes.residency import Curve, Sampler
 from storebench.results import CacheFacts, Cell, Portion
+from storebench.settings.words import BOUNDED_STATES, CacheState
 from storebench.training.trace import StepTable
 from storebench.worker.portion import (
     Judgement,
@@ -23,7 +24,6 @@ from storebench.worker.portion import (
     steady_portion,
 )
 
-_STATES = ("cold", "limited")
 _IN_MEMORY = "the epoch is served from memory, so the cache state is one of the opening only"
 
 
@@ -45,8 +45,8 @@ class LookAhead:
     @classmethod
     def of(cls, cell: Cell, manifest: Manifest) -> Self:
         """Return the look-ahead of a cell's readers in a store."""
-        reader = get_format(cell.format).readers()[cell.reader].reader
-        ahead_bytes = max(1, cell.workers) * reader.ahead_bytes(dict(cell.reader_options), manifest)
+        reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
+        ahead_bytes = max(1, cell.workers) * reader.ahead_bytes(dict(cell.backend.options), manifest)
         return cls(
             frac=min(1.0, ahead_bytes / max(1, manifest.payload_bytes)),
             planned=reader.plan is not Reader.plan,
@@ -77,7 +77,7 @@ class ResidencyWatch:
         self._cell = cell
         self._manifest = manifest
         self._late = late
-        self._wanted = cell.cache in _STATES and served_from_store
+        self._wanted = cell.cache in BOUNDED_STATES and served_from_store
         # Read-ahead never crosses files, so what is read of such a store was asked for; and to sample it is to open it.
         self._by_counts = late and len(files) >= manifest.count
         self._sampler = Sampler(files, late=late) if self._wanted and not self._by_counts else None
@@ -124,7 +124,7 @@ class ResidencyWatch:
         """
         cache = dataclasses.replace(cache, resident_frac_after=after.frac)
         if not self._wanted or not len(table["step"]):
-            reason = cache.reason or (_IN_MEMORY if self._cell.cache in _STATES else "")
+            reason = cache.reason or (_IN_MEMORY if self._cell.cache in BOUNDED_STATES else "")
             return dataclasses.replace(cache, reason=reason), None
         if self._by_counts:
             self._curve = _two_points(table, cache, after)
@@ -143,7 +143,7 @@ class ResidencyWatch:
         return cache, judged.portion
 
     def _judged(self, store: StorePages, table: StepTable, epoch: int) -> Judgement:
-        if self._cell.cache == "cold":
+        if self._cell.cache == CacheState.COLD:
             ahead = LookAhead.of(self._cell, self._manifest)
             return cold_portion(table, self._curve, store, ahead_frac=ahead.frac, planned=ahead.planned)
         memory_bytes = self._cell.memory_bytes or 0

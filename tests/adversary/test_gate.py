@@ -137,7 +137,7 @@ def paired_runs(tmp_path: Path, change: Callable[[Record], Record], **more: Any)
     """Return two runs of one pairing; `change` edits the records of the contender's LMDB cell."""
     cells = {"lmdb": 1e-6, "hdf5": 2e-6, "png": 3e-6}
     baseline, source = (run_of(tmp_path / name, cells, seed=seed, **more) for seed, name in enumerate("ac"))
-    records = [change(one) if one.cell.backend == "lmdb" else one for one in read_records(source)]
+    records = [change(one) if one.cell.backend.name == "lmdb" else one for one in read_records(source)]
     contender = write_run(tmp_path / "b", records)
     for folder in (baseline, contender):
         (folder / PAIRING_NAME).write_text('{"pairing": "same"}', encoding="utf-8")

@@ -8,7 +8,7 @@ import types
 import typing
 from typing import Any
 
-from storebench.results import SCHEMA_VERSION, Record
+from storebench.results import SCHEMA_VERSION, Cell, CellFields, Record
 from storebench.units import METRICS
 
 _HEAD = f"""# What a result holds
@@ -40,19 +40,14 @@ _PLAIN = {
     "started_utc": "when the epoch began",
     "timed_steps": "steps that are not flagged as warm-up",
     "payload_bytes": "bytes of payload that the epoch asked for",
-    "au_kind": '"real", "emulated" or "none": what the utilization is of',
+    "au_kind": "what the utilization is of",
     "test_samples": "test images that the accuracy is taken over",
     "reader_notes": "what a reader of the figures should know of how the store was read",
     "steps_file": "the record's step file, below the run's folder",
-    "split": '"train" or "test"',
     "format": "the container",
     "codec": "how one image becomes bytes",
     "reader": "the way in to the format",
     "reader_options": "the reader's options, as pairs",
-    "batch_size": "samples a step; the last batch may be smaller",
-    "device": "where the network runs",
-    "shuffle": "whether the order is drawn anew each epoch, from the seed",
-    "epochs": "epochs that one process runs",
     "p50": "the median",
     "p95": "19 of 20 steps are below",
     "p99": "99 of 100 steps are below",
@@ -127,8 +122,9 @@ def _classes(kind: type) -> list[type]:
     found = [kind]
     for hint in typing.get_type_hints(kind).values():
         for part in (hint, *typing.get_args(hint)):
-            if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in found:
-                found += [one for one in _classes(part) if one not in found]
+            written = CellFields if part is Cell else part
+            if dataclasses.is_dataclass(written) and isinstance(written, type) and written not in found:
+                found += [one for one in _classes(written) if one not in found]
     return found
 
 
@@ -189,4 +185,5 @@ def type_words(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin is not None:
         return "object" if origin is dict else "array"
-    return {str: "string", Any: "any"}.get(hint, getattr(hint, "__name__", str(hint)))
+    text = isinstance(hint, type) and issubclass(hint, str)
+    return "string" if text else {Any: "any"}.get(hint, getattr(hint, "__name__", str(hint)))

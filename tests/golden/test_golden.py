@@ -44,7 +44,7 @@ def test_a_file_of_the_first_schema_still_reads() -> None:
     assert (failed.status, warm.status) == (Status.FAILED, Status.OK)
     assert failed.cache is not None
     assert failed.cache.verdict is CacheVerdict.FAILED
-    assert warm.cell.reader_options == (("readahead", "off"),)
+    assert warm.cell.backend.options == (("readahead", "off"),)
     assert warm.data_wait_ns is not None
     assert warm.data_wait_ns.p99 == 3_000_000
     assert warm.counters.reasons == {"read_calls": "no /proc/PID/io"}

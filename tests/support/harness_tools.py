@@ -70,7 +70,7 @@ def cell_job(
     cell: Cell, stores: Path, run: Path, test_limit: int = 0, *, drop_caches: bool = False
 ) -> CellJob:
     """Return the job of a cell, its store built if there is none."""
-    of = scenario(dataset=cell.dataset).model_copy(update={"test_limit": test_limit})
+    of = scenario(dataset=cell.data.name).model_copy(update={"test_limit": test_limit})
     prepared = prepare({cell: None}, of, stores, None, Silent())[cell]
     return CellJob(
         cell=cell,

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from storebench.results import (
+    CELL_FIELDS,
     CacheFacts,
     CacheVerdict,
     Ceilings,
@@ -48,7 +49,6 @@ ENVIRONMENT = Environment(
     notes={"load": 0.1},
 )
 COPY_BYTES_PER_S = 400_000.0 * 196_608
-CELL_FIELDS = {field.name for field in dataclasses.fields(Cell)}
 SHAPES = {"imagenet": (256, 256, 3), "cifar10": (32, 32, 3), "mnist": (28, 28, 1)}
 PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000}
 
@@ -66,7 +66,7 @@ def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
         "model": "caffenet",
         "cache": "cold",
     }
-    return Cell(**(fields | changes))
+    return Cell.of_fields(**(fields | changes))
 
 
 def make_record(
@@ -94,15 +94,15 @@ def make_record(
 
     Fields of the cell and of the record go through `changes`.
     """
-    cell = make_cell(backend, **{name: changes.pop(name) for name in CELL_FIELDS & set(changes)})
+    cell = make_cell(backend, **{name: changes.pop(name) for name in set(CELL_FIELDS) & set(changes)})
     samples = steps * cell.batch_size
     step_s = (wait_ms + h2d_ms + compute_ms + overhead_ms) / 1000
     timed_s = steps * step_s
     busy_s = timed_s - steps * overhead_ms / 1000
-    payload = samples * PAYLOAD[cell.codec]
+    payload = samples * PAYLOAD[cell.backend.codec]
     wait_ns = round(wait_ms * 1e6)
     resident = {"cold": 0.0, "warm": 1.0}.get(cell.cache)
-    in_memory = cell.format in {"memory", "null"}
+    in_memory = cell.backend.format in {"memory", "null"}
     read = round(payload * amplification) if cell.cache == "cold" and not in_memory else 0
     fields: dict[str, Any] = {
         "storebench_version": "0.1",
@@ -126,7 +126,7 @@ def make_record(
         "overhead_s": steps * overhead_ms / 1000,
         "data_wait_frac": steps * wait_ms / 1000 / busy_s,
         "accelerator_util_frac": steps * compute_ms / 1000 / timed_s,
-        "au_kind": "none" if cell.compute == "none" else cell.compute.split(":")[0],
+        "au_kind": cell.compute.kind,
         "fetch_s": steps * fetch_ms / 1000,
         "decode_s": steps * decode_ms / 1000,
         "prep_s": steps * prep_ms / 1000,
@@ -146,13 +146,13 @@ def make_record(
         "loss": Loss(first=6.9, last=5.0),
         "store": StoreFacts(
             count=4000,
-            image_shape=SHAPES[cell.dataset],
-            payload_bytes=4000 * PAYLOAD[cell.codec],
+            image_shape=SHAPES[cell.data.name],
+            payload_bytes=4000 * PAYLOAD[cell.backend.codec],
             file_bytes=bytes_on_disk,
             bytes_on_disk=bytes_on_disk,
             build_s=build_s,
             samples_digest="aa",
-            lossless=cell.codec != "jpeg",
+            lossless=cell.backend.codec != "jpeg",
             origin=origin,
             source="photographs",
             derived_frac=0.95 if origin == "derived" else 0.0,

@@ -96,7 +96,7 @@ def record(
 ) -> Record:
     """Return a record of a warm cell that computed nothing: `seconds` per sample."""
     fields = {"cache": "warm", "compute": "none", "model": "none"} | changes.pop("cell", {})
-    cell = Cell(
+    cell = Cell.of_fields(
         dataset="cifar10",
         backend=backend,
         format=backend,

@@ -7,7 +7,7 @@ import pytest
 from storebench.cli.bench_watch import outcome
 from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, PortionKind, Record
 
-CELL = Cell(
+CELL = Cell.of_fields(
     dataset="mnist",
     backend="lmdb",
     format="lmdb",

@@ -113,10 +113,10 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
 
 def test_each_dataset_is_converted_from_png_into_each_store_once() -> None:
     wanted = cells("hdf5", "png", "lmdb", "lmdb:direct", "memory:native", "null", cache=["cold", "warm"])
-    wanted += [dataclasses.replace(cell, limit=20) for cell in cells("hdf5", "lmdb")]
+    wanted += cells("hdf5", "lmdb", limit=20)
     pairs = [
-        (one.cell.limit, one.source_name, one.target_name)
-        for one in conversion_pairs({cell: Path(cell.backend) for cell in wanted})
+        (one.cell.data.limit, one.source_name, one.target_name)
+        for one in conversion_pairs({cell: Path(cell.backend.name) for cell in wanted})
     ]
     assert pairs == [
         (30, "files+png", "hdf5+raw"),

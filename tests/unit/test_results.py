@@ -47,7 +47,7 @@ ISSUE_NAMES = {
 
 
 def make(replicate: int = 0, **more: Any) -> Record:
-    cell = Cell(
+    cell = Cell.of_fields(
         dataset="mnist",
         backend="lmdb?readahead=off",
         format="lmdb",

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import ScenarioError
-from storebench.formats.registry import BUILTIN, PAPER_BACKENDS
+from storebench.formats.registry import BUILTIN, PAPER_BACKENDS, parse_backend
 from storebench.loading.loader import LOADERS
 from storebench.results import Cell
-from storebench.scenario import cell_backend, cell_spec, load_scenario, make_scenario
+from storebench.scenario import load_scenario, make_scenario
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
 
@@ -43,12 +43,12 @@ def refusal(tmp_path: Path, text: str) -> str:
 
 def test_a_matrix_is_the_product_of_its_axes(tmp_path: Path) -> None:
     cells = load(tmp_path, GOOD)
-    mnist = [cell for cell in cells if cell.dataset == "mnist"]
+    mnist = [cell for cell in cells if cell.data.name == "mnist"]
     assert len(mnist) == len(set(mnist)) == 3 * 2 * 2
     assert {(cell.cache, cell.workers) for cell in mnist} == {
         (c, w) for c in ("cold", "warm") for w in (0, 2)
     }
-    assert [cell.backend for cell in cells if cell.dataset == "cifar10"] == list(PAPER_BACKENDS)
+    assert [cell.backend.name for cell in cells if cell.data.name == "cifar10"] == list(PAPER_BACKENDS)
 
 
 def test_the_papers_network_and_caffes_batch_are_the_defaults() -> None:
@@ -62,11 +62,12 @@ def test_the_papers_network_and_caffes_batch_are_the_defaults() -> None:
         assert (cell.model, cell.batch_size, cell.workers, cell.cache) == (model, batch, 0, "any")
 
 
-def test_a_backend_is_taken_apart_and_put_together_again(tmp_path: Path) -> None:
+def test_a_cell_has_its_backend_with_name_and_parts(tmp_path: Path) -> None:
     jpeg, off = load(tmp_path, GOOD)[4], load(tmp_path, GOOD)[8]
-    assert (jpeg.format, jpeg.codec, jpeg.backend) == ("lmdb", "jpeg", "lmdb+jpeg")
-    assert off.reader_options == (("readahead", "off"),)
-    assert str(cell_backend(off)) == off.backend == "lmdb?readahead=off"
+    assert (jpeg.backend.format, jpeg.backend.codec, str(jpeg.backend)) == ("lmdb", "jpeg", "lmdb+jpeg")
+    assert off.backend.options == (("readahead", "off"),)
+    assert off.backend == parse_backend("lmdb?readahead=off")
+    assert off.backend.name == "lmdb?readahead=off"
 
 
 def test_the_same_cell_is_run_once_however_often_it_is_asked_for() -> None:
@@ -94,7 +95,7 @@ def test_a_cells_id_is_stable_and_changes_with_every_setting() -> None:
 def test_a_cell_names_its_samples() -> None:
     raw = {"dataset": "mnist", "split": "test", "size": 100, "limit": 9, "data_seed": 3, "synthetic": True}
     cell = make_scenario({"name": "x", "matrix": [raw]}).cells()[0]
-    spec = cell_spec(cell)
+    spec = cell.data
     assert (spec.name, spec.split, spec.size, spec.limit, spec.seed, spec.synthetic) == tuple(raw.values())
 
 
@@ -166,9 +167,9 @@ def test_the_papers_scenario_is_its_three_datasets_by_its_six_backends() -> None
         ("imagenet", "warm"),
         ("imagenet", "cold"),
     ):
-        found = {cell.backend for cell in cells if cell.dataset == dataset and cell.cache == state}
+        found = {cell.backend.name for cell in cells if cell.data.name == dataset and cell.cache == state}
         assert found >= set(PAPER_BACKENDS), (dataset, state)
-    limited = {(cell.backend, cell.readahead_kib) for cell in cells if cell.cache == "limited"}
+    limited = {(cell.backend.name, cell.readahead_kib) for cell in cells if cell.cache == "limited"}
     assert limited >= {(name, kib) for name in ("png", "hdf5", "leveldb", "lmdb") for kib in (128, 8192)}
 
 
@@ -190,7 +191,7 @@ def test_memory_is_for_limited_cells_only_and_read_ahead_is_an_axis(tmp_path: Pa
         backend: [
             (one.cache, one.memory_bytes, one.readahead_kib, one.epochs)
             for one in cells
-            if one.backend == backend
+            if one.backend.name == backend
         ]
         for backend in ("lmdb", "memory:native", "null")
     }
@@ -255,7 +256,7 @@ def test_a_cell_is_optional_only_where_no_other_matrix_asks_for_it(tmp_path: Pat
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_every_cell_of_ours_says_how_many_threads_compute(path: Path) -> None:
-    missing = {cell.backend for cell in load_scenario(path).cells() if cell.threads is None}
+    missing = {cell.backend.name for cell in load_scenario(path).cells() if cell.threads is None}
     # Where nothing is said each library takes as many as it likes, and a table compares unequal cells.
     assert not missing
 
@@ -265,5 +266,7 @@ def test_the_gate_has_every_format_a_cold_cell_workers_and_every_loader() -> Non
     cells = load_scenario(path).cells()
     assert {cell.cache for cell in cells} == {"cold", "warm"}
     assert {cell.loader for cell in cells if cell.workers} == set(LOADERS)
-    assert {cell.format for cell in cells if cell.cache == "warm" and not cell.workers} == set(BUILTIN)
+    assert {cell.backend.format for cell in cells if cell.cache == "warm" and not cell.workers} == set(
+        BUILTIN
+    )
     assert any(cell.compute == "real" for cell in cells)

@@ -19,8 +19,8 @@ from storebench.check.sides.model import (
 from storebench.errors import DataNotFoundError
 from storebench.results import CacheVerdict, Cell, Record, Status
 from storebench.runs.records import read_records
+from storebench.settings.words import BOUNDED_STATES, ComputeKind
 
-_ASKED_FOR_STATES = ("cold", "limited")
 _EPOCHS_TAIL = "slowest tenth of the epochs"
 _LONGEST = ("open_s", "time_to_first_batch_s")
 _STEPS_FOR_P95, _STEPS_FOR_P99 = 20, 100
@@ -60,13 +60,14 @@ def _code_failure(records: Sequence[Record], wanted: str) -> str:
 def label_of(cell: Cell) -> str:
     """Return a cell in words, for people and for a policy's patterns."""
     parts = [
-        cell.dataset,
-        cell.backend,
+        cell.data.name,
+        cell.backend.name,
         cell.cache,
         f"{cell.loader}-{cell.workers}",
         f"batch-{cell.batch_size}",
     ]
-    compute = cell.compute if cell.compute == "none" else f"{cell.model}-{cell.compute}"
+    drained = cell.compute.kind is ComputeKind.NONE
+    compute = cell.compute if drained else f"{cell.model}-{cell.compute}"
     return "/".join([*parts, compute, *([cell.device] if cell.device != "cpu" else [])])
 
 
@@ -102,7 +103,7 @@ def _cell(records: list[Record], code: str) -> CellData:
         figure="mean",
         tail_of=tail_of,
         samples=store.count if store else None,
-        asked=json.loads(json.dumps(dataclasses.asdict(first.cell))),
+        asked=json.loads(json.dumps(first.cell.fields())),
     )
 
 
@@ -114,7 +115,7 @@ def _cache_failure(records: Sequence[Record]) -> str:
     """Return why a cell was not shown to be in the cache state that it asked for, or ""."""
     for record in records:
         facts = record.cache
-        if record.cell.cache in _ASKED_FOR_STATES and (
+        if record.cell.cache in BOUNDED_STATES and (
             facts is None or facts.verdict is not CacheVerdict.VERIFIED
         ):
             why = facts.reason if facts else "it was not checked"
@@ -172,12 +173,12 @@ def _replicate(number: int, epochs: list[Record]) -> Replicate:
 
 def _calibration(cell: Cell) -> str:
     """Return the kind of work that the ceiling of a cell's own process stands for; "" where none does."""
-    if cell.compute == "real":
+    if cell.compute.kind is ComputeKind.REAL:
         return Kind.MATRIX_PRODUCT
-    if cell.cache in _ASKED_FOR_STATES:
+    if cell.cache in BOUNDED_STATES:
         return Kind.DEVICE
     # No ceiling of a record decodes anything, so encoded images have nothing to be held against.
-    return Kind.MEMORY if cell.codec == "raw" else ""
+    return Kind.MEMORY if cell.backend.codec == "raw" else ""
 
 
 def _ceiling_s(record: Record) -> float | None:
@@ -218,6 +219,6 @@ def _counters(record: Record) -> dict[str, float]:
         "cpu_s_per_sample": record.cpu_s_per_sample,
     }
     cache = record.cache
-    if cache and cache.requested in _ASKED_FOR_STATES and cache.verdict is CacheVerdict.VERIFIED:
+    if cache and cache.requested in BOUNDED_STATES and cache.verdict is CacheVerdict.VERIFIED:
         found["device_read_bytes"] = record.counters.device_read_bytes
     return {name: value for name, value in found.items() if value is not None}

@@ -20,6 +20,7 @@ from storebench.report.plots.style import (
     title,
 )
 from storebench.report.texts.labels import backend_label, common_setting, number
+from storebench.settings.words import CacheState
 
 QUESTION = "How much is read to get what was asked for?"
 
@@ -28,7 +29,7 @@ _ASKED = Look(colour="#BBBBBB", hatch="", marker="o", line="-")
 
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot of the cold cells, else of the panel's, where a device delivered anything."""
-    cold = [cell for cell in selection.alike("cache") if cell.cell.cache == "cold"]
+    cold = [cell for cell in selection.alike("cache") if cell.cell.cache == CacheState.COLD]
     cells = reads_from_disk(cold or selection.measured)
     if any(cell.median("device_read_bytes") for cell in cells):
         answer = with_count(read_answer(cells), cells)
@@ -53,7 +54,7 @@ def reads_from_disk(cells: Sequence[CellSummary]) -> list[CellSummary]:
         for cell in cells
         if cell.usable
         and not cell.is_null
-        and cell.cell.cache != "warm"
+        and cell.cell.cache != CacheState.WARM
         and cell.median("read_amplification") is not None
         and cell.fact("cache_applies_to") != "open"
     ]

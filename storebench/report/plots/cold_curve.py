@@ -21,6 +21,7 @@ from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import legend_below, look, plain_ticks, styled, title
 from storebench.report.texts.labels import backend_label, number, panel_state, percent, setting_slug
+from storebench.settings.words import CacheState
 
 QUESTION = "How long is a cold epoch cold?"
 
@@ -29,7 +30,7 @@ _SHARES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the curve of every cold panel that has step files."""
-    for panel, cells in curve_cells(selection, "cold"):
+    for panel, cells in curve_cells(selection, CacheState.COLD):
         slug = setting_slug(panel.first.cell, selection.facts.varying - {"cache", "memory_bytes"})
         answer, ax = cold_answer(cells), plot_cold_curve(cells)
         yield Plot(name=f"cold-curve{slug}", question=QUESTION, answer=answer, ax=ax)
@@ -38,7 +39,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 def cold_answer(cells: Sequence[CellSummary]) -> str:
     """Return how long the cells were cold, and the backend whose rate the page cache changed most afterwards."""
     told = []
-    for cell in reading(cells, "cold"):
+    for cell in reading(cells, CacheState.COLD):
         cold, whole = cell.median("samples_per_s"), cell.median("whole_samples_per_s")
         asked = cell.median("portion_asked_frac")
         if cold and whole and asked is not None:
@@ -67,7 +68,7 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     ax
         Where to draw; None makes a new figure, and only there residency has axes of its own.
     """
-    cells = reading(results, "cold")
+    cells = reading(results, CacheState.COLD)
     with styled():
         ax, below = curve_axes(ax, cells)
         for cell, line in zip(cells, line_styles(cells), strict=True):

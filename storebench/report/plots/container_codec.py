@@ -29,7 +29,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 def crossed(cells: Sequence[CellSummary]) -> bool:
     """Whether some container was measured with two codecs, and some codec in two containers."""
-    pairs = {(cell.cell.format, cell.cell.codec) for cell in cells}
+    pairs = {(cell.cell.backend.format, cell.cell.backend.codec) for cell in cells}
     containers, codecs = (Counter(pair[side] for pair in pairs) for side in (0, 1))
     return max(containers.values(), default=0) > 1 and max(codecs.values(), default=0) > 1
 
@@ -72,7 +72,7 @@ def best_times(cells: Sequence[CellSummary]) -> dict[tuple[str, str], float]:
     for cell in cells:
         rate = cell.median("samples_per_s")
         if rate:
-            key = (cell.cell.format, cell.cell.codec)
+            key = (cell.cell.backend.format, cell.cell.backend.codec)
             table[key] = min(table.get(key, float("inf")), 1 / rate)
     return table
 

@@ -16,6 +16,7 @@ from storebench.report.plots.style import companion, look, new_axes, plain_numbe
 from storebench.report.states import Row, bounded
 from storebench.results import ResidencyPoint
 from storebench.runs.step_files import read_steps
+from storebench.settings.words import CacheState
 
 _BINS = 40
 FAINT = 0.35
@@ -87,7 +88,7 @@ def _portion(row: Row) -> tuple[int, int]:
     return first, first + int(row["portion_steps"])
 
 
-def reading(results: pd.DataFrame | Sequence[CellSummary], state: str) -> list[CellSummary]:
+def reading(results: pd.DataFrame | Sequence[CellSummary], state: CacheState) -> list[CellSummary]:
     """Return the cells that read their store during the epoch with the page cache in this state."""
     return [
         cell
@@ -103,7 +104,7 @@ def rate_axis(ax: Axes) -> None:
     ax.set_ylabel("throughput (samples/s)")
 
 
-def curve_cells(selection: Selection, state: str) -> Iterator[tuple[Panel, list[CellSummary]]]:
+def curve_cells(selection: Selection, state: CacheState) -> Iterator[tuple[Panel, list[CellSummary]]]:
     """Yield each panel of a cache state with those of its cells that read their store and have step files."""
     for panel in selection.facts.panels:
         if panel.first.cell.cache == state:

@@ -18,6 +18,7 @@ from storebench.report.plots.style import (
     whiskers,
 )
 from storebench.report.texts.labels import common_setting, number, with_interval
+from storebench.settings.words import CacheState
 from storebench.stats import Verdict
 
 QUESTION = "What does each of LMDBIO's optimisations gain"
@@ -61,7 +62,7 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
                 xerr=whiskers(rates),
                 color=colour,
                 marker=marker,
-                fillstyle="none" if ladder.first.cell.cache == "warm" else "full",
+                fillstyle="none" if ladder.first.cell.cache == CacheState.WARM else "full",
                 linestyle="none",
                 capsize=2,
                 linewidth=1,

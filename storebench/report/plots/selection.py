@@ -57,13 +57,11 @@ class Selection:
             return []
         free = {"backend", "format", "codec", "reader", "reader_options", varying}
         fixed = [name for name in CELL_COLUMNS if name not in free]
-        first = self.panel.first.cell
+        first = self.panel.first.fields
         return [
             cell
             for cell in self.facts.cells
-            if cell.usable
-            and not cell.is_null
-            and all(getattr(cell.cell, name) == getattr(first, name) for name in fixed)
+            if cell.usable and not cell.is_null and all(cell.fields[name] == first[name] for name in fixed)
         ]
 
     @property

@@ -21,13 +21,14 @@ from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import legend_below, look, styled, title
 from storebench.report.texts.labels import backend_label, panel_state, percent, setting_slug, size
+from storebench.settings.words import CacheState
 
 QUESTION = "Has the limited page cache reached a steady state?"
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the curve of every panel with a limited page cache that has step files."""
-    for panel, cells in curve_cells(selection, "limited"):
+    for panel, cells in curve_cells(selection, CacheState.LIMITED):
         cell = panel.first.cell
         slug = setting_slug(cell, selection.facts.varying - {"cache", "memory_bytes"})
         name = f"limited-{(cell.memory_bytes or 0) >> 20}-mib{slug}"
@@ -36,7 +37,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 def steady_answer(cells: Sequence[CellSummary]) -> str:
     """Return how many limited cells reached a steady state, and how far their rates still moved in it."""
-    limited = reading(cells, "limited")
+    limited = reading(cells, CacheState.LIMITED)
     steady = [cell for cell in limited if not cell.whole_only and not cell.unsteady]
     unsteady = [backend_label(cell.backend) for cell in limited if cell.whole_only or cell.unsteady]
     drifts = [
@@ -69,7 +70,7 @@ def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes
     ax
         Where to draw; None makes a new figure, and only there residency has axes of its own.
     """
-    cells = reading(results, "limited")
+    cells = reading(results, CacheState.LIMITED)
     with styled():
         ax, below = curve_axes(ax, cells)
         for cell, line in zip(cells, line_styles(cells), strict=True):

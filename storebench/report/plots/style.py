@@ -98,7 +98,7 @@ _CODEC_LOOKS = {"raw": ("", "o", "-"), "png": ("//", "s", "--"), "jpeg": ("..", 
 
 def look(cell: CellSummary) -> Look:
     """Return the look of a cell's backend: colour by format, pattern and marker by codec."""
-    return backend_look(cell.backend, cell.cell.format, cell.cell.codec)
+    return backend_look(cell.backend, cell.cell.backend.format, cell.cell.backend.codec)
 
 
 def backend_look(backend: str, container: str, codec: str) -> Look:

@@ -21,6 +21,7 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.report.texts.verdicts import doubt_words
+from storebench.settings.words import ComputeKind
 
 LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
 LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"
@@ -44,7 +45,7 @@ class Claim:
 
 def then_and_now(facts: Facts) -> list[Claim]:
     """Return the papers' claims that these facts can speak to."""
-    imagenet = [panel for panel in facts.panels if panel.first.cell.dataset == "imagenet"]
+    imagenet = [panel for panel in facts.panels if panel.first.cell.data.name == "imagenet"]
     claims = [
         Claim(
             source=LIM,
@@ -126,7 +127,7 @@ def _slowness(found: Iterable[Panel], store: str, decisions: Decisions) -> Itera
 
 def _reliability(cells: Iterable[CellSummary]) -> Iterable[tuple[str, str]]:
     for store in ("leveldb", "lmdb"):
-        rows = [row for cell in cells if cell.cell.format == store for row in cell.rows]
+        rows = [row for cell in cells if cell.cell.backend.format == store for row in cell.rows]
         if rows:
             whole = sum(_served_rightly(row) for row in rows)
             yield (
@@ -144,7 +145,7 @@ def _served_rightly(row: object) -> bool:
 def _io_share(found: Iterable[Panel]) -> Iterable[tuple[str, str]]:
     for panel in found:
         cell = panel.of("lmdb")
-        if cell is not None and cell.cell.compute != "none":
+        if cell is not None and cell.cell.compute.kind is not ComputeKind.NONE:
             share = percent(cell.median("data_wait_frac"))
             yield f"{dataset_label(cell)}: {setting_label(cell)}", f"{share} of a step is data wait"
 
@@ -160,7 +161,7 @@ def factor_lines(facts: Facts) -> list[str]:
 
 def factor_sentence(square: Square) -> str:
     """Return a square in words: both sides of the codec, both of the container, and their interaction."""
-    codec, name = square.slow.cell.codec.upper(), backend_label(square.fast.backend)
+    codec, name = square.slow.cell.backend.codec.upper(), backend_label(square.fast.backend)
     files = backend_label(square.slow.backend)
     parts = [
         (f"{codec} instead of raw pixels costs", square.codec_in_files, "in files"),

@@ -22,6 +22,7 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.report.texts.verdicts import doubt_words
+from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
 QUESTION = "Does it matter how you store the training images?"
@@ -110,13 +111,13 @@ def _nothing(cells: Sequence[CellSummary]) -> Headline:
 def _other(facts: Facts, main: Panel) -> Panel | None:
     """Return the panel of the same samples and cache state without compute, or the one with where `main` has none."""
     cell = main.first.cell
-    wanted = "real" if cell.compute == "none" else "none"
+    wanted = ComputeKind.REAL if cell.compute.kind is ComputeKind.NONE else ComputeKind.NONE
     alike = [
         panel
         for panel in facts.panels
-        if panel.first.cell.dataset == cell.dataset
+        if panel.first.cell.data.name == cell.data.name
         and panel.first.environment_key == main.first.environment_key
-        and panel.first.cell.compute == wanted
+        and panel.first.cell.compute.kind is wanted
     ]
     same = [
         panel
@@ -124,13 +125,13 @@ def _other(facts: Facts, main: Panel) -> Panel | None:
         if panel.first.dataset_key == main.first.dataset_key and panel.first.cell.cache == cell.cache
     ]
     # Training that was not run in the same cache state still says how much of a difference reaches it.
-    chosen = same or (alike if wanted == "real" else [])
+    chosen = same or (alike if wanted is ComputeKind.REAL else [])
     return next((panel for panel in facts.ordered if panel in chosen), None)
 
 
 def _beside_words(panel: Panel) -> str:
     cell = panel.first.cell
-    if cell.compute == "real":
+    if cell.compute.kind is ComputeKind.REAL:
         return f"Training {MODELS.get(cell.model, cell.model)}, {state_label(panel.speaker)}, {dataset_label(panel.first)}"
     return (
         "Reading and decoding alone" if panel.alone else "With nothing to do but the network's augmentation"
@@ -171,7 +172,7 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
 def _where(panel: Panel) -> str:
     said = "".join(f" ({one})" for one in caveats(panel.cells))
     drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
-    work = drained if panel.first.cell.compute == "none" else ""
+    work = drained if panel.first.cell.compute.kind is ComputeKind.NONE else ""
     named = dataset_label(panel.first)
     state = _beyond_memory(panel)
     place = f"{named}, {state}" if state else f"{state_label(panel.speaker)}, {named}"
@@ -190,9 +191,9 @@ def _beyond_memory(panel: Panel) -> str:
 
 def _feeds(panel: Panel, name: str) -> str:
     cell = panel.first.cell
-    verb = "load" if cell.compute == "none" else "feed"
+    verb = "load" if cell.compute.kind is ComputeKind.NONE else "feed"
     verb = verb if name.endswith("files") else f"{verb}s"
-    if cell.compute == "none":
+    if cell.compute.kind is ComputeKind.NONE:
         return verb
     return f"{verb} {MODELS.get(cell.model, cell.model) if cell.compute == 'real' else 'an emulated accelerator'}"
 

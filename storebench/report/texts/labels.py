@@ -8,6 +8,8 @@ from storebench.plain_text import plain
 from storebench.report.cells import AUGMENTING, SETTING_COLUMNS, WHOLE_COLD, CellSummary, Panel
 from storebench.report.intervals import Interval
 from storebench.results import Cell
+from storebench.settings.loop import SETTINGS
+from storebench.settings.words import CacheState, Compute, ComputeKind, Split
 
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
 MODELS = {
@@ -38,30 +40,7 @@ BACKENDS = {
 }
 """Names of backends; any other backend is called by its own name."""
 
-_SETTING_WORDS = {
-    "workers": "{} workers",
-    "batch_size": "batch {}",
-    "seed": "seed {}",
-    "epochs": "{} epochs",
-    "passes": "{} passes",
-    "max_steps": "{} steps at most",
-    "warmup_steps": "{} warm-up steps",
-    "threads": "{} threads",
-    "loader": "loader {}",
-    "readahead_kib": "read-ahead {} KiB",
-}
-_SPECIAL_WORDS: dict[tuple[str, object], str] = {
-    ("model", "none"): "",
-    ("compute", "real"): "",
-    ("device", "cpu"): "on the CPU",
-    ("workers", 1): "1 worker",
-    ("threads", 1): "1 thread",
-    ("max_steps", 1): "1 step at most",
-    ("warmup_steps", 1): "1 warm-up step",
-    ("shuffle", True): "shuffled",
-    ("shuffle", False): "in order",
-}
-_ALWAYS = frozenset({"cache", "readahead_kib", "workers", "batch_size", "model", "compute", "device"})
+_SETTINGS = {row.name: row for row in SETTINGS}
 
 
 def backend_label(backend: str) -> str:
@@ -80,11 +59,11 @@ def backend_label(backend: str) -> str:
 def dataset_label(cell: Cell | CellSummary) -> str:
     """Return a dataset in words, "ImageNet, 4,000 images"; of a summary also where it was read, if that varies."""
     fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
-    name = fields.dataset
+    name = fields.data.name
     title = Path(name).name if name.startswith("folder:") else DATASETS.get(name, name)
-    count = min((number for number in (fields.size, fields.limit) if number), default=None)
+    count = min((number for number in (fields.data.size, fields.data.limit) if number), default=None)
     words = [title] + ([f"{count:,} images"] if count else [])
-    words += [fields.split] if fields.split != "train" else []
+    words += [fields.data.split] if fields.data.split != Split.TRAIN else []
     words += [place] if place else []
     return plain(", ".join(words))
 
@@ -92,9 +71,11 @@ def dataset_label(cell: Cell | CellSummary) -> str:
 def dataset_slug(cell: Cell | CellSummary) -> str:
     """Return a dataset as part of a file name: "imagenet-4000"; of a summary with its place, if that varies."""
     fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
-    parts = [Path(fields.dataset).name] + [str(number) for number in (fields.size, fields.limit) if number]
-    parts += ["synthetic"] if fields.synthetic else []
-    parts += [fields.split] if fields.split != "train" else []
+    parts = [Path(fields.data.name).name] + [
+        str(number) for number in (fields.data.size, fields.data.limit) if number
+    ]
+    parts += ["synthetic"] if fields.data.synthetic else []
+    parts += [fields.data.split] if fields.data.split != Split.TRAIN else []
     parts += place.removeprefix("on ").replace(",", "").split()
     return "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
 
@@ -124,7 +105,8 @@ def setting_label(
     records prove (`state_label`).
     """
     fields = _fields(cell)
-    shown = [name for name in SETTING_COLUMNS if (name in _ALWAYS or name in varying) and name not in without]
+    named = {row.name for row in SETTINGS if row.always} | set(varying)
+    shown = [name for name in SETTING_COLUMNS if name in named and name not in without]
     words = [
         (state_label(cell) if name == "cache" else _setting_word(name, getattr(fields, name), fields))
         for name in shown
@@ -139,11 +121,11 @@ def state_label(cell: Cell | CellSummary) -> str:
     """
     fields = _fields(cell)
     whole = isinstance(cell, CellSummary) and cell.whole_only
-    if fields.cache == "cold":
+    if fields.cache == CacheState.COLD:
         return WHOLE_COLD if whole else "cold"
-    if fields.cache == "limited":
+    if fields.cache == CacheState.LIMITED:
         return f"limited to {size(fields.memory_bytes)}" + (", not shown to be steady" if whole else "")
-    return "cache as found" if fields.cache == "any" else plain(fields.cache)
+    return "cache as found" if fields.cache == CacheState.ANY else plain(fields.cache)
 
 
 def panel_label(panel: Panel, varying: Collection[str] = ()) -> str:
@@ -165,37 +147,37 @@ def common_setting(cells: Sequence[CellSummary]) -> str:
 
 
 def _setting_word(name: str, value: object, cell: Cell) -> str:
-    known = _SPECIAL_WORDS.get((name, value))
+    known = _SETTINGS[name].labels.get(value)
     if known is not None:
         return known
     if name == "model":
-        if cell.compute == "none" and cell.model not in AUGMENTING:
+        if cell.compute.kind is ComputeKind.NONE and cell.model not in AUGMENTING:
             return ""
         return MODELS.get(str(value), str(value))
     if name == "compute":
-        return compute_label(str(value)) or _alone_label(cell)
-    return "" if value is None else _SETTING_WORDS.get(name, "{}").format(value)
+        return compute_label(cell.compute) or _alone_label(cell)
+    return "" if value is None else _SETTINGS[name].label.format(value)
 
 
 def _alone_label(cell: Cell) -> str:
     """Return in words what the loader did where nothing was computed; "" elsewhere."""
-    if cell.compute != "none":
+    if cell.compute.kind is not ComputeKind.NONE:
         return ""
     augmented = cell.model in AUGMENTING
     return "loader only, with the network's augmentation" if augmented else "reader and decoder alone"
 
 
-def compute_label(compute: str) -> str:
+def compute_label(compute: Compute) -> str:
     """Return emulated compute in words; "" where it is real or none."""
-    kind, _, milliseconds = compute.partition(":")
-    return f"compute EMULATED by a sleep of {plain(milliseconds)} ms" if kind == "emulated" else ""
+    emulated = compute.kind is ComputeKind.EMULATED
+    return f"compute EMULATED by a sleep of {plain(compute.duration)} ms" if emulated else ""
 
 
 def caveats(cells: Sequence[CellSummary]) -> list[str]:
     """Return the caveats that belong beside any figure of these cells: data or compute that is not real."""
     said: dict[str, None] = {}
     for cell in cells:
-        origin = cell.fact("store_origin") or ("synthetic" if cell.cell.synthetic else "real")
+        origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
         if origin == "synthetic":
             said["SYNTHETIC images, a stand-in"] = None
         elif origin == "derived":

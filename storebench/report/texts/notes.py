@@ -6,9 +6,10 @@ from storebench.errors import StorebenchError
 from storebench.formats.registry import get_format
 from storebench.probes.below import below_sentence
 from storebench.report.cells import CellSummary
-from storebench.report.states import BOUNDED, Row, bounded
+from storebench.report.states import Row, bounded
 from storebench.report.texts.labels import backend_label, percent, size
 from storebench.results import BelowCache, CacheFacts, CacheVerdict
+from storebench.settings.words import BOUNDED_STATES, CacheState
 
 WARM = (
     "warm = the store's files were read in a row beforehand; the first epoch of a real training leaves single pages,"
@@ -31,7 +32,7 @@ def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
     notes: list[str] = []
     if rows:
         notes += [*_cold(cells, rows), *_limits(cells)]
-    if any(cell.cell.cache == "warm" and cell.usable for cell in cells):
+    if any(cell.cell.cache == CacheState.WARM and cell.usable for cell in cells):
         notes.append(WARM)
     notes += _pauses(cells)
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
@@ -54,7 +55,7 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
             "at most = the cold rate is lower: more than was asked for was resident after the first step already, or "
             "the rate rose so much that something else than the device may have served the later steps"
         )
-    if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED):
+    if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED_STATES):
         yield "without a rate = the records do not show for which steps the cache state held"
 
 
@@ -122,8 +123,8 @@ def usage_notes(cells: Iterable[CellSummary]) -> list[str]:
 
 def _usage(cell: CellSummary) -> str:
     try:
-        found = get_format(cell.cell.format)
-        info, reader = found.info, found.readers().get(cell.cell.reader)
+        found = get_format(cell.cell.backend.format)
+        info, reader = found.info, found.readers().get(cell.cell.backend.reader)
     except StorebenchError:
         return ""  # a plugin's format that is not installed here
     parts = [("written", info.usage, info.expert_would)]

@@ -52,7 +52,7 @@ def record_name(record: Record) -> str:
     """Return a record in words, with its identifiers."""
     cell = record.cell
     return (
-        f"{cell.dataset} {cell.backend} {cell.cache} workers={cell.workers} [{cell.cell_id}]"
+        f"{cell.data.name} {cell.backend} {cell.cache} workers={cell.workers} [{cell.cell_id}]"
         f" replicate {record.replicate} epoch {record.epoch}"
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import PortionKind, Record
+from storebench.settings.words import CacheState
 
 _HEADROOM = 1.25
 """A ceiling is measured for half a second, in which the machine may have been slower than during the epoch."""
@@ -23,7 +24,7 @@ _SAME = 1e-6
 
 def check_limits(record: Record) -> Iterator[Finding]:
     """Yield a finding for each figure of a usable record that is impossibly high or low."""
-    if record.cell.format != "null":
+    if record.cell.backend.format != "null":
         yield from _memory_ceiling(record)
         yield from _device_ceiling(record)
         yield from _device_floor(record)
@@ -77,7 +78,7 @@ def _device_floor(record: Record) -> Iterator[Finding]:
     cache, read = record.cache, record.counters.device_read_bytes
     if cache is None or cache.resident_frac_before is None or read is None:
         return
-    if record.cell.cache != "cold" or cache.applies_to == "open":
+    if record.cell.cache != CacheState.COLD or cache.applies_to == "open":
         return
     least = record.payload_bytes * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
     if read < least:
@@ -91,7 +92,7 @@ def _device_floor(record: Record) -> Iterator[Finding]:
 def _warm_reads(record: Record) -> Iterator[Finding]:
     read = record.counters.device_read_bytes
     most = max(_WARM_MOST_BYTES, _WARM_MOST_FRAC * record.payload_bytes)
-    if record.cell.cache == "warm" and read is not None and read > most:
+    if record.cell.cache == CacheState.WARM and read is not None and read > most:
         share = read / max(1, record.payload_bytes)
         message = f"called warm, but the device delivered {share:.0%} of what was asked for"
         yield finding(Kind.CACHE, record, "device_read_bytes", message)
@@ -100,7 +101,7 @@ def _warm_reads(record: Record) -> Iterator[Finding]:
 def _limit(record: Record) -> Iterator[Finding]:
     """Find moments at which a limited page cache held more than its limit."""
     cache, store, limit = record.cache, record.store, record.cell.memory_bytes
-    if record.cell.cache != "limited" or cache is None or store is None or limit is None:
+    if record.cell.cache != CacheState.LIMITED or cache is None or store is None or limit is None:
         return
     held = [point.resident_frac for point in cache.curve]
     most = max([*held, cache.resident_max_frac or 0.0]) * store.file_bytes
@@ -114,7 +115,9 @@ def _portion(record: Record) -> Iterator[Finding]:
     part = record.portion
     if part is None:
         return
-    wanted = {"cold": PortionKind.COLD, "limited": PortionKind.STEADY}.get(record.cell.cache)
+    wanted = {CacheState.COLD: PortionKind.COLD, CacheState.LIMITED: PortionKind.STEADY}.get(
+        record.cell.cache
+    )
     if part.kind is not wanted:
         message = f"a {part.kind} portion in a cell whose cache state is {record.cell.cache}"
         yield finding(Kind.CACHE, record, "portion.kind", message)

@@ -133,7 +133,7 @@ def _asked(record: Record, steps: _Steps, store: StoreFacts) -> Any:
 def _is_planned(cell: Cell) -> bool:
     """Whether the reader may be told the order: how far it read ahead is not recorded, so all may have been asked for."""
     try:
-        reader = get_format(cell.format).readers()[cell.reader].reader
+        reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
     except (StorebenchError, KeyError):
         return True
     return reader.plan is not Reader.plan

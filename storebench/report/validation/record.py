@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
+from storebench.settings.words import CacheState
 
 COLD_MOST_RESIDENT_FRAC = 0.01
 WARM_LEAST_RESIDENT_FRAC = 0.99
@@ -66,7 +67,7 @@ def _sums(record: Record) -> Iterator[Finding]:
 
 def _spans(record: Record) -> Iterator[Finding]:
     """Find a wait that is shorter than what the same process did meanwhile."""
-    if record.cell.workers or record.timed_steps != record.steps or record.cell.format == "null":
+    if record.cell.workers or record.timed_steps != record.steps or record.cell.backend.format == "null":
         return
     worked = record.fetch_s + record.decode_s + record.prep_s
     most = record.data_wait_s * (1 + _SPANS_FRAC) + _SPANS_STEP_S * record.steps
@@ -80,10 +81,10 @@ def _spans(record: Record) -> Iterator[Finding]:
 def _payload(record: Record) -> Iterator[Finding]:
     """Find a payload that the store does not have: samples of raw pixels are all of one size."""
     store, seen = record.store, record.coverage
-    if store is None or not store.count or record.cell.format == "null":
+    if store is None or not store.count or record.cell.backend.format == "null":
         return
     whole = seen is not None and seen.complete and record.samples == store.count
-    if record.cell.codec != "raw" and not whole:
+    if record.cell.backend.codec != "raw" and not whole:
         return
     expected = record.samples * store.payload_bytes / store.count
     if not _close(record.payload_bytes, expected):
@@ -147,7 +148,7 @@ def _coverage(record: Record) -> Iterator[Finding]:
 def _cache(record: Record) -> Iterator[Finding]:
     cache = record.cache
     if cache is None:
-        if record.cell.cache != "any" and record.cell.format != "null":
+        if record.cell.cache != CacheState.ANY and record.cell.backend.format != "null":
             yield finding(
                 Kind.CACHE, record, "cache", f"{record.cell.cache} was asked for and nothing was counted"
             )
@@ -161,11 +162,11 @@ def _cache(record: Record) -> Iterator[Finding]:
         return
     if before is None:
         yield finding(Kind.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
-    elif record.cell.cache == "cold" and before > COLD_MOST_RESIDENT_FRAC:
+    elif record.cell.cache == CacheState.COLD and before > COLD_MOST_RESIDENT_FRAC:
         yield finding(Kind.CACHE, record, "resident_frac_before", f"called cold with {before:.1%} resident")
-    elif record.cell.cache == "warm" and before < WARM_LEAST_RESIDENT_FRAC:
+    elif record.cell.cache == CacheState.WARM and before < WARM_LEAST_RESIDENT_FRAC:
         yield finding(Kind.CACHE, record, "resident_frac_before", f"called warm with {before:.1%} resident")
-    elif record.cell.cache == "limited":
+    elif record.cell.cache == CacheState.LIMITED:
         yield from _limited(record, cache)
 
 

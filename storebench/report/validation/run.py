@@ -120,7 +120,7 @@ def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fi
         return
     for record in records:
         seen = record.coverage
-        if record.status is not Status.OK or record.code is None or record.cell.format == "null":
+        if record.status is not Status.OK or record.code is None or record.cell.backend.format == "null":
             continue
         if seen is None or not seen.timed_checked or not seen.pixels_checked:
             message = "no sample of the timed batches was compared with the dataset"

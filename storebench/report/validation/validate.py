@@ -24,6 +24,7 @@ from storebench.runs.records import (
 )
 from storebench.runs.step_files import read_steps
 from storebench.runs.step_paths import step_path
+from storebench.settings.words import ComputeKind
 from storebench.stats import MIN_ROUNDS
 
 _COMPUTE_HEADROOM = 1.15
@@ -145,7 +146,15 @@ def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     cell = record.cell
     loose = (
         record.environment and record.environment.key,
-        *(cell.dataset, cell.split, cell.size, cell.limit, cell.batch_size, cell.model, cell.compute),
+        *(
+            cell.data.name,
+            cell.data.split,
+            cell.data.size,
+            cell.data.limit,
+            cell.batch_size,
+            cell.model,
+            cell.compute,
+        ),
         *(cell.device, cell.threads),
     )
     return (*loose, cell.loader, cell.workers), loose
@@ -157,7 +166,7 @@ def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
     cells: dict[str, tuple[Record, dict[Round, float]]] = {}
     for record in records:
         when = (record.run_id, record.replicate)
-        if record.cell.format == "null":
+        if record.cell.backend.format == "null":
             for key in _ceiling_keys(record):
                 best = nulls.setdefault(key, {})
                 best[when] = max(best.get(when, 0.0), record.samples_per_s)
@@ -166,7 +175,9 @@ def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
             best[when] = max(best.get(when, 0.0), record.samples_per_s)
     for record, rates in cells.values():
         exact, loose = _ceiling_keys(record)
-        ceiling = nulls.get(exact) or (None if record.cell.compute == "none" else nulls.get(loose))
+        ceiling = nulls.get(exact) or (
+            None if record.cell.compute.kind is ComputeKind.NONE else nulls.get(loose)
+        )
         above = ratio(rates, ceiling) if ceiling else None
         if (
             ceiling
@@ -185,7 +196,7 @@ def _is_above(rounds: Sequence[float], above: Ratio) -> bool:
 
 
 def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
-    honest = [record for record in records if record.cell.format != "null"]
+    honest = [record for record in records if record.cell.backend.format != "null"]
     exact = [record for record in honest if record.store is not None and record.store.lossless]
     on_cpu = [record for record in exact if record.cell.device == "cpu"]
     yield from _differing(exact, _data_key, "store", "samples_digest")
@@ -196,7 +207,14 @@ def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
 
 def _data_key(record: Record) -> Hashable:
     cell = record.cell
-    return (cell.dataset, cell.split, cell.size, cell.limit, cell.data_seed, cell.synthetic)
+    return (
+        cell.data.name,
+        cell.data.split,
+        cell.data.size,
+        cell.data.limit,
+        cell.data.seed,
+        cell.data.synthetic,
+    )
 
 
 def _order_key(record: Record) -> Hashable:

@@ -40,7 +40,7 @@ def test_many_machines_meet_at_the_shared_filesystem() -> None:
 
 
 def record(backend: str, compute: str, cache: str, seconds: float, compute_s: float = 0.0) -> Record:
-    cell = Cell(
+    cell = Cell.of_fields(
         dataset="mnist",
         backend=backend,
         format="lmdb",

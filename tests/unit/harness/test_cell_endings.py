@@ -219,7 +219,7 @@ def test_too_little_memory_costs_the_cell_and_not_the_run(
         check=False,
     )
     assert done.returncode == 5, done.stderr
-    by = {record.cell.reader: record for record in read_records(tmp_path / "run")}
+    by = {record.cell.backend.reader: record for record in read_records(tmp_path / "run")}
     assert by["flat"].status.value == "ok"
     failure = by["hungry"].failure or ""
     assert failure.startswith("out of memory: the kernel killed a process of the cell; use fewer workers")

@@ -38,7 +38,7 @@ def lines(run: Path) -> int:
 
 
 def tally(run: Path) -> Counter[tuple[str, int, int]]:
-    return Counter((one.cell.backend, one.replicate, one.epoch) for one in read_records(run))
+    return Counter((one.cell.backend.name, one.replicate, one.epoch) for one in read_records(run))
 
 
 def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Bench, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ MAKING = ((1, 30, 5, 2), (38, 6, 3, 1), (48, 2, 2, 1), (60, 20, 4, 3))
 
 
 def record(au_kind: str = "real") -> Record:
-    cell = Cell(
+    cell = Cell.of_fields(
         dataset="mnist", backend="lmdb", format="lmdb", codec="raw", reader="get", batch_size=10, model="tiny"
     )
     return Record(

@@ -60,7 +60,7 @@ def train(dataset: str, bench: Bench, run: Path) -> Trained:
 def test_losses_are_bit_identical_from_every_backend(
     trained: Trained,
 ) -> None:
-    assert {(one.cell.backend, one.cell.workers) for one, _ in trained} == set(
+    assert {(one.cell.backend.name, one.cell.workers) for one, _ in trained} == set(
         itertools.product(SIX, WORKERS)
     )
     first, losses = trained[0]
@@ -68,11 +68,11 @@ def test_losses_are_bit_identical_from_every_backend(
     assert np.isfinite(np.frombuffer(losses, np.float32)).all()
     assert len(set(np.frombuffer(losses, np.float32).tolist())) > 1
     for record, its_losses in trained:
-        assert its_losses == losses, record.cell.backend
-        assert record.digests == first.digests, record.cell.backend
+        assert its_losses == losses, record.cell.backend.name
+        assert record.digests == first.digests, record.cell.backend.name
         assert record.coverage is not None
         assert record.coverage.complete
-        assert record.coverage.pixels_checked == first.cell.limit
+        assert record.coverage.pixels_checked == first.cell.data.limit
 
 
 def test_caffenets_dropout_is_the_same_with_and_without_workers(bench: Bench, run_folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from storebench.formats import registry
-from storebench.formats.registry import FormatEntry, get_format, parse_backend
+from storebench.formats.registry import FormatEntry, get_format, parse_backend, store_name_of
 from storebench.loading.augment import Augment
 from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.loader import get_loader
@@ -27,7 +27,7 @@ def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SmallS
     built: dict[str, SmallStore] = {}
 
     def store_of(text: str) -> SmallStore:
-        name = parse_backend(text).store_name
+        name = store_name_of(parse_backend(text))
         if name not in built:
             store_format, codec = name.split("+")
             folder = tmp_path_factory.mktemp(name)

@@ -173,7 +173,7 @@ def test_training_of_a_few_steps_ranks_nothing_and_lets_others_speak() -> None:
 @pytest.mark.parametrize(("bound", "told"), [("png", True), ("lmdb", False)])
 def test_an_upper_bound_proves_only_its_own_cell_slower(bound: str, told: bool) -> None:
     records = [
-        dataclasses.replace(r, portion=portion_of(r, upper_bound=r.cell.backend == bound))
+        dataclasses.replace(r, portion=portion_of(r, upper_bound=r.cell.backend.name == bound))
         for r in rounds("png", [60] * 3) + rounds("lmdb", [20] * 3)
     ]
     answer = headline(facts_of(records)).answer

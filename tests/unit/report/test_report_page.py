@@ -60,7 +60,9 @@ def failed(backend: str, reason: str) -> Record:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with failed, unverified, derived and emulated cells, cold and warm, with steps."""
     out = tmp_path_factory.mktemp("page")
-    records = [r for r in paper_records() if r.cell.backend != "hdf5"] + [failed("hdf5", "12% <resident>")]
+    records = [r for r in paper_records() if r.cell.backend.name != "hdf5"] + [
+        failed("hdf5", "12% <resident>")
+    ]
     records += paper_records("warm")
     unproven = make_record("lmdb", dataset="cifar10", size=None, origin="derived", compute="emulated:5")
     cache = dataclasses.replace(unproven.cache, verdict=CacheVerdict.UNVERIFIED, resident_frac_before=None)
@@ -206,7 +208,7 @@ def test_a_report_that_cannot_be_written_says_so_in_one_line(tmp_path: Path, cli
 
 
 def test_a_report_of_an_earlier_release_ranks_no_cold_cells_and_says_why(tmp_path: Path) -> None:
-    records = [r for r in paper_records() if r.cell.format != "null"]
+    records = [r for r in paper_records() if r.cell.backend.format != "null"]
     old = [dataclasses.replace(record, portion=None) for record in records] + paper_records("warm")
     written = write_report(write_run(tmp_path / "run", old), tmp_path / "out")
     assert "On this machine, warm, " in written.answer

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import storebench
 from storebench.cli.main import app
 from storebench.errors import CorruptDataError
-from storebench.results import Environment, Record, Status
+from storebench.results import Cell, Environment, Record, Status
 from storebench.runs.records import append_record
 from tests.support.planted import make_record, steps_table, write_run
 
@@ -28,13 +28,12 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
 
 def nasty(record: Record) -> Record:
     """Return a record in which every word that somebody else chooses is a trap."""
-    cell = dataclasses.replace(
-        record.cell,
-        dataset=f"folder:a{NASTY.replace('/', '')}",
-        backend=f"@SUM(1){NASTY}" if record.cell.backend == "lmdb" else "png",
-        model=NASTY,
-        loader=NASTY,
-    )
+    words = {
+        "dataset": f"folder:a{NASTY.replace('/', '')}",
+        "backend": f"@SUM(1){NASTY}" if record.cell.backend.name == "lmdb" else "png",
+        "model": NASTY,
+    }
+    cell = Cell.of_fields(**(record.cell.fields() | words))
     environment = Environment(
         key=NASTY, match={NASTY: NASTY, "filesystem": "=1+1", "cores": 2}, notes={NASTY: 1}
     )
@@ -128,7 +127,7 @@ def test_findings_and_lines_of_a_verb_are_plain(verb: str, run: Path, tmp_path: 
 
 def test_a_name_with_two_dollar_signs_has_a_report_with_plots(tmp_path: Path) -> None:
     records = [make_record(backend, cache="warm") for backend in ("png", "lmdb")]
-    cells = [dataclasses.replace(one.cell, dataset=r"folder:/a$\frac{$") for one in records]
+    cells = [Cell.of_fields(**(one.cell.fields() | {"dataset": r"folder:/a$\frac{$"})) for one in records]
     named = [dataclasses.replace(one, cell=cell) for one, cell in zip(records, cells, strict=True)]
     run = write_run(tmp_path / "run", named)
     storebench_lines("report", run, "--out", tmp_path / "out")

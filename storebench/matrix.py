@@ -1,0 +1,280 @@
+"""A matrix of a scenario: its keys, its axes, and the cells that they make.
+
+The keys of the loop come from the rows of `storebench.settings.loop`. The limits of a number are in its row.
+"""
+
+import inspect
+import itertools
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import pydantic
+
+from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, DatasetSpec
+from storebench.datasets.catalog import DATASETS
+from storebench.errors import StorebenchError, UnknownNameError
+from storebench.formats.registry import PAPER_BACKENDS, parse_backend, traits_of
+from storebench.names import printable
+from storebench.results import Cell
+from storebench.settings.backend import Backend
+from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
+from storebench.settings.rows import Setting
+from storebench.settings.words import CacheState, Compute, ComputeKind, Split
+from storebench.units import format_bytes, parse_bytes
+
+LEAST_MEMORY_BYTES = 32 << 20
+"""A lower limit holds little more than the new memory of the process itself."""
+
+LIMITED_EPOCHS = 2
+"""Default epochs of a limited cell: the first fills the page cache, the second shows the steady state."""
+
+_PAGE_KIB = 4
+MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64, "none": 64}
+"""Caffe's training batch of each network, the default of `batch_size`."""
+
+DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caffenet"}
+"""The network that the paper trained on each dataset; class folders get ImageNet's."""
+
+MOST_EMULATED_MS = 3_600_000
+
+Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
+Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+Axis = pydantic.BeforeValidator(_listed)
+"""Marks a key that takes one value or a list."""
+
+_ANNOTATED: Any = Annotated
+_LIST: Any = list
+
+
+def _as_text(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value
+
+
+class Strict(pydantic.BaseModel):
+    """A table of a scenario: an unknown key and a value of another type are errors."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _matrix_doc() -> str:
+    """Return the docstring of a matrix with its keys of the loop."""
+    keys = (f"{row.key}\n    {row.asked or row.meaning}" for row in SETTINGS)
+    return "\n".join([inspect.getdoc(_MatrixWithoutLoop) or "", *keys])
+
+
+def _loop_keys() -> dict[str, Any]:
+    """Return type and default of a matrix's key for each setting of the loop."""
+    return {row.key: (_asked_type(row), pydantic.Field(_asked_default(row))) for row in SETTINGS}
+
+
+def _asked_type(row: Setting) -> Any:
+    kind: Any = str if row.text else row.kind
+    if kind is int:
+        kind = Annotated[int, pydantic.Field(ge=row.least, le=row.most)]
+    if row.axis is not None:
+        kind = _ANNOTATED[_LIST[kind], Axis]
+    return kind | None if row.asked_default is None else kind
+
+
+def _asked_default(row: Setting) -> Any:
+    default = row.asked_default
+    return default if row.axis is None or default in (None, ...) else [default]
+
+
+class _MatrixWithoutLoop(Strict):
+    """Axes whose product is a list of cells.
+
+    Attributes
+    ----------
+    dataset
+        The dataset. ``folder:PATH`` is a folder with one subfolder of images per class.
+    split
+        The part of the dataset.
+    size
+        Grow or cut the dataset to this many samples. Default: as it is.
+    limit
+        Use only the first samples, after `size`. Default: all.
+    data_seed
+        Seed of derived and synthetic samples.
+    synthetic
+        Ask for the synthetic stand-in, or refuse it. Default: only where no real files are found.
+    backends
+        Container, codec and reader of each store.
+    optional
+        Leave the matrix out where this machine lacks the rights for `memory` or `readahead`; otherwise refuse to run.
+    """
+
+    dataset: Annotated[str, pydantic.BeforeValidator(_as_text)]
+    split: Split = Split.TRAIN
+    size: Samples | None = None
+    limit: Samples | None = None
+    data_seed: Seed = 0
+    synthetic: bool | None = None
+    backends: list[str] = list(PAPER_BACKENDS)
+    optional: bool = False
+
+    if TYPE_CHECKING:
+        # The keys of the loop that are looked at here.
+        model: str | None
+        compute: list[Compute]
+        cache: list[CacheState]
+        memory: str | None
+        max_steps: int | None
+        warmup_steps: int
+        passes: int | None
+
+    @pydantic.field_validator("dataset")
+    @classmethod
+    def _known_dataset(cls, value: str) -> str:
+        if value not in DATASETS and not value.startswith(FOLDER_PREFIX):
+            raise ValueError(str(UnknownNameError.of("dataset", value, (*DATASETS, "folder:PATH"))))
+        return value
+
+    @pydantic.field_validator("compute", check_fields=False)
+    @classmethod
+    def _short_compute(cls, values: list[Compute]) -> list[Compute]:
+        if any(value.milliseconds > MOST_EMULATED_MS for value in values):
+            raise ValueError(f"compute emulates at most {MOST_EMULATED_MS:,} milliseconds per step")
+        return values
+
+    @pydantic.field_validator("device", check_fields=False)
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+            raise ValueError(f"device is 'cpu', 'cuda' or 'cuda:NUMBER', not {value!r}")
+        return value
+
+    @pydantic.field_validator("model", check_fields=False)
+    @classmethod
+    def _known_model(cls, value: str | None) -> str | None:
+        if value is not None and value not in MODEL_BATCHES:
+            raise ValueError(str(UnknownNameError.of("model", value, MODEL_BATCHES)))
+        return value
+
+    @pydantic.field_validator("backends")
+    @classmethod
+    def _known_backends(cls, values: list[str]) -> list[str]:
+        for value in values:
+            try:
+                parse_backend(value)
+            except StorebenchError as error:
+                raise ValueError(str(error)) from error
+        return values
+
+    @pydantic.field_validator("memory", check_fields=False)
+    @classmethod
+    def _enough_memory(cls, value: str | None) -> str | None:
+        if value is not None and parse_bytes(value) < LEAST_MEMORY_BYTES:
+            least = format_bytes(LEAST_MEMORY_BYTES)
+            raise ValueError(f"memory {value!r} is less than {least}, which the process itself needs")
+        return value
+
+    @pydantic.field_validator("readahead", check_fields=False)
+    @classmethod
+    def _whole_pages(cls, values: list[int] | None) -> list[int] | None:
+        for value in values or ():
+            if value % _PAGE_KIB:
+                raise ValueError(f"readahead is in KiB and a multiple of {_PAGE_KIB} (a page), not {value}")
+        return values
+
+    @pydantic.model_validator(mode="after")
+    def _limits(self) -> Self:
+        if CacheState.LIMITED in self.cache and self.memory is None:
+            raise ValueError("cache 'limited' needs memory, what the page cache may hold, such as '400 MiB'")
+        if self.memory is not None and CacheState.LIMITED not in self.cache:
+            raise ValueError("memory is for cells with a limited page cache: add 'limited' to cache")
+        if not self.most_cells or not any(
+            _exists(parse_backend(backend), cache) for backend in self.backends for cache in set(self.cache)
+        ):
+            raise ValueError(f"no cell is left: {'; '.join(self.impossible())}")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _sensible(self) -> Self:
+        if self.max_steps is not None and self.warmup_steps >= self.max_steps:
+            raise ValueError("warmup_steps leaves no timed step below max_steps")
+        if self.model == NO_MODEL and any(one.kind is ComputeKind.REAL for one in self.compute):
+            raise ValueError("compute 'real' needs a model: name one, or set compute to 'none'")
+        if self.passes is not None and set(self.cache) - {CacheState.WARM, CacheState.ANY}:
+            asked = [str(state) for state in self.cache]
+            raise ValueError(f"passes repeats what the first pass made warm, so cache cannot be {asked}")
+        return self
+
+    @property
+    def data(self) -> DatasetSpec:
+        """The samples of the matrix."""
+        return DatasetSpec(
+            name=self.dataset,
+            split=self.split,
+            size=self.size,
+            limit=self.limit,
+            seed=self.data_seed,
+            synthetic=self.synthetic,
+        )
+
+    @property
+    def most_cells(self) -> int:
+        """The product of the axes: an upper bound on the number of cells, known before any is built."""
+        return math.prod([len(self.backends), *(len(self._axis(row)) for row in AXES)])
+
+    def cells(self) -> list[Cell]:
+        """Return the product of the axes, less the cells that cannot exist (see `impossible`)."""
+        backends = [parse_backend(backend) for backend in self.backends]
+        points = itertools.product(backends, *(self._axis(row) for row in AXES))
+        names = [row.name for row in AXES]
+        asked = ((backend, dict(zip(names, values, strict=True))) for backend, *values in points)
+        return list(
+            dict.fromkeys(
+                self._cell(backend, axes) for backend, axes in asked if _exists(backend, axes["cache"])
+            )
+        )
+
+    def impossible(self) -> list[str]:
+        """Return one line per backend that has no cell in a cache state, with the reason."""
+        if CacheState.LIMITED not in self.cache:
+            return []
+        names = [name for name in self.backends if not _exists(parse_backend(name), CacheState.LIMITED)]
+        return [f"{name} has no limited cell, for it holds all pixels in memory" for name in names]
+
+    def _axis(self, row: Setting) -> list[Any]:
+        """Return the values of an axis; [None] if its value follows from other settings."""
+        missing = [None] if row.asked_default is None else []
+        return list(getattr(self, row.key) or missing)
+
+    def _cell(self, backend: Backend, axes: dict[str, Any]) -> Cell:
+        asked = {row.name: getattr(self, row.key) for row in SETTINGS if row.axis is None} | axes
+        asked["model"] = self.model or DATASET_MODELS.get(self.dataset, "caffenet")
+        asked["batch_size"] = asked["batch_size"] or MODEL_BATCHES[asked["model"]]
+        reference = traits_of(backend).ready_made
+        limited = asked["cache"] is CacheState.LIMITED and not reference
+        asked["epochs"] = asked["epochs"] or (LIMITED_EPOCHS if limited else 1)
+        asked["memory_bytes"] = parse_bytes(self.memory) if limited and self.memory else None
+        if reference:
+            # A reference reads nothing, so it has one cell for all states of the page cache and all devices.
+            asked |= {"cache": CacheState.ANY, "readahead_kib": None}
+        return Cell(data=self.data, backend=backend, **asked)
+
+
+if TYPE_CHECKING:
+    Matrix = _MatrixWithoutLoop
+else:
+    Matrix = pydantic.create_model(
+        "Matrix",
+        __base__=_MatrixWithoutLoop,
+        __module__=__name__,
+        __doc__=_matrix_doc(),
+        **_loop_keys(),
+    )
+
+
+def _exists(backend: Backend, cache: CacheState) -> bool:
+    """Return whether such a cell exists: a backend that holds all pixels in memory has no limited cell."""
+    traits = traits_of(backend)
+    return cache is not CacheState.LIMITED or traits.ready_made or not traits.holds_pixels

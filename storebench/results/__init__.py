@@ -1,0 +1,40 @@
+"""Results: the cell that was measured, and the record of one epoch of it with all its parts."""
+
+from storebench.results.cache import BelowCache, CacheFacts, CacheVerdict, ResidencyPoint
+from storebench.results.cell import BACKEND_FIELDS, CELL_FIELDS, DATA_FIELDS, Cell, CellFields
+from storebench.results.counted import Ceilings, Counters
+from storebench.results.portion import COLD_DRIFT_MOST, STEADY_DRIFT, Portion, PortionKind, steady
+from storebench.results.proof import KEPT_AT_LEAST, KEPT_BYTES, Coverage, Digests, Loss, Percentiles
+from storebench.results.record import SCHEMA_VERSION, Record, Status
+from storebench.results.subject import CodeFacts, Environment, StoreFacts
+
+__all__ = [
+    "BACKEND_FIELDS",
+    "CELL_FIELDS",
+    "COLD_DRIFT_MOST",
+    "DATA_FIELDS",
+    "KEPT_AT_LEAST",
+    "KEPT_BYTES",
+    "SCHEMA_VERSION",
+    "STEADY_DRIFT",
+    "BelowCache",
+    "CacheFacts",
+    "CacheVerdict",
+    "Ceilings",
+    "Cell",
+    "CellFields",
+    "CodeFacts",
+    "Counters",
+    "Coverage",
+    "Digests",
+    "Environment",
+    "Loss",
+    "Percentiles",
+    "Portion",
+    "PortionKind",
+    "Record",
+    "ResidencyPoint",
+    "Status",
+    "StoreFacts",
+    "steady",
+]

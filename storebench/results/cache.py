@@ -1,0 +1,102 @@
+"""The page cache during an epoch: the requested state and the measured residency."""
+
+import enum
+from dataclasses import dataclass
+
+from storebench.settings.words import CacheState
+
+
+class CacheVerdict(enum.StrEnum):
+    """Whether the page cache was in the requested state."""
+
+    VERIFIED = "verified"
+    UNVERIFIED = "unverified"
+    """No state was requested, or the kernel cannot count resident pages."""
+    FAILED = "failed"
+
+
+class BelowCache(enum.StrEnum):
+    """Whether a cache below this kernel (of a hypervisor or a controller) serves reads that are cold here."""
+
+    SEEN = "seen"
+    NOT_SEEN = "not seen"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidencyPoint:
+    """Resident share of the store at one moment of an epoch.
+
+    Attributes
+    ----------
+    elapsed_s
+        Seconds since the first request of the epoch.
+    asked_frac
+        Share of the samples of the store that had been requested by then.
+    resident_frac
+        Resident pages over all pages of the store's data files.
+    """
+
+    elapsed_s: float
+    asked_frac: float
+    resident_frac: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheFacts:
+    """State of the page cache for the store's files, requested and measured.
+
+    Attributes
+    ----------
+    method
+        How the state was produced and counted ("fadvise+cachestat"), or "none".
+    resident_frac_before, resident_frac_after
+        Resident pages over all pages of the store's data files, just before the
+        first timed step and just after the last; null if nothing could count them.
+    applies_to
+        "epoch", or "open" for a reader that holds all pixels in memory after opening.
+    reason
+        Why the verdict is not "verified", or "".
+    curve
+        Residency as a function of the requested share, sampled during the epoch; empty if it was not sampled.
+    sampling_cpu_s
+        CPU seconds of the sampler process; null without a curve.
+    resident_max_frac
+        Largest sampled residency; null without a curve.
+    metadata
+        State of the directory entries and inodes of the store at the first timed access: "hot", "cold" or "unknown".
+    below
+        Whether a cache below this kernel serves reads that are cold here (`storebench.probes.below`).
+    below_ratio, below_low, below_high
+        Duration of the first read of bytes that had not been read since boot, over the duration of their second
+        read, both past the page cache; and its 95% interval. Null if not measured.
+    below_reason
+        The measurement, or why the verdict is "unknown", in words; "" if nothing was tried.
+    limit_bytes
+        Limit of the page cache plus the new memory of the processes of the cell; null without a limit.
+    limit_peak_bytes
+        Peak use up to the end of this epoch, as counted by the kernel.
+    limit_own_bytes
+        Memory of the processes themselves at the end of this epoch; the page cache can hold that much less than
+        the limit.
+    """
+
+    requested: CacheState
+    method: str
+    resident_frac_before: float | None
+    resident_frac_after: float | None
+    verdict: CacheVerdict
+    applies_to: str = "epoch"
+    reason: str = ""
+    curve: tuple[ResidencyPoint, ...] = ()
+    sampling_cpu_s: float | None = None
+    resident_max_frac: float | None = None
+    metadata: str = "unknown"
+    below: BelowCache = BelowCache.UNKNOWN
+    below_ratio: float | None = None
+    below_low: float | None = None
+    below_high: float | None = None
+    below_reason: str = ""
+    limit_bytes: int | None = None
+    limit_peak_bytes: int | None = None
+    limit_own_bytes: int | None = None

@@ -1,0 +1,134 @@
+"""The record: one per replicate and epoch.
+
+How records are written and read is in `storebench.runs.records`.
+
+Schema versions
+---------------
+1. The first. Fields are added within a version, never taken away; a field that an older record lacks has its default.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+from storebench.results.cache import CacheFacts
+from storebench.results.cell import Cell
+from storebench.results.counted import Ceilings, Counters
+from storebench.results.portion import Portion
+from storebench.results.proof import Coverage, Digests, Loss, Percentiles
+from storebench.results.subject import CodeFacts, Environment, StoreFacts
+from storebench.settings.words import ComputeKind
+
+SCHEMA_VERSION = 1
+
+
+class Status(enum.StrEnum):
+    """Whether a record may be used."""
+
+    OK = "ok"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One epoch of one replicate of one cell.
+
+    Sums of time are over the timed steps (all but the flagged warm-up steps) of
+    this epoch. Producer times (`fetch_s`, `decode_s`, `prep_s`) are summed over
+    all workers, so they may exceed the wall time.
+
+    Attributes
+    ----------
+    replicate
+        Number of the fresh process of the cell, from 0, which is also the round in which it ran.
+    samples, steps
+        Samples and steps of the epoch, including warm-up steps.
+    epoch_s
+        Wall time from the request for the first batch to the end of the last step.
+    timed_samples, timed_s
+        Samples of the timed steps, and the wall time from the first timed step to the last.
+    samples_per_s
+        `timed_samples` over `timed_s`.
+    data_wait_s, h2d_s, compute_s, overhead_s
+        Their sum is `timed_s`; overhead is the rest that the other three leave.
+    accelerator_util_frac
+        `compute_s` over `timed_s`; `au_kind` says whether the compute was "real" or "emulated".
+    handover_s
+        Cost of moving batches: the time from the end of producing a batch to its arrival in the loop, less the
+        time that it waited in the queue.
+    time_to_first_batch_s
+        First wait of the epoch; the readers are open by then.
+    open_s
+        Time to open the reader, the longest of all producers.
+    prefetched_samples
+        Samples of timed steps whose batch a producer began before the first timed step requested its own. At most
+        this many of `timed_samples` were produced outside of `timed_s`. Without warm-up steps there are none.
+    portion
+        The steps during which the requested cache state held, for a cold or limited cell; null for others.
+    code
+        The code that ran; null in records of earlier releases.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    storebench_version: str
+    run_id: str
+    cell: Cell
+    replicate: int
+    epoch: int
+    status: Status = Status.OK
+    failure: str | None = None
+    started_utc: str
+    samples: int = 0
+    steps: int = 0
+    epoch_s: float = 0.0
+    timed_samples: int = 0
+    timed_steps: int = 0
+    timed_s: float = 0.0
+    samples_per_s: float = 0.0
+    payload_bytes: int = 0
+    payload_bytes_per_s: float = 0.0
+    data_wait_s: float = 0.0
+    h2d_s: float = 0.0
+    compute_s: float = 0.0
+    overhead_s: float = 0.0
+    data_wait_frac: float = 0.0
+    accelerator_util_frac: float | None = None
+    au_kind: ComputeKind = ComputeKind.NONE
+    fetch_s: float = 0.0
+    decode_s: float = 0.0
+    prep_s: float = 0.0
+    handover_s: float = 0.0
+    data_wait_ns: Percentiles | None = None
+    time_to_first_batch_s: float = 0.0
+    open_s: float = 0.0
+    digests: Digests | None = None
+    coverage: Coverage | None = None
+    loss: Loss | None = None
+    test_accuracy: float | None = None
+    test_samples: int = 0
+    store: StoreFacts | None = None
+    cache: CacheFacts | None = None
+    counters: Counters = field(default_factory=Counters)
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    reader_notes: dict[str, str] = field(default_factory=dict)
+    steps_file: str | None = None
+    environment: Environment | None = None
+    portion: Portion | None = None
+    prefetched_samples: int = 0
+    code: CodeFacts | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it may not be used."""
+        return self.status is Status.FAILED
+
+    @property
+    def cpu_s_per_sample(self) -> float | None:
+        """CPU seconds of all processes and threads of the cell per sample; None if they were not counted."""
+        cpu_s = self.counters.cpu_s
+        return None if cpu_s is None or not self.samples else cpu_s / self.samples
+
+    @property
+    def cores_used(self) -> float | None:
+        """Mean number of cores that the cell kept busy during the epoch; None if it was not counted."""
+        cpu_s = self.counters.cpu_s
+        return None if cpu_s is None or not self.epoch_s else cpu_s / self.epoch_s

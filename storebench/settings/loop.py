@@ -1,0 +1,227 @@
+"""The settings of the loop, one field with one row each; no other module lists them.
+
+A row defines the key in scenarios, the option of ``storebench run``, the field of a record and the label in reports.
+All of these are in the order of the fields.
+"""
+
+from dataclasses import dataclass, field
+
+from storebench.settings.rows import Setting, rows_of
+from storebench.settings.words import REAL, CacheState, Compute, LoaderKind
+
+MOST_SEED = 2**63 - 1
+MOST_WORKERS = 256
+MOST_THREADS = 1024
+MOST_EPOCHS = 10_000
+MOST_STEPS = 2**31 - 1
+MOST_BATCH = 2**20
+
+NO_MODEL = "none"
+"""The network of a loop that computes nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings:
+    """How the loop loads and trains."""
+
+    loader: LoaderKind = field(
+        default=LoaderKind.PROCESSES,
+        metadata=Setting(
+            meaning='How batches reach the loop: "processes" (the DataLoader), "threads", "ring".',
+            asked="How batches reach the loop: torch's DataLoader, threads, or a ring in shared memory.",
+            axis=2,
+            option="processes, threads or ring.",
+            label="loader {}",
+        ).metadata,
+    )
+    workers: int = field(
+        default=0,
+        metadata=Setting(
+            meaning="Producers beside the loop; 0 loads in the loop's own process.",
+            axis=3,
+            least=0,
+            most=MOST_WORKERS,
+            option="Producers of batches beside the loop.",
+            label="{} workers",
+            labels={1: "1 worker"},
+            always=True,
+        ).metadata,
+    )
+    batch_size: int = field(
+        metadata=Setting(
+            meaning="Samples per step; the last batch may be smaller.",
+            asked="Samples per step. Default: Caffe's for the network.",
+            axis=4,
+            least=1,
+            most=MOST_BATCH,
+            derived=True,
+            option="Samples per step. [default: Caffe's]",
+            label="batch {}",
+            always=True,
+        ).metadata,
+    )
+    model: str = field(
+        metadata=Setting(
+            meaning='Network, or "none" where nothing is computed.',
+            asked="The network. Default: the paper's for the dataset, `caffenet` for class folders.",
+            derived=True,
+            option="lenet, cifar10_quick, caffenet, resnet50, tiny. [default: the paper's]",
+            labels={NO_MODEL: ""},
+            always=True,
+        ).metadata,
+    )
+    compute: Compute = field(
+        default=REAL,
+        metadata=Setting(
+            meaning='"real", "none", or "emulated:MILLISECONDS" (a sleep that stands for an accelerator).',
+            asked="What a step computes: the network, nothing, or a pause that stands for an accelerator.",
+            axis=0,
+            option="real, none (only drain the loader) or emulated:MILLISECONDS.",
+            labels={"real": ""},
+            always=True,
+        ).metadata,
+    )
+    device: str = field(
+        default="cpu",
+        metadata=Setting(
+            meaning='Where the network runs: "cpu", "cuda" or "cuda:NUMBER".',
+            option="cpu or cuda.",
+            labels={"cpu": "on the CPU"},
+            always=True,
+        ).metadata,
+    )
+    seed: int = field(
+        default=0,
+        metadata=Setting(
+            meaning="Of the order, the augmentation and the network.",
+            least=0,
+            most=MOST_SEED,
+            option="Seed of order, augmentation and network.",
+            label="seed {}",
+        ).metadata,
+    )
+    shuffle: bool = field(
+        default=True,
+        metadata=Setting(
+            meaning="Whether the order is drawn anew for each epoch, from the seed.",
+            asked="Draw the order of the samples anew for each epoch.",
+            labels={True: "shuffled", False: "in order"},
+        ).metadata,
+    )
+    epochs: int = field(
+        default=1,
+        metadata=Setting(
+            meaning="Epochs that one process runs.",
+            asked='Epochs per process. Default: 1; 2 with `cache = "limited"`.',
+            least=1,
+            most=MOST_EPOCHS,
+            derived=True,
+            option="Epochs in one process. [default: 1; 2 with a limited page cache]",
+            label="{} epochs",
+        ).metadata,
+    )
+    max_steps: int | None = field(
+        default=None,
+        metadata=Setting(
+            meaning="Stop an epoch after so many steps; null runs it whole.",
+            asked="Stop each epoch after this many steps. Default: the whole epoch.",
+            least=1,
+            most=MOST_STEPS,
+            option="Most steps per epoch.",
+            label="{} steps at most",
+            labels={1: "1 step at most"},
+        ).metadata,
+    )
+    warmup_steps: int = field(
+        default=0,
+        metadata=Setting(
+            meaning="First steps of an epoch that are recorded and flagged, and left out of rates on both sides. "
+            "With workers the steps whose batches were begun during them are left out, too.",
+            asked="First steps of each epoch that count in no rate.",
+            least=0,
+            most=MOST_STEPS,
+            label="{} warm-up steps",
+            labels={1: "1 warm-up step"},
+        ).metadata,
+    )
+    cache: CacheState = field(
+        default=CacheState.ANY,
+        metadata=Setting(
+            meaning='Requested page-cache state: "cold" or "warm" at the start of each epoch, "limited" (the page '
+            "cache may hold at most `memory_bytes`, so a store larger than memory is emulated), or "
+            '"any".',
+            asked="State of the page cache: at the start of each epoch, or `limited` to `memory` throughout.",
+            axis=1,
+            option="State of the page cache: cold, warm or any at the start of each epoch, or limited.",
+            always=True,
+        ).metadata,
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=Setting(
+            meaning="Threads that compute in one process: torch's in the training process, and those of a reader "
+            "that decodes in several, unless its own options name a number; null leaves the libraries' "
+            "defaults. Worker processes and loader threads always compute with one thread of torch.",
+            asked="Threads per process that compute: torch's, and those of a reader that decodes in several. Default: the libraries' choice.",
+            least=1,
+            most=MOST_THREADS,
+            option="Threads that compute: torch's, and those of a reader that decodes in threads. "
+            "[default: chosen by the libraries]",
+            label="{} threads",
+            labels={1: "1 thread"},
+        ).metadata,
+    )
+    memory_bytes: int | None = field(
+        default=None,
+        metadata=Setting(
+            meaning='Limit of the page cache in a "limited" cell; null in every other.',
+            asked='Limit of the page cache, with `cache = "limited"` only. Default: none.',
+            key="memory",
+            text=True,
+            option="For limited: size limit of the page cache, such as '400 MiB' (uses a control group).",
+            metavar="SIZE",
+            added=True,
+        ).metadata,
+    )
+    readahead_kib: int | None = field(
+        default=None,
+        metadata=Setting(
+            meaning="Read-ahead of the block device that the store is put on for this cell, in KiB; null leaves "
+            "the store where it is, with the machine's own setting.",
+            asked="Put the store on a device of its own with this read-ahead. Default: the store's own device.",
+            key="readahead",
+            axis=5,
+            least=0,
+            most=MOST_STEPS,
+            option="Read the store from its own loop device with this read-ahead, in KiB (root).",
+            metavar="KIB",
+            label="read-ahead {} KiB",
+            always=True,
+            added=True,
+        ).metadata,
+    )
+    passes: int | None = field(
+        default=None,
+        metadata=Setting(
+            meaning="How often an epoch serves the samples, each time in an order of its own; null for once. It "
+            "makes the timed part of a fast reader long enough to be compared.",
+            asked="How often an epoch serves every sample; not with `cold` or `limited`. Default: once.",
+            least=1,
+            most=MOST_EPOCHS,
+            label="{} passes",
+            added=True,
+        ).metadata,
+    )
+
+    def __post_init__(self) -> None:
+        for name, kind in _WORDS.items():
+            object.__setattr__(self, name, kind(getattr(self, name)))
+
+
+SETTINGS = rows_of(LoopSettings)
+"""The row of every setting of the loop, in order."""
+
+AXES = tuple(sorted((row for row in SETTINGS if row.axis is not None), key=lambda row: row.axis or 0))
+"""The rows of the settings that may be axes of a matrix, the slowest first."""
+
+_WORDS = {row.name: row.kind for row in SETTINGS if issubclass(row.kind, str) and row.kind is not str}

@@ -1,0 +1,136 @@
+"""The words that settings are chosen from: splits, states of the page cache, loaders, kinds of compute."""
+
+import enum
+import re
+from typing import Any, Self
+
+from storebench.errors import UnknownNameError
+
+
+class Word(enum.StrEnum):
+    """One of a few words; in JSON it is the word itself."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return the schema of a string that is one of the words, and becomes a member."""
+        from pydantic_core import core_schema
+
+        words = core_schema.literal_schema([word.value for word in cls])
+        return core_schema.no_info_after_validator_function(
+            cls, words, serialization=core_schema.to_string_ser_schema()
+        )
+
+
+class Split(Word):
+    """Which part of a dataset is read."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+    @classmethod
+    def of(cls, text: str) -> "Split":
+        """Return the split called `text`.
+
+        Raises
+        ------
+        UnknownNameError
+            There is no such split.
+        """
+        if text not in list(cls):
+            raise UnknownNameError.of("split", text, [word.value for word in cls])
+        return cls(text)
+
+
+class CacheState(Word):
+    """State of the page cache that a cell asks for."""
+
+    COLD = "cold"
+    """No page of the store is resident when an epoch starts."""
+    WARM = "warm"
+    """All pages of the store are resident when an epoch starts."""
+    LIMITED = "limited"
+    """The page cache holds less than the store."""
+    ANY = "any"
+    """The cache stays as it is found."""
+
+
+BOUNDED_STATES = (CacheState.COLD, CacheState.LIMITED)
+"""Cache states that hold for a portion of an epoch only."""
+
+
+class LoaderKind(Word):
+    """How batches reach the loop."""
+
+    PROCESSES = "processes"
+    """The worker processes of torch's DataLoader."""
+    THREADS = "threads"
+    RING = "ring"
+    """Processes that write into a ring of shared memory."""
+
+
+class ComputeKind(Word):
+    """What the loop does with a batch."""
+
+    REAL = "real"
+    """It trains the network."""
+    NONE = "none"
+    """It asks for the next batch at once."""
+    EMULATED = "emulated"
+    """It sleeps for as long as an accelerator would compute."""
+
+
+class Compute(str):
+    """What one training step computes: "real", "none" or "emulated:MILLISECONDS".
+
+    It is the text as a scenario and a record have it, read once.
+
+    Parameters
+    ----------
+    text
+        The text.
+
+    Attributes
+    ----------
+    kind
+        The part before the colon.
+    milliseconds
+        How long an emulated step takes; 0 for the other kinds.
+
+    Raises
+    ------
+    ValueError
+        The text is none of the three.
+    """
+
+    __slots__ = ("kind", "milliseconds")
+
+    kind: ComputeKind
+    milliseconds: float
+
+    def __new__(cls, text: str) -> Self:
+        """Read `text`."""
+        if not re.fullmatch(r"real|none|emulated:\d+(\.\d+)?", text):
+            raise ValueError(f"compute is 'real', 'none' or 'emulated:MILLISECONDS', not {text!r}")
+        compute = super().__new__(cls, text)
+        kind, _, milliseconds = text.partition(":")
+        compute.kind = ComputeKind(kind)
+        compute.milliseconds = float(milliseconds or 0)
+        return compute
+
+    @property
+    def duration(self) -> str:
+        """The milliseconds of an emulated step as they were written; "" for the other kinds."""
+        return self.partition(":")[2]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return the schema of a string that is read."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(
+            cls, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
+        )
+
+
+REAL = Compute("real")
+"""Real training."""

@@ -1,0 +1,230 @@
+"""Settings of the loop: each arrives in the record, and a new one is one field."""
+
+import copy
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import storebench
+from storebench.datasets import DatasetSpec
+from storebench.errors import CorruptDataError, UnknownNameError
+from storebench.results import CELL_FIELDS, Cell, Record
+from storebench.runs.records import record_from_dict, record_to_dict
+from storebench.scenario import make_scenario
+from storebench.settings.loop import SETTINGS
+from storebench.settings.rows import Setting
+from storebench.settings.words import CacheState, Compute, ComputeKind, LoaderKind, Split
+from storebench.worker.job import CellJob, read_job, write_job
+
+RECORDS = Path(__file__).parents[1] / "golden" / "records_v1.jsonl"
+
+NEW_FIELD = """
+    gradient_steps: int | None = field(
+        default=None,
+        metadata=Setting(
+            meaning="Batches whose gradients are added up before the weights change.",
+            least=1,
+            most=64,
+            option="Batches per change of the weights.",
+            label="{} batches per change",
+            added=True,
+        ).metadata,
+    )
+"""
+
+LOOK = """
+import json, sys
+import storebench
+from storebench.errors import ScenarioError
+from storebench.report.texts.labels import setting_label
+from storebench.results import CELL_FIELDS, CellFields
+from storebench.runs.records import read_records
+from storebench.scenario import make_scenario
+
+def cell_of(**keys):
+    matrix = {"dataset": "mnist", "backends": ["lmdb"]} | keys
+    return make_scenario({"name": "x", "matrix": [matrix]}).cells()[0]
+
+try:
+    refusal = cell_of(gradient_steps=65)
+except ScenarioError as error:
+    refusal = str(error)
+[record] = read_records(sys.argv[1])
+print(json.dumps({
+    "package": storebench.__file__,
+    "last_field": CELL_FIELDS[-1],
+    "label": setting_label(record.cell, ["gradient_steps"]),
+    "ids": [cell_of().cell_id, cell_of(gradient_steps=2).cell_id],
+    "refusal": refusal,
+    "meaning": CellFields.__doc__.splitlines()[-2:],
+}))
+"""
+
+VALUES = {
+    "loader": "ring",
+    "model": "tiny",
+    "compute": "emulated:2.5",
+    "device": "cuda",
+    "shuffle": False,
+    "cache": "warm",
+    "memory": "64 MiB",
+}
+"""Scenario key -> a value that is not the default; every other setting is a number."""
+
+
+def recorded(**keys: Any) -> dict[str, Any]:
+    """Return the cell of a record, as JSON, for a matrix with `keys`."""
+    matrix = {"dataset": "mnist", "backends": ["lmdb"]} | keys
+    [cell] = make_scenario({"name": "x", "matrix": [matrix]}).cells()
+    record = Record(storebench_version="0", run_id="x", cell=cell, replicate=0, epoch=0, started_utc="")
+    raw = json.loads(json.dumps(record_to_dict(record)))
+    assert record_from_dict(raw, where="here") == record
+    fields: dict[str, Any] = raw["cell"]
+    return fields
+
+
+@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.key)
+def test_the_key_of_each_setting_arrives_in_the_record(row: Setting) -> None:
+    value = VALUES.get(row.key, 4 * ((row.least or 0) + 1))
+    asked = {row.key: value} | ({"cache": "limited", "epochs": 1} if row.key == "memory" else {})
+    plain, changed = recorded(), recorded(**asked)
+    differing = {name for name in changed if changed[name] != plain[name]}
+    assert changed[row.name] == (64 << 20 if row.key == "memory" else value)
+    assert differing == {row.name} | ({"cache"} if row.key == "memory" else set())
+
+
+def test_a_record_has_the_fields_of_its_cell_in_order() -> None:
+    fields = recorded()
+    assert tuple(fields) == CELL_FIELDS
+    assert CELL_FIELDS[0] == "dataset"
+    assert CELL_FIELDS[11:] == tuple(row.name for row in SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "milliseconds"),
+    [
+        ("real", ComputeKind.REAL, 0.0),
+        ("none", ComputeKind.NONE, 0.0),
+        ("emulated:5", ComputeKind.EMULATED, 5.0),
+        ("emulated:0.010", ComputeKind.EMULATED, 0.01),
+    ],
+)
+def test_compute_is_read_and_keeps_its_spelling(text: str, kind: ComputeKind, milliseconds: float) -> None:
+    compute = Compute(text)
+    assert (compute.kind, compute.milliseconds) == (kind, milliseconds)
+    for same in (copy.deepcopy(compute), pickle.loads(pickle.dumps(compute))):
+        assert (same, same.kind, same.milliseconds) == (text, kind, milliseconds)
+    assert recorded(compute=text, model="tiny")["compute"] == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast", "emulated", "emulated:", "emulated:-1", "emulated:1e3", "real "]
+)
+def test_what_is_no_compute_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="emulated:MILLISECONDS"):
+        Compute(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("cache", "icy", "'cold', 'warm', 'limited' or 'any'"),
+        ("loader", "prosesses", "'processes', 'threads' or 'ring'"),
+        ("split", "trian", "'train' or 'test'"),
+        ("compute", "fast", "emulated:MILLISECONDS"),
+    ],
+)
+def test_a_record_with_an_unknown_word_is_refused(field: str, value: str, words: str) -> None:
+    raw = {"schema_version": 1, "storebench_version": "0", "run_id": "x", "started_utc": ""}
+    raw |= {"cell": recorded() | {field: value}, "replicate": 0, "epoch": 0}
+    with pytest.raises(CorruptDataError, match=words) as caught:
+        record_from_dict(raw, where="here")
+    assert f"cell.{field}: " in str(caught.value)
+
+
+def test_words_are_typed_in_a_cell_that_was_read() -> None:
+    raw = {"schema_version": 1, "storebench_version": "0", "run_id": "x", "started_utc": ""}
+    cell = record_from_dict(raw | {"cell": recorded(), "replicate": 0, "epoch": 0}, where="here").cell
+    assert (cell.cache, cell.loader) == (CacheState.ANY, LoaderKind.PROCESSES)
+    assert isinstance(cell.cache, CacheState)
+    assert isinstance(cell.loader, LoaderKind)
+    assert cell.compute.kind is ComputeKind.REAL
+
+
+def test_a_split_that_does_not_exist_is_refused_at_once() -> None:
+    assert DatasetSpec(name="mnist", split=Split.TEST).store_id == "mnist-test"
+    with pytest.raises(UnknownNameError, match="Did you mean 'train'"):
+        DatasetSpec(name="mnist", split=Split.of("trian"))
+
+
+def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
+    copied = tmp_path / "changed" / "storebench"
+    shutil.copytree(Path(storebench.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    module = copied / "settings" / "loop.py"
+    text, before = module.read_text(), "\n    def __post_init__"
+    assert text.count(before) == 1
+    module.write_text(text.replace(before, NEW_FIELD + before))
+    env = os.environ | {"PYTHONPATH": str(copied.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def python(*arguments: str | Path) -> Any:
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    samples = ("--dataset", "mnist", "--synthetic", "--limit", "32", "--threads", "1")
+    loop = ("--model", "none", "--compute", "none", "--gradient-steps", "3")
+    [record] = python("-m", "storebench", "run", "null", *samples, *loop, "--out", "run", "--json")
+    assert record["status"] == "ok"
+    assert record["cell"]["gradient_steps"] == 3
+    seen = python("-c", LOOK, tmp_path / "run")
+    assert Path(seen["package"]).is_relative_to(copied)
+    assert seen["last_field"] == "gradient_steps"
+    assert "3 batches per change" in seen["label"]
+    assert seen["ids"][0] == "978930cca491" != seen["ids"][1]
+    assert seen["refusal"].startswith("--gradient-steps: Input should be less than or equal to 64, not 65")
+    assert seen["meaning"] == [
+        "gradient_steps",
+        "    Batches whose gradients are added up before the weights change.",
+    ]
+
+
+CELL_JSON = (
+    '{"dataset": "mnist", "split": "train", "size": null, "limit": null, "data_seed": 0, "synthetic": null, '
+    '"backend": "lmdb?readahead=off", "format": "lmdb", "codec": "raw", "reader": "get", '
+    '"reader_options": [["readahead", "off"]], "loader": "processes", "workers": 0, "batch_size": 64, '
+    '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
+    '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": null, "memory_bytes": null, '
+    '"readahead_kib": null, "passes": null}'
+)
+"""A cell in a record and in a job, as every release has written it."""
+
+
+def test_a_record_and_a_job_hold_the_flat_fields_of_a_cell(tmp_path: Path) -> None:
+    asked = {"dataset": "mnist", "backends": ["lmdb?readahead=off"]}
+    [cell] = make_scenario({"name": "x", "matrix": [asked]}).cells()
+    assert (cell.data.name, cell.backend.format, cell.backend.name) == ("mnist", "lmdb", "lmdb?readahead=off")
+    record = Record(storebench_version="0", run_id="x", cell=cell, replicate=0, epoch=0, started_utc="")
+    assert json.dumps(record_to_dict(record)["cell"]) == CELL_JSON
+    folders = {name: tmp_path / name for name in ("run", "tables", "store", "out")}
+    job = CellJob(cell=cell, replicate=0, run_id="x", **folders)
+    write_job(job, tmp_path / "job.json")
+    assert f'"cell": {CELL_JSON}' in (tmp_path / "job.json").read_text()
+    assert read_job(tmp_path / "job.json") == job
+
+
+@pytest.mark.parametrize("line", RECORDS.read_text().splitlines(), ids=["failed", "usable"])
+def test_the_cell_of_an_old_record_is_written_as_it_was_read(line: str) -> None:
+    raw = json.loads(line)
+    cell = record_from_dict(raw, where="here").cell
+    assert {
+        name: json.loads(json.dumps(value)) for name, value in cell.fields().items() if name in raw["cell"]
+    } == raw["cell"]
+    assert Cell.of_fields(**cell.fields()) == cell
