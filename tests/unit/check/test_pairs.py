@@ -41,7 +41,7 @@ def pair(first: CellData, second: CellData, *, paired: bool = False, **policy: A
     ("first", "second", "reason"),
     [
         ({}, {}, ""),
-        ({}, {"samples_of": "beef"}, "the two sides read other samples"),
+        ({}, {"samples_of": "beef"}, "the two sides read different samples"),
         ({}, {"samples_of": ""}, "the contender does not say which samples it read"),
         ({"samples_of": ""}, {}, "the baseline does not say which samples it read"),
         ({}, {"samples": 900}, "a round of the baseline serves 1000 samples, of the contender 900"),
@@ -72,7 +72,7 @@ def test_seconds_hold_on_one_machine_and_trusted_ratios_on_two(
     [
         ({}, {"environment": THERE}, {}, "have not been shown to carry over to another machine"),
         ({}, {"environment": THERE}, {"basis": "seconds"}, "another environment: cpu planted -> another"),
-        ({}, {"environment": Where()}, {}, "the environment of one side is not known or not one"),
+        ({}, {"environment": Where()}, {}, "the environment of one side is unknown or not unique"),
         (
             {},
             {"calibration": ""},

@@ -152,11 +152,13 @@ def test_panels_are_asked_in_an_order_that_no_rate_decides() -> None:
 
     limit = {"cache": "limited", "memory_bytes": 1 << 28}
     records = backends(cache="warm") + backends() + backends(readahead_kib=8192, **limit)
-    records += backends(readahead_kib=128, **limit) + backends(compute="none", model="none")
+    records += backends(**limit) + backends(readahead_kib=128, **limit)
+    records += backends(compute="none", model="none")
     records += [*backends(dataset="mnist", size=None), make_record("lmdb", batch_size=64)]
     asked = [panel.first.cell for panel in ordered(facts_of(records).panels)]
     assert [(one.dataset, one.cache, one.readahead_kib, one.compute, one.batch_size) for one in asked] == [
         ("imagenet", "limited", 128, "real", 32),
+        ("imagenet", "limited", None, "real", 32),
         ("imagenet", "limited", 8192, "real", 32),
         ("imagenet", "cold", None, "real", 32),
         ("imagenet", "cold", None, "none", 32),
