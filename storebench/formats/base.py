@@ -15,20 +15,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, final
 
-import numpy as np
-import numpy.typing as npt
-
-from storebench.codecs import Payload
-from storebench.errors import UnknownNameError
+from storebench.codecs import Payload, get_codec
+from storebench.errors import CorruptDataError, UnknownNameError
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.sequence import SampleSequence
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 
-Indices = npt.NDArray[np.int64]
-"""Sample indices, int64 [n], each in range(count), in the order that is asked for."""
-
-Batch = npt.NDArray[np.uint8]
-"""Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller."""
+__all__ = [
+    "Batch",
+    "Format",
+    "FormatInfo",
+    "Indices",
+    "Reader",
+    "ReaderInfo",
+    "Traits",
+    "Usage",
+    "Writer",
+    "check_options",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +112,7 @@ class Writer(ABC):
             self.abort()
 
 
-class Reader(ABC):
+class Reader(SampleSequence):
     """Give samples back by index. Opened in the process that uses it and never carried across a fork.
 
     Used by one thread at a time, which need not be the one that opened it.
@@ -140,7 +146,6 @@ class Reader(ABC):
     options_help: ClassVar[Mapping[str, str]] = {}
     """Option name -> one line of what it does and which values it takes."""
 
-    labels: npt.NDArray[np.int64]
     last_decode_ns: int = 0
 
     def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
@@ -184,7 +189,33 @@ class Reader(ABC):
             Bytes of payload that were copied.
         """
 
-    def plan(self, batches: Sequence[Indices]) -> None:  # noqa: B027 - looking ahead is optional
+    @final
+    def read_into(self, indices: Indices, out: Batch) -> None:
+        """Write the decoded pixels of `indices` into ``out[:len(indices)]``, whatever the payloads are.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+        out
+            uint8 [n or more, H, W, C], C-contiguous. Rows beyond n are left as they are.
+
+        Raises
+        ------
+        CorruptDataError
+            A payload does not decode; the line names the sample.
+        """
+        if self.payload_codec == "raw":
+            self.fetch_into(indices, out)
+            return
+        codec = get_codec(self.payload_codec)
+        for index, payload, image in zip(indices.tolist(), self.fetch(indices), out, strict=False):
+            try:
+                codec.decode_into(payload, image)
+            except CorruptDataError as error:
+                raise CorruptDataError(f"sample {index}: {error.what}", where=self.store) from error
+
+    def plan(self, batches: Sequence[Indices]) -> None:
         """Learn which batches this reader will be asked for, in that order, until the next plan.
 
         A reader may use it to read ahead. `fetch` and `fetch_into` calls follow

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from storebench.codecs import get_codec
 from storebench.digests import DigestTable, sample_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch as Pixels
@@ -249,7 +248,7 @@ class Truth:
         indices = np.array([index], dtype=np.int64)
         images = np.empty((1, *reader.image_shape), np.uint8)
         try:
-            _fetch(reader, indices, images)
+            reader.read_into(indices, images)
         except CorruptDataError:
             return False  # the replay names the sample
         right_label = int(reader.labels[index])
@@ -258,12 +257,3 @@ class Truth:
         right = np.empty((1, *self.augment.output_shape(reader.image_shape)), np.uint8)
         self.augment.apply(images, indices, right, seed=self.seed, epoch=epoch)
         return label == right_label and np.array_equal(pixels, right[0])
-
-
-def _fetch(reader: Reader, indices: Indices, images: Pixels) -> None:
-    if reader.payload_codec == "raw":
-        reader.fetch_into(indices, images)
-        return
-    codec = get_codec(reader.payload_codec)
-    for payload, image in zip(reader.fetch(indices), images, strict=True):
-        codec.decode_into(payload, image)

@@ -83,7 +83,7 @@ class Producer:
 
     def close(self) -> Opened:
         """Close the reader and say how it worked."""
-        notes = self._reader.notes() if self._reader else {}
+        notes = self._reader.notes() if self._reader is not None else {}
         if self._reader is not None and self._owns_reader:
             self._reader.close()
         self._reader = self._ready = None

@@ -27,6 +27,7 @@ from storebench.errors import CorruptStoreError, IntegrityError, UsageError
 from storebench.formats.base import Format, Reader
 from storebench.formats.registry import get_format
 from storebench.manifest import StoreSpec
+from storebench.testing.sequence import SequenceContract
 from storebench.testing.stores import (
     COUNT,
     SHAPE,
@@ -45,7 +46,7 @@ from storebench.testing.stores import (
 ORDER = [5, COUNT - 1, 0, 5, 17, 5]
 
 
-class FormatContract:
+class FormatContract(SequenceContract):
     """What a format promises to the harness, test by test."""
 
     format_name: ClassVar[str]
