@@ -158,7 +158,7 @@ def _reader(side: Side, store: Path) -> Figures:
 
 def _fetch(reader: Reader, batch: Indices, out: Batch) -> int:
     if reader.payload_codec == "raw":
-        return reader.fetch_into(batch, out)
+        return reader.fetch_into(batch, out).payload_bytes
     payloads, codec = reader.fetch(batch), get_codec(reader.payload_codec)
     for payload, image in zip(payloads, out, strict=False):
         codec.decode_into(payload, image)

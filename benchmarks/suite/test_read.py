@@ -64,7 +64,7 @@ class Reading:
 
     def read_batch(self, codec: Codec, batch: Indices) -> None:
         if codec.name == "raw":
-            self.payload_bytes += self.reader.fetch_into(batch, self.out)
+            self.payload_bytes += self.reader.fetch_into(batch, self.out).payload_bytes
         else:
             payloads = self.reader.fetch(batch)
             self.payload_bytes += sum(map(len, payloads))

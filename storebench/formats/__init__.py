@@ -1,6 +1,6 @@
 """Storage formats: containers for encoded images, all behind one contract."""
 
-from storebench.formats.base import Format, FormatInfo, Reader, ReaderInfo, Traits, Writer
+from storebench.formats.base import Fetched, Format, FormatInfo, Reader, ReaderInfo, Traits, Writer
 from storebench.formats.registry import (
     PAPER_BACKENDS,
     format_names,
@@ -15,6 +15,7 @@ from storebench.settings.backend import Backend
 __all__ = [
     "PAPER_BACKENDS",
     "Backend",
+    "Fetched",
     "Format",
     "FormatInfo",
     "Reader",

@@ -1,4 +1,4 @@
-"""What several formats share: checked indices, batch memory, syncing a folder, failed writes in one line."""
+"""What several formats share: labels and arrays in files, syncing a folder, errors of damage and of failed writes."""
 
 import ctypes
 import errno
@@ -16,7 +16,6 @@ import numpy.typing as npt
 from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, StorebenchError, from_os_error
 from storebench.fileio.reading import open_regular
 from storebench.filesystem import sync
-from storebench.formats.base import Batch, Indices
 
 CONVERT_AGAIN = "Convert the dataset again."
 MANY_FILES = 500
@@ -35,26 +34,9 @@ def damaged(what: str, where: Path) -> CorruptStoreError:
     return CorruptStoreError(what, where=where, hint=CONVERT_AGAIN)
 
 
-def out_of_range(count: int) -> IndexError:
-    """Return the error for an index that no sample has."""
-    return IndexError(f"a sample index is outside 0..{count - 1}")
-
-
-def checked(indices: Indices, count: int) -> list[int]:
-    """Return `indices` as Python integers, or raise `IndexError` if one is not in ``range(count)``."""
-    numbers: list[int] = indices.tolist()
-    if numbers and (min(numbers) < 0 or max(numbers) >= count):
-        raise out_of_range(count)
-    return numbers
-
-
-def batch_bytes(out: Batch, count: int) -> memoryview:
-    """Return the first `count` images of the C-ordered `out` as flat, writable bytes."""
-    if len(out) < count:
-        raise ValueError(f"a batch of {len(out)} images cannot hold {count}")
-    if not out.flags.c_contiguous:
-        raise ValueError("a batch must be C-contiguous")
-    return out[:count].reshape(-1).data
+def wrong_length(sample: int, found: int, expected: int, where: Path) -> CorruptStoreError:
+    """Return the error for a payload of another length (bytes) than it should have."""
+    return damaged(f"sample {sample} has {found} bytes, not {expected}", where)
 
 
 def checked_labels(labels: npt.NDArray[np.int64], count: int, where: Path) -> npt.NDArray[np.int64]:

@@ -4,14 +4,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from itertools import repeat
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import StorebenchError
-from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.common import batch_bytes, checked_labels, damaged, out_of_range
+from storebench.formats.arrays import Batch, Indices, out_of_range
+from storebench.formats.base import Fetched, Reader
+from storebench.formats.common import checked_labels, damaged, wrong_length
 from storebench.manifest import Manifest
 
 KEY = b"%08d"
@@ -30,18 +31,14 @@ def pack_labels(labels: list[int]) -> bytes:
     return np.asarray(labels, dtype="<i8").tobytes()
 
 
-def _closed(_key: bytes) -> NoReturn:
-    raise RuntimeError("the reader is closed")
-
-
 class KeyValueReader(Reader):
-    """Read one record a sample through a library's ``get``.
+    """Read one record per sample through a library's ``get``.
 
     A subclass opens its library in `_open` and returns the function that looks
-    a key up (None where there is no such record). The loop below is what a
-    sample costs beside the library: keys are formatted on the fly, because
+    a key up (None where there is no such record). The loop below is the cost of a
+    sample apart from the library: keys are formatted on the fly, because
     50,000 prepared ones miss the processor's cache, and values are assigned to
-    slices of one memoryview, which costs half of what a numpy row does.
+    slices of one memoryview, at half the cost of a numpy row.
     """
 
     library_errors: ClassVar[tuple[type[Exception], ...]]
@@ -64,34 +61,27 @@ class KeyValueReader(Reader):
         """Open the library's handle and return its ``get``."""
 
     @abstractmethod
-    def _release(self) -> None:
+    def _close(self) -> None:
         """Let go of what `_open` opened; harmless when it did not get that far."""
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`."""
+    def _fetch(self, indices: Indices) -> list[bytes]:
         numbers = indices.tolist()
         try:
-            # bytes() copies a view of mapped memory and hands bytes through.
+            # bytes() copies a view of mapped memory and returns bytes as they are.
             return list(map(bytes, map(self._get, map(make_key, numbers))))  # type: ignore[arg-type]
         except self._loop_errors as error:
             raise self._explain(numbers, error) from error
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Copy raw pixels of `indices` into `out`."""
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers = indices.tolist()
-        batch = batch_bytes(out, len(numbers))
+        batch = out.reshape(-1).data
         rows = self._row_slices(len(numbers))
         try:
             for row, value in zip(rows, map(self._get, map(make_key, numbers)), strict=False):
                 batch[row] = value  # type: ignore[assignment]
         except self._loop_errors as error:
             raise self._explain(numbers, error) from error
-        return len(batch)
-
-    def close(self) -> None:
-        """Let go of the library's handle."""
-        self._get = _closed
-        self._release()
+        return Fetched(len(batch))
 
     def _row_slices(self, count: int) -> list[slice]:
         if len(self._rows) < count:
@@ -125,5 +115,5 @@ class KeyValueReader(Reader):
             if value is None:
                 return damaged(f"sample {number} is missing", self.store)
             if self.payload_codec == "raw" and len(value) != self._image_bytes:
-                return damaged(f"sample {number} has {len(value)} bytes, not {self._image_bytes}", self.store)
+                return wrong_length(number, len(value), self._image_bytes, self.store)
         return damaged(f"samples do not read ({error})", self.store)

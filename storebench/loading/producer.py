@@ -165,8 +165,8 @@ class Producer:
     def _pixels(self, reader: Reader, indices: Indices, decoded: Pixels) -> tuple[int, int, int]:
         """Fill `decoded`; return payload bytes, when the fetch ended, and the decoding done inside it (ns)."""
         if reader.payload_codec == "raw":
-            payload_bytes = reader.fetch_into(indices, decoded)
-            return payload_bytes, time.perf_counter_ns(), reader.last_decode_ns
+            payload_bytes, decode_ns = reader.fetch_into(indices, decoded)
+            return payload_bytes, time.perf_counter_ns(), decode_ns
         payloads = reader.fetch(indices)
         fetched = time.perf_counter_ns()
         codec = get_codec(reader.payload_codec)

@@ -14,10 +14,10 @@ import contextlib
 import multiprocessing
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -146,7 +146,7 @@ class FormatContract(SequenceContract):
         nothing = np.empty(0, dtype=np.int64)
         assert opened.fetch(nothing) == []
         if opened.payload_codec == "raw":
-            assert opened.fetch_into(nothing, np.empty((0, *SHAPE), dtype=np.uint8)) == 0
+            assert opened.fetch_into(nothing, np.empty((0, *SHAPE), dtype=np.uint8)) == (0, 0)
 
     @pytest.mark.parametrize("wrong", [-1, -COUNT, COUNT, 10**12])
     def test_an_index_that_no_sample_has_is_refused(
@@ -162,15 +162,42 @@ class FormatContract(SequenceContract):
         np.testing.assert_array_equal(read_pixels(opened, [3]), small.pixels[[3]])
 
     def test_only_the_rows_asked_for_are_written(self, small: SmallStore, opened: Reader) -> None:
-        """A batch may be larger than what is fetched; the bytes are counted; a smaller one is refused."""
+        """A batch may be larger than what is fetched, and the bytes are counted."""
         if opened.payload_codec != "raw":
             pytest.skip("encoded payloads are not fetched into a batch")
         out = np.full((8, *SHAPE), 7, dtype=np.uint8)
-        assert opened.fetch_into(np.array(ORDER), out) == small.pixels[ORDER].nbytes
+        payload_bytes, decode_ns = opened.fetch_into(np.array(ORDER), out)
+        assert payload_bytes == small.pixels[ORDER].nbytes
+        assert decode_ns >= 0
         np.testing.assert_array_equal(out[:6], small.pixels[ORDER])
         assert (out[6:] == 7).all()
+
+    def test_a_batch_that_does_not_fit_is_refused(self, opened: Reader) -> None:
+        """Too few rows, another shape, another type, another order, or read-only; and nothing is written to it."""
+        rows = len(ORDER)
+        whole = np.zeros((rows, *SHAPE), np.uint8)
+        read_only = whole.copy()
+        read_only.flags.writeable = False
+        height, width, channels = SHAPE
+        unfit: list[Any] = [
+            whole[1:],
+            np.zeros((rows, width, height, channels), np.uint8),
+            np.zeros((rows, height * width * channels), np.uint8),
+            np.zeros((rows, *SHAPE), np.float32),
+            np.zeros((2 * rows, *SHAPE), np.uint8)[::2],
+            read_only,
+        ]
+        for out in unfit:
+            with pytest.raises(ValueError, match="batch"):
+                opened.fetch_into(np.array(ORDER), out)
+            assert not out.any()
+
+    def test_encoded_payloads_are_not_pixels(self, opened: Reader) -> None:
+        """They are fetched and decoded, never copied into a batch as they are."""
+        if opened.payload_codec == "raw":
+            pytest.skip("the payloads are pixels")
         with pytest.raises(ValueError, match="batch"):
-            opened.fetch_into(np.array(ORDER), out[:5])
+            opened.fetch_into(np.array(ORDER), np.zeros((len(ORDER), *SHAPE), np.uint8))
 
     def test_what_was_fetched_is_private(self, small: SmallStore, copied: Path, reader: str) -> None:
         """Later fetches, overwritten files and a closed reader leave it as it is."""
@@ -249,15 +276,26 @@ class FormatContract(SequenceContract):
         assert mapped_files() == maps
         assert list(temporary.iterdir()) == []
 
-    def test_a_closed_reader_does_not_crash(self, small: SmallStore, reader: str) -> None:
-        """It refuses, or (having nothing to close) answers rightly."""
+    def test_a_closed_reader_says_so(self, small: SmallStore, reader: str) -> None:
+        """With one error, whatever it is asked for; closing it again is harmless."""
         opened = small.open(reader)
+        assert not opened.closed
         opened.close()
-        try:
-            pixels = read_pixels(opened, ORDER)
-        except (RuntimeError, ValueError):
-            return
-        np.testing.assert_array_equal(pixels, small.pixels[ORDER])
+        opened.close()
+        assert opened.closed
+        indices, nothing = np.array(ORDER), np.empty(0, np.int64)
+        calls: list[Callable[[], object]] = [
+            lambda: opened.fetch(indices),
+            lambda: opened.fetch(nothing),
+            lambda: opened.fetch_into(indices, np.empty((len(ORDER), *SHAPE), np.uint8)),
+            lambda: opened.read_into(indices, np.empty((len(ORDER), *SHAPE), np.uint8)),
+            lambda: opened.plan([indices]),
+            lambda: opened[0],
+            lambda: opened[ORDER],
+        ]
+        for call in calls:
+            with pytest.raises(RuntimeError, match="closed"):
+                call()
 
     @pytest.mark.parametrize("method", ["fork", "spawn"])
     def test_several_processes_read_at_once(

@@ -29,7 +29,7 @@ from typing import ClassVar
 import numpy as np
 
 from storebench.codecs import get_codec
-from storebench.formats.base import Batch, Format, Indices, Reader, ReaderInfo
+from storebench.formats.base import Batch, Fetched, Format, Indices, Reader, ReaderInfo
 
 Double = Callable[[type[Reader]], type[Reader]]
 """Takes a reader class and returns a subclass of it that misbehaves."""
@@ -43,20 +43,20 @@ class _Double(Reader):
 
     _inside = False
 
-    def fetch(self, indices: Indices) -> list[bytes]:
+    def _fetch(self, indices: Indices) -> list[bytes]:
         if self._inside:
-            return super().fetch(indices)  # type: ignore[safe-super]  # the class that is doubled comes next
+            return super()._fetch(indices)
         self.before(indices)
         with self._call():
-            payloads = super().fetch(indices)  # type: ignore[safe-super]
+            payloads = super()._fetch(indices)
         return self.spoiled(indices, payloads)
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if self._inside:
-            return super().fetch_into(indices, out)  # type: ignore[safe-super]
+            return super()._fetch_into(indices, out)  # type: ignore[safe-super]  # the class that is doubled comes next
         self.before(indices)
         with self._call():
-            done = super().fetch_into(indices, out)  # type: ignore[safe-super]
+            done = super()._fetch_into(indices, out)  # type: ignore[safe-super]
         self.spoil(indices, out)
         return done
 

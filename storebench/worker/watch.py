@@ -7,7 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from storebench.formats.base import Reader
 from storebench.formats.registry import get_format
 from storebench.loading.batch import Batch
 from storebench.manifest import Manifest
@@ -49,7 +48,7 @@ class LookAhead:
         ahead_bytes = max(1, cell.workers) * reader.ahead_bytes(dict(cell.backend.options), manifest)
         return cls(
             frac=min(1.0, ahead_bytes / max(1, manifest.payload_bytes)),
-            planned=reader.plan is not Reader.plan,
+            planned=reader.looks_ahead(),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from storebench.formats.base import Batch, FormatInfo, Indices, ReaderInfo, Traits
+from storebench.formats.base import Batch, Fetched, FormatInfo, Indices, ReaderInfo, Traits
 from storebench.formats.memory.format import MemoryFormat
 from storebench.formats.memory.held import MemoryPythonReader
 from storebench.testing.doubles import failing, slow
@@ -35,13 +35,13 @@ class RecordingReader(MemoryPythonReader):
         self._asked: list[int] = []
         self._closed = 0
 
-    def plan(self, batches: Sequence[Indices]) -> None:
+    def _plan(self, batches: Sequence[Indices]) -> None:
         self._plans += 1
         self._planned += [index for batch in batches for index in batch.tolist()]
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         self._asked += indices.tolist()
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
     def notes(self) -> dict[str, str]:
         return {
@@ -51,9 +51,9 @@ class RecordingReader(MemoryPythonReader):
             "closed": str(self._closed),
         }
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._closed += 1
-        super().close()
+        super()._close()
 
 
 FailingReader = failing(at=BAD, error=lambda: ValueError("nobody expected this"))(MemoryPythonReader)
@@ -71,19 +71,19 @@ class UnpicklableError(Exception):
 class UnpicklableReader(MemoryPythonReader):
     """Raise an error that cannot be sent anywhere."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if BAD in indices:
             raise UnpicklableError(1, 2)
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
 
 class DyingReader(MemoryPythonReader):
     """Be killed in a worker, as the kernel kills who takes too much memory."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if BAD in indices and os.getpid() != LOOP:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
 
 class FadingReader(MemoryPythonReader):
@@ -92,10 +92,10 @@ class FadingReader(MemoryPythonReader):
     It stops answering when its batch has been sent, says so with a file, and dies when the loop asks for that.
     """
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if BAD in indices and os.getpid() != LOOP:
             threading.Thread(target=self._fade, daemon=True).start()
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
     def _fade(self) -> None:
         folder = Path(os.environ[FADING])
@@ -114,9 +114,9 @@ class ComputingReader(MemoryPythonReader):
         super().__init__(*arguments)
         self._threads: set[int] = set()
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         self._threads.add(torch.get_num_threads())
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
     def notes(self) -> dict[str, str]:
         return {"threads": repr(self._threads)}
@@ -139,9 +139,9 @@ class ExclusiveReader(MemoryPythonReader):
         super().__init__(*arguments)
         self._alone()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._alone()
-        super().close()
+        super()._close()
 
     def _alone(self) -> None:
         if not self._lock.acquire(blocking=False):

@@ -16,7 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from storebench.codecs import Payload
-from storebench.formats.base import Batch, Format, FormatInfo, Indices, Reader, ReaderInfo, Writer
+from storebench.formats.base import (
+    Batch,
+    Fetched,
+    Format,
+    FormatInfo,
+    Indices,
+    Reader,
+    ReaderInfo,
+    Writer,
+)
 from storebench.manifest import Manifest, StoreSpec
 from storebench.testing.doubles import slow, wrong_pixels
 
@@ -55,16 +64,16 @@ class FlatReader(Reader):
         self._file = (store / "pixels.bin").open("rb", buffering=0)
         self._size = manifest.dataset.image_bytes
 
-    def fetch(self, indices: Indices) -> list[bytes]:
+    def _fetch(self, indices: Indices) -> list[bytes]:
         handle = self._file.fileno()
         return [os.pread(handle, self._size, int(index) * self._size) for index in indices]
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        for row, payload in enumerate(self.fetch(indices)):
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        for row, payload in enumerate(self._fetch(indices)):
             out[row] = np.frombuffer(payload, np.uint8).reshape(self.image_shape)
-        return len(indices) * self._size
+        return Fetched(out.nbytes)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._file.close()
 
 
@@ -75,41 +84,41 @@ WrongPixelReader = wrong_pixels(7)(FlatReader)
 class SwappedReader(FlatReader):
     """Serve sample 3 in the place of sample 5, so 3 comes twice and 5 never."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        return super().fetch_into(np.where(indices == 5, 3, indices), out)
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return super()._fetch_into(np.where(indices == 5, 3, indices), out)
 
 
 class KilledReader(FlatReader):
     """Kill the process, as the kernel kills who takes too much memory."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         os.kill(os.getpid(), signal.SIGKILL)
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
 
 class BrokenReader(FlatReader):
     """Have a bug."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         raise ZeroDivisionError("a bug in somebody's reader")
 
 
 class MoodyReader(FlatReader):
     """Have a bug for as long as the environment says so."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if "PLANTED_MOOD" in os.environ:
             raise ZeroDivisionError("a bug that is mended later")
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
 
 class PatientReader(FlatReader):
     """Take a minute for each batch, and say by a file beside the store that it has begun."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         (self.store.parent / f"begun-{os.getpid()}").touch()
         time.sleep(60)
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
 
 class MortalReader(FlatReader):
@@ -117,36 +126,36 @@ class MortalReader(FlatReader):
 
     doomed = False
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if not self.doomed:
             self.doomed = True
             threading.Timer(DEATH_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
 
 class HungryReader(FlatReader):
     """Take more memory than there is."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         self._eaten = [np.ones(64 << 20, np.uint8) for _ in range(64)]
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
 
 class FullReader(FlatReader):
     """Find the disk full, as whoever writes to one does."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.store))
 
 
 class BurningReader(FlatReader):
     """Use 20 ms of processor time for each fetch, in a thread of its own."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         thread = threading.Thread(target=self._burn)
         thread.start()
         thread.join()
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
     def _burn(self) -> None:
         while time.thread_time() < BURN_S:
@@ -158,7 +167,7 @@ class TimedFaultReader(FlatReader):
 
     _passes = 0
 
-    def plan(self, batches: Sequence[Indices]) -> None:
+    def _plan(self, batches: Sequence[Indices]) -> None:
         self._passes += 1
 
     @property
@@ -169,15 +178,15 @@ class TimedFaultReader(FlatReader):
 class UncopiedReader(TimedFaultReader):
     """Return without copying while it is timed: the buffer keeps its old content."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        return len(indices) * self._size if self.timed else super().fetch_into(indices, out)
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return Fetched(out.nbytes) if self.timed else super()._fetch_into(indices, out)
 
 
 class ConstantReader(TimedFaultReader):
     """Serve sample 0 throughout while it is timed."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        return super().fetch_into(np.zeros_like(indices) if self.timed else indices, out)
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return super()._fetch_into(np.zeros_like(indices) if self.timed else indices, out)
 
 
 class YesterdayReader(TimedFaultReader):
@@ -185,10 +194,10 @@ class YesterdayReader(TimedFaultReader):
 
     _before = np.zeros(1, np.int64)
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         wanted = np.resize(self._before, len(indices)) if self.timed else indices
         self._before = indices
-        return super().fetch_into(wanted, out)
+        return super()._fetch_into(wanted, out)
 
 
 class ColdReader(FlatReader):
@@ -198,20 +207,20 @@ class ColdReader(FlatReader):
         super().__init__(store, manifest, options)
         self._seen: set[int] = set()
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        size = super().fetch_into(indices, out)
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        done = super()._fetch_into(indices, out)
         for row, index in enumerate(indices.tolist()):
             if index not in self._seen:
                 out[row] = 255 - out[row]
         self._seen.update(indices.tolist())
-        return size
+        return done
 
 
 class ShiftedReader(TimedFaultReader):
     """Shift the labels by one while it is timed; the pixels are right."""
 
-    def plan(self, batches: Sequence[Indices]) -> None:
-        super().plan(batches)
+    def _plan(self, batches: Sequence[Indices]) -> None:
+        super()._plan(batches)
         right = np.load(self.store / "labels.npy")
         self.labels = np.roll(right, 1) if self.timed else right
 
@@ -219,26 +228,26 @@ class ShiftedReader(TimedFaultReader):
 class NeighbourReader(TimedFaultReader):
     """Serve the right pixels of the wrong samples while it is timed: each one's neighbour."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        return super().fetch_into((indices + self.timed) % len(self.labels), out)
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return super()._fetch_into((indices + self.timed) % len(self.labels), out)
 
 
 class SwappingReader(TimedFaultReader):
     """Swap the first two rows of each batch while it is timed."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        size = super().fetch_into(indices, out)
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        done = super()._fetch_into(indices, out)
         if self.timed and len(indices) > 1:
             out[[0, 1]] = out[[1, 0]]
-        return size
+        return done
 
 
 class MutatingReader(FlatReader):
     """Serve sample 0 throughout, and change the indices that it was given so that they agree."""
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         indices[:] = 0
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
 
 class GreedyReader(FlatReader):
@@ -246,12 +255,12 @@ class GreedyReader(FlatReader):
 
     greedy = True
 
-    def fetch(self, indices: Indices) -> list[bytes]:
+    def _fetch(self, indices: Indices) -> list[bytes]:
         handle, piece = self._file.fileno(), 128 << 10  # the kernel cuts longer requests short
         for at in range(0, os.fstat(handle).st_size if self.greedy else 0, piece):
             os.posix_fadvise(handle, at, piece, os.POSIX_FADV_WILLNEED)
         self.greedy = False
-        return super().fetch(indices)
+        return super()._fetch(indices)
 
 
 class PastTheCacheReader(FlatReader):
@@ -264,7 +273,7 @@ class PastTheCacheReader(FlatReader):
         self._file = os.fdopen(handle, "rb", buffering=0)
         self._room = mmap.mmap(-1, (self._size // 4096 + 2) * 4096)
 
-    def fetch(self, indices: Indices) -> list[bytes]:
+    def _fetch(self, indices: Indices) -> list[bytes]:
         return [self._read(int(index) * self._size) for index in indices]
 
     def _read(self, at: int) -> bytes:
@@ -280,8 +289,8 @@ class PreloadReader(PastTheCacheReader):
         super().__init__(store, manifest, options)
         self._copy: list[bytes] = []
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        self._copy = self._copy or super().fetch(np.arange(len(self.labels)))
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        self._copy = self._copy or super()._fetch(np.arange(len(self.labels)))
         return [self._copy[int(index)] for index in indices]
 
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from storebench.codecs import get_codec
 from storebench.errors import CorruptStoreError
-from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.common import batch_bytes, checked, damaged, load_labels
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched, Reader
+from storebench.formats.common import damaged, load_labels
 from storebench.formats.files.write import IMAGES, LABELS_FILE, class_folders
 from storebench.manifest import Manifest
 
 
 class FilesReader(Reader):
-    """Open, read and close one file a sample, in Python, one after the other.
+    """Open, read and close one file per sample, in Python, one after the other. Nothing stays open in between.
 
     Which class folder a sample lies in comes from ``labels.npy``, so that
     opening does not walk the folders of a million files; a store without it is
@@ -34,21 +35,16 @@ class FilesReader(Reader):
         self._suffix = get_codec(manifest.codec).suffix
         self._spare = bytearray(1)
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the files' bytes."""
-        return [self._read(number) for number in checked(indices, self.manifest.count)]
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        return [self._read(number) for number in self._checked(indices)]
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Read each file straight into its image of the batch."""
-        numbers = checked(indices, self.manifest.count)
-        batch = batch_bytes(out, len(numbers))
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        numbers = self._checked(indices)
+        batch = out.reshape(-1).data
         size = self.manifest.dataset.image_bytes
         for row, number in enumerate(numbers):
             self._read_into(number, batch[row * size : (row + 1) * size])
-        return len(batch)
-
-    def close(self) -> None:
-        """Nothing stays open between samples."""
+        return Fetched(len(batch))
 
     def path(self, number: int) -> str:
         """Return the file of sample `number`."""

@@ -13,8 +13,9 @@ import numpy as np
 
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError
-from storebench.formats.base import Batch, Indices
-from storebench.formats.common import checked, damaged
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched
+from storebench.formats.common import damaged
 from storebench.formats.files.get import FilesReader
 from storebench.formats.reads.policy import number
 from storebench.manifest import Manifest
@@ -23,7 +24,7 @@ AHEAD_FILES = 512
 
 
 class FilesThreadsReader(FilesReader):
-    """Decode in threads, straight into the batch: Pillow lets go of the interpreter lock while it decodes."""
+    """Decode in threads, straight into the batch: Pillow releases the GIL while it decodes."""
 
     options_help: ClassVar[Mapping[str, str]] = {
         "threads": "how many files are read and decoded at a time (default: the cell's threads, else the cores that we may use)",
@@ -36,7 +37,7 @@ class FilesThreadsReader(FilesReader):
         self._ahead_files = number(options, "ahead", AHEAD_FILES)
         self._codec = get_codec(manifest.codec)
         self.payload_codec = "raw"
-        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(self._threads, "storebench-files")
+        self._pool = ThreadPoolExecutor(self._threads, "storebench-files")
         self._ahead: _Ahead | None = None
 
     @classmethod
@@ -45,51 +46,37 @@ class FilesThreadsReader(FilesReader):
         files = number(options, "ahead", AHEAD_FILES)
         return files * manifest.payload_bytes // max(1, manifest.count)
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the decoded pixels of each image."""
-        batch = np.empty((len(indices), *self.image_shape), np.uint8)
-        self.fetch_into(indices, batch)
-        return [image.tobytes() for image in batch]
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        return self._raw_payloads(indices)
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Read and decode each file into its image of the batch."""
-        if self._pool is None:
-            raise RuntimeError("the reader is closed")
-        numbers = checked(indices, self.manifest.count)
-        if len(out) < len(numbers) or not out.flags.c_contiguous or out.shape[1:] != self.image_shape:
-            raise ValueError(f"a batch must be C-contiguous images of {self.image_shape}, one for each index")
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        numbers = self._checked(indices)
         parts = min(self._threads, len(numbers))
         jobs = [
-            self._pool.submit(self._some, numbers[part::parts], out[part : len(numbers) : parts])
-            for part in range(parts)
+            self._pool.submit(self._some, numbers[part::parts], out[part::parts]) for part in range(parts)
         ]
         spans = [job.result() for job in jobs]
-        # The threads decode at the same time: their mean is the share of this call's wall time.
-        self.last_decode_ns = sum(spans) // max(1, parts)
         if self._ahead is not None:
             self._ahead.served(len(numbers))
-        return len(numbers) * self.manifest.dataset.image_bytes
+        # The threads decode at the same time: their mean is the share of this call's wall time.
+        return Fetched(payload_bytes=out.nbytes, decode_ns=sum(spans) // parts)
 
-    def plan(self, batches: Sequence[Indices]) -> None:
-        """Ask the kernel for these files ahead of the loop."""
+    def _plan(self, batches: Sequence[Indices]) -> None:
         self._stop()
         if batches and self._ahead_files:
             numbers = np.concatenate(list(batches))
-            self._ahead = _Ahead(self, checked(numbers, self.manifest.count), self._ahead_files)
+            self._ahead = _Ahead(self, self._checked(numbers), self._ahead_files)
 
     def notes(self) -> dict[str, str]:
         """Say how many threads worked."""
         return {"threads": str(self._threads), "asked ahead": f"{self._ahead_files} files"}
 
-    def close(self) -> None:
-        """Stop the threads."""
+    def _close(self) -> None:
         self._stop()
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._pool.shutdown()
 
     def ask_for(self, sample: int) -> None:
-        """Start reading one file into the page cache; whoever reads it finds what is wrong with it."""
+        """Start reading one file into the page cache; an error is left to the read that follows."""
         with contextlib.suppress(OSError):
             handle = os.open(self.path(sample), os.O_RDONLY | os.O_CLOEXEC)
             try:

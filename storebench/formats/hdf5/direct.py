@@ -13,7 +13,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from storebench.formats.base import Batch, Indices
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched
 from storebench.formats.common import checked_labels, damaged
 from storebench.formats.hdf5.chunks import NoPlaceError, chunk_addresses, diagnose_chunking, row_offsets
 from storebench.formats.hdf5.get import Hdf5GetReader
@@ -44,26 +45,23 @@ class Hdf5DirectReader(ExtentReader):
             self.close()
             raise
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`."""
+    def _fetch(self, indices: Indices) -> list[bytes]:
         if self._library is not None:
             return self._library.fetch(indices)
-        found = super().fetch(indices)
+        payloads = super()._fetch(indices)
         if self._tails:
             for row, number in enumerate(indices.tolist()):
-                found[row] += b"".join(self._part(*part) for part in self._tails.get(number, ()))
-        return found
+                payloads[row] += b"".join(self._part(*part) for part in self._tails.get(number, ()))
+        return payloads
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Copy raw pixels of `indices` into `out`."""
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if self._library is not None:
             return self._library.fetch_into(indices, out)
-        return super().fetch_into(indices, out)
+        return super()._fetch_into(indices, out)
 
-    def plan(self, batches: Sequence[Indices]) -> None:
-        """Read ahead of these batches; the library cannot."""
-        if self._library is None:
-            super().plan(batches)
+    def _plan(self, batches: Sequence[Indices]) -> None:
+        if self._library is None:  # the library cannot read ahead
+            super()._plan(batches)
 
     def notes(self) -> dict[str, str]:
         """Say whether the library reads after all, and why."""
@@ -73,11 +71,10 @@ class Hdf5DirectReader(ExtentReader):
         notes = {"through the library": self._why_library}
         return notes if diagnosis is None else {**notes, "chunking": diagnosis}
 
-    def close(self) -> None:
-        """Close whatever is open."""
+    def _close(self) -> None:
         if self._library is not None:
             self._library.close()
-        super().close()
+        super()._close()
 
     def _open(self) -> None:
         if not self._path.is_file():

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptStoreError
-from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.common import batch_bytes, checked, checked_labels, damaged
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched, Reader
+from storebench.formats.common import checked_labels, damaged
 from storebench.formats.hdf5.write import DATA_FILE, H5_ERRORS
 from storebench.manifest import Manifest
 
@@ -18,7 +19,7 @@ SIEVE_BYTES = 1
 
 
 class Hdf5GetReader(Reader):
-    """Read one hyperslab a sample straight into the batch, through h5py's low-level interface.
+    """Read one hyperslab per sample straight into the batch, through h5py's low-level interface.
 
     ``Dataset.read_direct`` and fancy indexing spend most of their time building
     selections in Python; here both dataspaces are made once, and only the
@@ -28,7 +29,7 @@ class Hdf5GetReader(Reader):
     def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
         super().__init__(store, manifest, options)
         self._path = store / DATA_FILE
-        self._file: h5py.h5f.FileID | None = _open_file(self._path)
+        self._file = _open_file(self._path)
         try:
             self._open_datasets()
         except H5_ERRORS as error:
@@ -38,20 +39,13 @@ class Hdf5GetReader(Reader):
             self.close()
             raise
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`."""
-        numbers = checked(indices, self.manifest.count)
+    def _fetch(self, indices: Indices) -> list[bytes]:
         if self.payload_codec == "raw":
-            batch = np.empty((len(numbers), *self.image_shape), dtype=np.uint8)
-            self.fetch_into(indices, batch)
-            return [image.tobytes() for image in batch]
-        return [self._payload(number) for number in numbers]
+            return self._raw_payloads(indices)
+        return [self._payload(number) for number in self._checked(indices)]
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Read each image into its place of the batch."""
-        numbers = checked(indices, self.manifest.count)
-        size = len(batch_bytes(out, len(numbers)))
-        self._check_open()
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        numbers = self._checked(indices)
         select, read = self._space.select_hyperslab, self._data.read
         memory, kind, one = self._memory, self._kind, self._one
         try:
@@ -60,19 +54,13 @@ class Hdf5GetReader(Reader):
                 read(memory, self._space, out[row], kind)
         except (OSError, RuntimeError) as error:
             raise damaged(f"HDF5 does not read the images ({error})", self._path) from error
-        return size
+        return Fetched(out.nbytes)
 
-    def close(self) -> None:
-        """Close the file and all that hangs on it."""
-        if self._file is not None:
-            for name in ("_data", "_space", "_memory", "_kind"):
-                self.__dict__.pop(name, None)
-            self._file.close()
-            self._file = None
-
-    def _check_open(self) -> None:
-        if self._file is None:
-            raise RuntimeError("the reader is closed")
+    def _close(self) -> None:
+        # What hangs on the file goes first; some of it is missing if the opening failed.
+        for name in ("_data", "_space", "_memory", "_kind"):
+            self.__dict__.pop(name, None)
+        self._file.close()
 
     def _open_datasets(self) -> None:
         count = self.manifest.count
@@ -113,7 +101,6 @@ class Hdf5GetReader(Reader):
         return values
 
     def _payload(self, number: int) -> bytes:
-        self._check_open()
         start, end = self._offsets[number], self._offsets[number + 1]
         if not 0 <= start <= end <= self._offsets[-1]:
             raise damaged(f"the offsets of sample {number} are wrong", self._path)

@@ -17,7 +17,7 @@ from storebench.formats.leveldb.write import OPEN_FILES, TABLE_BYTES
 
 
 class LevelDbGetReader(KeyValueReader):
-    """One ``get`` a sample in a private snapshot of the store."""
+    """One ``get`` per sample in a private snapshot of the store."""
 
     library_errors = (plyvel.Error,)
 
@@ -60,7 +60,7 @@ class LevelDbGetReader(KeyValueReader):
     def _is_table(path: Path) -> bool:
         return path.suffix in (".ldb", ".sst")
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         if self._db is not None:
             self._db.close()
         self._snapshot.remove()

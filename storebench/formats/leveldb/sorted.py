@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import plyvel
 
-from storebench.formats.base import Batch, Indices
-from storebench.formats.common import batch_bytes, checked, damaged
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched
+from storebench.formats.common import damaged
 from storebench.formats.keyvalue import make_key
 from storebench.formats.leveldb.get import LevelDbGetReader
 from storebench.formats.reads.policy import number
@@ -38,27 +39,24 @@ class LevelDbSortedReader(LevelDbGetReader):
         """Return the window."""
         return number(options, "window_mib", WINDOW_MIB, least=1) << 20
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`."""
-        numbers = checked(indices, self.manifest.count)
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        numbers = self._checked(indices)
         missing = [sample for sample in numbers if sample not in self._held]
         if missing:
             self._load_window(indices, numbers)
         return [self._held[sample] for sample in numbers]
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Copy raw pixels of `indices` into `out`."""
-        payloads = self.fetch(indices)
-        batch = batch_bytes(out, len(payloads))
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        payloads = self._fetch(indices)
+        batch = out.reshape(-1).data
         try:
             for row, payload in zip(self._row_slices(len(payloads)), payloads, strict=False):
                 batch[row] = payload
         except ValueError as error:
             raise self._explain(indices.tolist(), error) from error
-        return len(batch)
+        return Fetched(len(batch))
 
-    def plan(self, batches: Sequence[Indices]) -> None:
-        """Take windows from these batches."""
+    def _plan(self, batches: Sequence[Indices]) -> None:
         self._held.clear()
         self._coming = iter(batches)
 
@@ -71,17 +69,15 @@ class LevelDbSortedReader(LevelDbGetReader):
         self._iterator = self._db.raw_iterator(fill_cache=False)
         return labels
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         self._held.clear()
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
-        super()._release()
+        super()._close()
 
     def _load_window(self, indices: Indices, numbers: list[int]) -> None:
         """Load the batch that is asked for, and what follows it in the plan as far as the window reaches."""
-        if self._iterator is None:
-            raise RuntimeError("the reader is closed")
         mean = max(1, self.manifest.payload_bytes // max(1, self.manifest.count))
         wanted = set(numbers)
         planned = next(self._coming, None)
@@ -92,7 +88,7 @@ class LevelDbSortedReader(LevelDbGetReader):
             batch = next(self._coming, None)
             if batch is None:
                 break
-            wanted.update(checked(batch, self.manifest.count))
+            wanted.update(self._checked(batch))
         self._held.clear()
         self._windows += 1
         try:

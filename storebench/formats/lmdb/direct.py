@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptStoreError, UsageError
-from storebench.formats.base import Batch, Indices, Traits
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched, Traits
 from storebench.formats.common import checked_labels, damaged
 from storebench.formats.keyvalue import LABEL_KEY
 from storebench.formats.lmdb.index import PageIndex, kept_indexes, open_index
@@ -56,24 +57,17 @@ class LmdbDirectReader(ExtentReader):
         """Return the page index, which is kept beside the store or in the user's cache folder."""
         return kept_indexes(store)
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`."""
-        if self._shared is None:
-            return super().fetch(indices)
-        batch = np.empty((len(indices), *self.image_shape), np.uint8)
-        gather(self._shared.array, indices, batch)
-        return [image.tobytes() for image in batch]
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        return super()._fetch(indices) if self._shared is None else self._raw_payloads(indices)
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Copy raw pixels of `indices` into `out`."""
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if self._shared is None:
-            return super().fetch_into(indices, out)
-        return gather(self._shared.array, indices, out)
+            return super()._fetch_into(indices, out)
+        return Fetched(gather(self._shared.array, indices, out))
 
-    def plan(self, batches: Sequence[Indices]) -> None:
-        """Read ahead of these batches, unless everything is in shared memory."""
-        if self._shared is None:
-            super().plan(batches)
+    def _plan(self, batches: Sequence[Indices]) -> None:
+        if self._shared is None:  # there is nothing to read ahead of shared memory
+            super()._plan(batches)
 
     def notes(self) -> dict[str, str]:
         """Say how positions were found, too."""
@@ -82,9 +76,8 @@ class LmdbDirectReader(ExtentReader):
             notes["lmm"] = "read by this reader" if self._shared.filled_here else "read by another reader"
         return {**notes, "positions": "page index" if self._walk is None else "tree walk"}
 
-    def close(self) -> None:
-        """Close the file, and let go of the library and the shared memory where they were used."""
-        super().close()
+    def _close(self) -> None:
+        super()._close()
         # Only now: the look-ahead has stopped walking.
         if self._walk is not None:
             self._walk.close()
@@ -130,15 +123,15 @@ class LmdbDirectReader(ExtentReader):
             )
         shape = (self.manifest.count, *self.image_shape)
         self._shared = SharedPixels(f"lmm-{store_tag(self.store, self.manifest)}", shape, self._fill)
-        super().close()  # a mapping that nobody reads from would only keep pages from being evicted
+        super()._close()  # a mapping that nobody reads from would only keep pages from being evicted
 
     def _fill(self, pixels: Pixels) -> None:
         rows = max(1, _FILL_BYTES // self.manifest.dataset.image_bytes)
         batches = [np.arange(at, min(at + rows, len(pixels))) for at in range(0, len(pixels), rows)]
-        super().plan(batches)
+        super()._plan(batches)
         for batch in batches:
-            super().fetch_into(batch, pixels[batch[0] :])
-        super().plan([])
+            super()._fetch_into(batch, pixels[batch[0] : batch[-1] + 1])
+        super()._plan([])
 
     def _check(self) -> None:
         """Refuse to serve from pages that a writer may have reused: this reader is in no reader table."""

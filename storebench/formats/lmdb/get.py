@@ -85,7 +85,7 @@ def _open_env(store: Path, readahead: bool) -> Any:
 
 
 class LmdbGetReader(KeyValueReader):
-    """One ``get`` a sample in one read transaction, copied out of the map before it returns."""
+    """One ``get`` per sample in one read transaction, copied out of the map before it returns."""
 
     library_errors = (lmdb.Error,)
     options_help: ClassVar[Mapping[str, str]] = {
@@ -105,11 +105,11 @@ class LmdbGetReader(KeyValueReader):
     def _read_labels(self) -> npt.NDArray[np.int64]:
         """Read them, then map the file anew: pages that an open mapping has touched cannot be evicted."""
         labels = super()._read_labels()
-        self._release()
+        self._close()
         self._get = self._open()
         return labels
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         if self._txn is not None:
             self._txn.abort()
             self._txn = None

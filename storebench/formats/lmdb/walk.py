@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from storebench.errors import CorruptStoreError
-from storebench.formats.base import Indices
-from storebench.formats.common import out_of_range
+from storebench.formats.arrays import Indices, check_range
 from storebench.formats.keyvalue import make_key
 from storebench.formats.lmdb.pages import HEADER_BYTES, MAX_DEPTH, PageFile, damaged_page
 from storebench.formats.reads.direct_file import Offsets
@@ -50,8 +49,7 @@ class TreeWalk:
 
     def locate(self, indices: Indices) -> tuple[Offsets, Offsets]:
         """Return offsets and lengths of samples."""
-        if len(indices) and (indices.min() < 0 or indices.max() >= self._count):
-            raise out_of_range(self._count)
+        check_range(indices, self._count)
         found = np.empty((len(indices), 2), np.int64)
         order = np.argsort(indices, kind="stable") if self._hand_on else np.arange(len(indices))
         for place, number in zip(order.tolist(), indices[order].tolist(), strict=True):

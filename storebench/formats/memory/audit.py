@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.common import NPY_ERRORS, batch_bytes, checked, damaged, load_integers, load_labels
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched, Reader
+from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, wrong_length
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, OFFSETS_FILE, PAYLOADS_FILE
 from storebench.manifest import Manifest
 
@@ -57,18 +58,14 @@ class PackReader(Reader):
         self._offsets = self._find_offsets()
         self._file = self._path.open("rb", buffering=0)
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`."""
-        return [self._read(number) for number in checked(indices, self.manifest.count)]
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        return [self._read(number) for number in self._checked(indices)]
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Copy raw pixels into `out`."""
-        batch = batch_bytes(out, len(indices))
-        batch[:] = b"".join(self.fetch(indices))
-        return len(batch)
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        out.reshape(-1).data[:] = b"".join(self._fetch(indices))
+        return Fetched(out.nbytes)
 
-    def close(self) -> None:
-        """Close the file."""
+    def _close(self) -> None:
         self._file.close()
 
     def _find_offsets(self) -> npt.NDArray[np.int64]:
@@ -82,5 +79,5 @@ class PackReader(Reader):
         start, end = self._offsets[number : number + 2].tolist()
         payload = os.pread(self._file.fileno(), end - start, start)
         if len(payload) != end - start:
-            raise damaged(f"sample {number} has {len(payload)} bytes, not {end - start}", self._path)
+            raise wrong_length(number, len(payload), end - start, self._path)
         return payload

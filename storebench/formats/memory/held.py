@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError, UsageError
-from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.common import batch_bytes, checked, damaged, load_array, load_labels
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched, Reader
+from storebench.formats.common import damaged, load_array, load_labels
 from storebench.formats.memory.audit import checked_header, pack_offsets
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
 from storebench.manifest import Manifest
@@ -55,38 +56,31 @@ def _decode_pack(store: Path, manifest: Manifest) -> Pixels:
 
 
 class MemoryPythonReader(Reader):
-    """Index sample by sample in Python and collate, as a plain Dataset with the default collate does."""
+    """Index sample by sample in Python and collate, as a plain Dataset with the default collate does.
+
+    Attributes
+    ----------
+    pixels
+        All pixels, uint8 [N, H, W, C]; gone when the reader is closed.
+    """
 
     def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
-        self._pixels: Pixels | None = _load_pixels(store, manifest)
+        self.pixels = _load_pixels(store, manifest)
         self.payload_codec = "raw"
 
-    @property
-    def pixels(self) -> Pixels:
-        """All pixels, uint8 [N, H, W, C]."""
-        if self._pixels is None:
-            raise RuntimeError("the reader is closed")
-        return self._pixels
-
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the raw pixels of each image."""
+    def _fetch(self, indices: Indices) -> list[bytes]:
         pixels = self.pixels
-        return [pixels[number].tobytes() for number in checked(indices, self.manifest.count)]
+        return [pixels[number].tobytes() for number in self._checked(indices)]
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Collate one view an image."""
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         pixels = self.pixels
-        numbers = checked(indices, self.manifest.count)
-        batch = batch_bytes(out, len(numbers))
-        if numbers:
-            np.stack([pixels[number] for number in numbers], out=out[: len(numbers)])
-        return len(batch)
+        np.stack([pixels[number] for number in self._checked(indices)], out=out)
+        return Fetched(out.nbytes)
 
-    def close(self) -> None:
-        """Free the pixels."""
-        self._pixels = None
+    def _close(self) -> None:
+        del self.pixels
 
 
 class MemoryNativeReader(MemoryPythonReader):
@@ -97,28 +91,17 @@ class MemoryNativeReader(MemoryPythonReader):
 
         super().__init__(store, manifest, options)
         if isinstance(multiprocessing.current_process(), ForkProcess):
-            # ATen's threads did not come along, and it would wait for them for ever.
+            # ATen's threads are not inherited by a forked process, which would wait for them for ever.
             torch.set_num_threads(1)
         self._torch = torch
-        self._tensor: torch.Tensor | None = torch.from_numpy(self.pixels)
+        self._tensor = torch.from_numpy(self.pixels)
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Gather into the caller's memory; ATen checks the indices and the shapes."""
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        """Gather into the caller's memory; ATen checks the indices."""
         torch = self._torch
-        if self._tensor is None:
-            raise RuntimeError("the reader is closed")
-        count = len(indices)
-        batch = out if len(out) == count else out[:count]
-        if batch.shape[0] != count or not batch.flags.c_contiguous:
-            raise ValueError("the batch is too small or not C-contiguous")
-        # ATen would resize a result of another shape, away from the caller's memory.
-        if batch.shape[1:] != self.image_shape:
-            raise ValueError(f"images of {batch.shape[1:]} where {self.image_shape} were expected")
-        if count:
-            torch.index_select(self._tensor, 0, torch.from_numpy(indices), out=torch.from_numpy(batch))
-        return batch.nbytes
+        torch.index_select(self._tensor, 0, torch.from_numpy(indices), out=torch.from_numpy(out))
+        return Fetched(out.nbytes)
 
-    def close(self) -> None:
-        """Free the pixels."""
-        self._tensor = None
-        super().close()
+    def _close(self) -> None:
+        del self._tensor
+        super()._close()

@@ -1,4 +1,4 @@
-"""Memory, once a machine: all readers of a store share one array of decoded pixels."""
+"""Memory, once per machine: all readers of a store share one array of decoded pixels."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,8 @@ import numpy as np
 
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError
-from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import NPY_ERRORS, damaged, load_labels
 from storebench.formats.memory.audit import pack_offsets
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
@@ -18,7 +19,7 @@ _ROWS_BYTES = 8 << 20
 
 
 class MemorySharedReader(Reader):
-    """Gather from pixels that lie in shared memory, decoded there by the first process that opened them."""
+    """Gather from pixels in shared memory, decoded there by the first process that opened them."""
 
     def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
         super().__init__(store, manifest, options)
@@ -27,23 +28,15 @@ class MemorySharedReader(Reader):
         self._shared = SharedPixels(store_tag(store, manifest), shape, self._fill)
         self.payload_codec = "raw"
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the raw pixels of each image."""
-        batch = np.empty((len(indices), *self.image_shape), np.uint8)
-        gather(self._shared.array, indices, batch)
-        return [image.tobytes() for image in batch]
-
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Gather the whole batch in one call."""
-        return gather(self._shared.array, indices, out)
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return Fetched(gather(self._shared.array, indices, out))
 
     def notes(self) -> dict[str, str]:
         """Say which process filled the memory."""
         return {"shared memory": "filled by this reader" if self._shared.filled_here else "was there already"}
 
-    def close(self) -> None:
-        """Let go of the memory; the last one removes it."""
-        self._shared.close()
+    def _close(self) -> None:
+        self._shared.close()  # the last process to do so removes the memory
 
     def _fill(self, pixels: Pixels) -> None:
         if self.manifest.codec == "raw":

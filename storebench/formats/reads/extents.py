@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.common import damaged, out_of_range
+from storebench.formats.arrays import Batch, Indices, check_range
+from storebench.formats.base import Fetched, Reader
+from storebench.formats.common import wrong_length
 from storebench.formats.reads.direct_file import DirectFile, Offsets
 from storebench.formats.reads.planned import Locate, PlannedReads
 from storebench.formats.reads.policy import OPTIONS_HELP, ReadPolicy
@@ -17,11 +18,9 @@ from storebench.manifest import Manifest
 
 def locator(offsets: Offsets, lengths: npt.NDArray[np.integer]) -> Locate:
     """Return the function that looks places up in arrays, one entry a sample."""
-    count = len(offsets)
 
     def locate(indices: Indices) -> tuple[Offsets, Offsets]:
-        if len(indices) and (indices.min() < 0 or indices.max() >= count):
-            raise out_of_range(count)
+        check_range(indices, len(offsets))
         return offsets[indices], lengths[indices].astype(np.int64, copy=False)
 
     return locate
@@ -57,42 +56,29 @@ class ExtentReader(Reader):
         size = self.manifest.dataset.image_bytes
         if self.payload_codec == "raw" and (lengths != size).any():
             sample = int(np.argmax(lengths != size))
-            raise damaged(f"sample {sample} has {int(lengths[sample])} bytes, not {size}", where)
+            raise wrong_length(sample, int(lengths[sample]), size, where)
 
     @property
     def reads(self) -> PlannedReads:
         """The open file's reads."""
-        if self._reads is None:
-            raise RuntimeError("the reader is closed")
+        assert self._reads is not None, "no file is open"
         return self._reads
 
-    def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`."""
+    def _fetch(self, indices: Indices) -> list[bytes]:
         return self.reads.payloads(indices)
 
-    def fetch_into(self, indices: Indices, out: Batch) -> int:
-        """Copy raw pixels of `indices` into `out`."""
-        count = len(indices)
-        if len(out) < count:
-            raise ValueError(f"a batch of {len(out)} images cannot hold {count}")
-        if not out.flags.c_contiguous or out.shape[1:] != self.image_shape:
-            raise ValueError(f"a batch must be C-contiguous images of {self.image_shape}")
-        if not count:
-            return 0
-        rows = out[:count].reshape(count, -1)
-        self.reads.copy_rows(indices, rows)
-        return rows.nbytes
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        self.reads.copy_rows(indices, out.reshape(len(out), -1))
+        return Fetched(out.nbytes)
 
-    def plan(self, batches: Sequence[Indices]) -> None:
-        """Read ahead of these batches."""
+    def _plan(self, batches: Sequence[Indices]) -> None:
         self.reads.plan(batches)
 
     def notes(self) -> dict[str, str]:
         """Say what was decided by measured residency."""
         return {} if self._reads is None else self._reads.notes()
 
-    def close(self) -> None:
-        """Stop reading ahead and close the file."""
+    def _close(self) -> None:
         if self._reads is not None:
             self._reads.close()
             self._reads = None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from storebench.errors import StorebenchError
-from storebench.formats.base import Indices
+from storebench.formats.arrays import Indices
 from storebench.formats.reads.direct_file import (
     NO_PIECES,
     PAGE_BYTES,

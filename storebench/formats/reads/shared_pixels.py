@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import OutputError, UsageError
-from storebench.formats.base import Batch, Indices
-from storebench.formats.common import out_of_range
+from storebench.formats.arrays import Batch, Indices, check_range
 from storebench.manifest import Manifest
 from storebench.system.scratch import (
     SEGMENT_PREFIX,
@@ -84,8 +83,7 @@ class SharedPixels:
     @property
     def array(self) -> Pixels:
         """The pixels."""
-        if self._array is None:
-            raise RuntimeError("the reader is closed")
+        assert self._array is not None, "the memory is unmapped"
         return self._array
 
     def close(self) -> None:
@@ -158,12 +156,8 @@ def store_tag(store: Path, manifest: Manifest) -> str:
 
 
 def gather(pixels: Pixels, indices: Indices, out: Batch) -> int:
-    """Copy images of an array into ``out[:len(indices)]``; return their bytes."""
-    count = len(indices)
-    if count and (indices.min() < 0 or indices.max() >= len(pixels)):
-        raise out_of_range(len(pixels))
-    if len(out) < count or not out.flags.c_contiguous or out.shape[1:] != pixels.shape[1:]:
-        raise ValueError(f"a batch must be C-contiguous images of {pixels.shape[1:]}, one for each index")
+    """Copy images of an array into `out`, uint8 [n, H, W, C], one for each index; return their bytes."""
+    check_range(indices, len(pixels))
     # "clip" writes into `out` at once; the indices were checked.
-    np.take(pixels, indices, axis=0, out=out[:count], mode="clip")
-    return out[:count].nbytes
+    np.take(pixels, indices, axis=0, out=out, mode="clip")
+    return out.nbytes

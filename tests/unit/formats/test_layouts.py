@@ -245,9 +245,3 @@ def test_memorys_pixels_are_no_mapped_file(build: Build) -> None:
         assert isinstance(reader, MemoryPythonReader)
         assert str(small.path) not in Path("/proc/self/maps").read_text()
         assert reader.pixels.base is None or not isinstance(reader.pixels.base, np.memmap)
-
-
-def test_native_refuses_a_batch_of_another_shape(build: Build) -> None:
-    small = build("memory", "raw")
-    with small.open("native") as reader, pytest.raises(ValueError, match="expected"):
-        reader.fetch_into(np.array([0]), np.empty((1, 5, 5, 3), np.uint8))

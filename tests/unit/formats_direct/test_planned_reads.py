@@ -53,7 +53,7 @@ def batches_of(count: int, size: int = 64, seed: int = 1) -> list[np.ndarray]:
 
 def assert_serves(reader: Reader, store: SmallStore, batch: np.ndarray) -> None:
     out = np.full((len(batch) + 1, *reader.image_shape), 7, np.uint8)
-    assert reader.fetch_into(batch, out) == len(batch) * out[0].size
+    assert reader.fetch_into(batch, out) == (len(batch) * out[0].size, 0)
     assert np.array_equal(out[:-1], store.pixels[batch])
     assert (out[-1] == 7).all(), "wrote beyond the batch"
 
@@ -143,7 +143,7 @@ def test_a_cold_tenth_reads_what_it_asked_for_without_major_faults(store: SmallS
         before, faults = device_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         if planned:
             reader.plan(plan)
-        done = sum(reader.fetch_into(batch, out) for batch in plan)
+        done = sum(reader.fetch_into(batch, out).payload_bytes for batch in plan)
         read = device_bytes() - before
         if not read:
             pytest.skip("no block device under this folder")

@@ -442,4 +442,4 @@ class TestThreads:
             loader.open()
             with pytest.raises(ValueError, match="nobody") as caught:
                 drained(loader, make_plan())
-        assert any(entry.name == "fetch_into" for entry in caught.traceback)
+        assert any(entry.name == "_fetch_into" for entry in caught.traceback)

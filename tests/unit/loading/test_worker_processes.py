@@ -227,7 +227,7 @@ class TestErrorsOfAWorker:
     def test_an_unexpected_one_says_where_it_happened(self, make_job: MakeJob, make_plan: MakePlan) -> None:
         with pytest.raises(ValueError, match="nobody expected") as caught:
             self.run(make_job("odd+raw:failing"), make_plan)
-        assert "in fetch_into" in caught.value.__notes__[0]
+        assert "in _fetch_into" in caught.value.__notes__[0]
 
     def test_one_that_cannot_be_sent_is_told_in_words(self, make_job: MakeJob, make_plan: MakePlan) -> None:
         with pytest.raises(RuntimeError, match="UnpicklableError: 1 and 2"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.base import Batch, Fetched, Indices, Reader
 from storebench.formats.registry import format_names, get_format
 from storebench.testing.doubles import Double, doubled, failing, slow, wrong_pixels
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store, read_pixels
@@ -99,15 +99,15 @@ def test_the_name_of_a_reader_that_is_there_is_refused() -> None:
 
 
 def test_doubles_of_different_kinds_can_be_combined(tmp_path: Path) -> None:
-    """A slow reader of wrong pixels that fails at last, over a reader whose fetch_into calls its own fetch."""
+    """A slow reader of wrong pixels that fails at last, over a reader whose _fetch_into calls its own _fetch."""
     small = build_small_store(get_format("lmdb"), "raw", tmp_path, count=COUNT)
     waits: list[float] = []
 
     class ByFetch(small.format.readers()["get"].reader):  # type: ignore[misc]  # a class that is known at run time
-        def fetch_into(self, indices: Indices, out: Batch) -> int:
-            for row, payload in enumerate(self.fetch(indices)):
+        def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+            for row, payload in enumerate(self._fetch(indices)):
                 out[row] = np.frombuffer(payload, np.uint8).reshape(SHAPE)
-            return int(out[: len(indices)].nbytes)
+            return Fetched(out.nbytes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "sleep", waits.append)

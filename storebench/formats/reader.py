@@ -1,0 +1,305 @@
+"""The contract of a reader: what the harness asks of it, what it answers, and what the base class does for it."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, NamedTuple, Self, final
+
+import numpy as np
+
+from storebench.codecs import get_codec
+from storebench.errors import CorruptDataError
+from storebench.formats.arrays import UINT8, Batch, Indices, out_of_range, unfit_batch
+from storebench.formats.sequence import SampleSequence
+from storebench.manifest import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a format can and cannot do; the harness acts on it and records what it did.
+
+    Attributes
+    ----------
+    processes
+        How many processes may open one store at a time; None for any number.
+    fork_safe
+        Whether a reader that is open may be used on both sides of a fork. The
+        harness never does; it is said for people who embed a reader.
+    random_access
+        Whether one sample costs about one sample, wherever it lies.
+    releases_gil
+        Whether most of a fetch runs without Python's interpreter lock, so that threads help.
+    holds_pixels
+        Whether opening reads and decodes everything into memory, so that a fetch touches no disk.
+    ready_made
+        Whether it hands out a few batches that are in memory already: nothing is fetched,
+        decoded or prepared, and its samples are real ones but not those of the plan.
+    note
+        What the harness does about a limit ("each reader opens a hard-linked snapshot").
+    """
+
+    processes: int | None = None
+    fork_safe: bool = False
+    random_access: bool = True
+    releases_gil: bool = False
+    holds_pixels: bool = False
+    ready_made: bool = False
+    note: str = ""
+
+
+class Fetched(NamedTuple):
+    """What one call of `Reader.fetch_into` did.
+
+    Attributes
+    ----------
+    payload_bytes
+        Bytes of payload that were copied.
+    decode_ns
+        Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies.
+    """
+
+    payload_bytes: int
+    decode_ns: int = 0
+
+
+class Reader(SampleSequence):
+    """Return samples by index. Opened in the process that uses it and never carried across a fork.
+
+    Used by one thread at a time, which need not be the one that opened it.
+    In one process, readers are opened and closed one after another.
+
+    When a fetch returns, every byte is in memory that is private to the caller:
+    with views of a mapped file, page faults would be counted as something else.
+
+    A subclass opens the store in its constructor and sets `labels`. It implements
+    `_fetch_into`, and `_fetch` too where it serves encoded payloads; `_plan` and
+    `_close` where it reads ahead or has something to close. These are only called
+    while the reader is open, with at least one index and with a batch that fits,
+    so they need not check any of it. Indices are not checked before: see
+    `_checked`.
+
+    Parameters
+    ----------
+    store
+        The store's folder.
+    manifest
+        What the store says of itself.
+    options
+        The backend's options ("readahead" -> "off"); see `Backend.options`.
+        Unknown ones are refused by `Format.reader`.
+
+    Attributes
+    ----------
+    labels
+        int64 [count]; in memory from the opening on.
+    payload_codec
+        The codec of the payloads that `fetch` returns: the store's, or "raw" for a reader
+        that decodes by itself (at its opening, or in its own threads).
+    closed
+        Whether `close` was called.
+    """
+
+    options_help: ClassVar[Mapping[str, str]] = {}
+    """Option name -> one line of what it does and which values it takes."""
+
+    closed: bool = False
+
+    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+        self.store = store
+        self.manifest = manifest
+        self.options = options
+        self.image_shape = manifest.dataset.image_shape
+        self.payload_codec = manifest.codec
+
+    @classmethod
+    def traits_with(cls, options: Mapping[str, str], traits: Traits) -> Traits:  # noqa: ARG003 - for those that differ
+        """Return the traits of this reader when it is opened with `options`: `traits`, unless an option changes them."""
+        return traits
+
+    @classmethod
+    def index_files(cls, store: Path) -> list[Path]:  # noqa: ARG003 - for those that keep some
+        """Return the files outside `store` that this reader keeps for it, as far as they exist.
+
+        They are evicted and counted with the store's own.
+        """
+        return []
+
+    @classmethod
+    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - for those that plan
+        """Return how many bytes of planned payload a reader with `options` reads beyond the batch in progress."""
+        return 0
+
+    @classmethod
+    def looks_ahead(cls) -> bool:
+        """Return whether this reader makes use of a plan."""
+        return cls._plan is not Reader._plan
+
+    @final
+    def fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`, in that order, as bytes that the caller owns.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+
+        Raises
+        ------
+        IndexError
+            No sample has one of the indices; none has a negative one.
+        CorruptStoreError
+            The store is damaged.
+        RuntimeError
+            The reader is closed.
+        """
+        if self.closed:
+            raise _closed()
+        return self._fetch(indices) if len(indices) else []
+
+    @final
+    def fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        """Copy raw pixels of `indices` into ``out[:len(indices)]``, one copy from the store to the batch.
+
+        Only where `payload_codec` is "raw"; `read_into` serves every store.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+        out
+            uint8 [n or more, H, W, C], C-contiguous. Rows beyond n are left as they are.
+
+        Raises
+        ------
+        IndexError
+            No sample has one of the indices; none has a negative one.
+        ValueError
+            `out` has another shape or type, or is too small; or the payloads are encoded.
+        CorruptStoreError
+            The store is damaged.
+        RuntimeError
+            The reader is closed.
+        """
+        if self.closed:
+            raise _closed()
+        count = len(indices)
+        if (
+            len(out) < count
+            or not out.flags.carray
+            or out.dtype != UINT8
+            or out.shape[1:] != self.image_shape
+        ):
+            raise unfit_batch(out, count, self.image_shape)
+        if self.payload_codec != "raw":
+            raise ValueError(
+                f"payloads are {self.payload_codec}, so none can be copied into a batch: use read_into"
+            )
+        if not count:
+            return Fetched(0)
+        return self._fetch_into(indices, out if len(out) == count else out[:count])
+
+    @final
+    def read_into(self, indices: Indices, out: Batch) -> None:
+        """Write the decoded pixels of `indices` into ``out[:len(indices)]``, whatever the payloads are.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+        out
+            uint8 [n or more, H, W, C], C-contiguous. Rows beyond n are left as they are.
+
+        Raises
+        ------
+        CorruptDataError
+            A payload does not decode; the line names the sample.
+        IndexError, ValueError, CorruptStoreError, RuntimeError
+            As by `fetch_into`.
+        """
+        if self.payload_codec == "raw":
+            self.fetch_into(indices, out)
+            return
+        if len(out) < len(indices) or out.dtype != UINT8 or out.shape[1:] != self.image_shape:
+            raise unfit_batch(out, len(indices), self.image_shape)
+        codec = get_codec(self.payload_codec)
+        for index, payload, image in zip(indices.tolist(), self.fetch(indices), out, strict=False):
+            try:
+                codec.decode_into(payload, image)
+            except CorruptDataError as error:
+                raise CorruptDataError(f"sample {index}: {error.what}", where=self.store) from error
+
+    @final
+    def plan(self, batches: Sequence[Indices]) -> None:
+        """Learn which batches this reader will be asked for, in that order, until the next plan.
+
+        A reader may use it to read ahead. `fetch` and `fetch_into` calls follow
+        the plan, one call per batch; a call that departs from it must still be
+        answered rightly.
+
+        Raises
+        ------
+        RuntimeError
+            The reader is closed.
+        """
+        if self.closed:
+            raise _closed()
+        self._plan(batches)
+
+    def notes(self) -> dict[str, str]:
+        """Return what a person who reads the results should know of how this reader worked, by name."""
+        return {}
+
+    @final
+    def close(self) -> None:
+        """Let go of every handle, lock and temporary file. Calling it twice is harmless."""
+        if not self.closed:
+            self.closed = True
+            self._close()
+
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        """Return the payloads of `indices`; see `fetch`. The default serves raw pixels only."""
+        if self.payload_codec != "raw":
+            raise NotImplementedError(f"{type(self).__name__} does not fetch {self.payload_codec} payloads")
+        return self._raw_payloads(indices)
+
+    @abstractmethod
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        """Copy raw pixels of `indices` into `out`, uint8 [n, H, W, C], C-contiguous; see `fetch_into`."""
+
+    def _plan(self, batches: Sequence[Indices]) -> None:
+        """Forget the last plan and start on this one; see `plan`."""
+
+    def _close(self) -> None:
+        """Let go of what the reader holds; called once, also by a constructor that gives up half-way."""
+
+    def _raw_payloads(self, indices: Indices) -> list[bytes]:
+        """Return raw pixels of `indices` as one payload per image, by way of `_fetch_into`."""
+        batch = np.empty((len(indices), *self.image_shape), np.uint8)
+        self._fetch_into(indices, batch)
+        return [image.tobytes() for image in batch]
+
+    def _checked(self, indices: Indices) -> list[int]:
+        """Return `indices` as Python integers, or raise `IndexError` if no sample has one of them.
+
+        For a reader whose store would answer such an index with another sample. It costs as much as looking
+        at each index once; a reader that meets the wrong index anyway may leave it out.
+        """
+        count = self.manifest.count
+        numbers: list[int] = indices.tolist()
+        if numbers and (min(numbers) < 0 or max(numbers) >= count):
+            raise out_of_range(count)
+        return numbers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _closed() -> RuntimeError:
+    return RuntimeError("the reader is closed")
