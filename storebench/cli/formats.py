@@ -10,7 +10,7 @@ from storebench.cli.common import exit_codes, put, put_json
 if TYPE_CHECKING:
     from storebench.formats.base import Format
 
-HEADS = ("format", "codecs", "readers", "processes", "in memory", "library")
+HEADS = ("format", "codecs", "readers", "in memory", "library")
 
 
 def formats(
@@ -69,6 +69,7 @@ def _facts(found: "Format") -> dict[str, Any]:
                 "expert_would": reader.expert_would,
                 "options": dict(reader.reader.options_help),
                 "traits": dataclasses.asdict(found.traits(name)),
+                "note": reader.note,
             }
             for name, reader in found.readers().items()
         },
@@ -88,13 +89,12 @@ def _table(found: list[dict[str, Any]]) -> list[str]:
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     if not one["available"]:
-        return (one["name"], "", "", "", "", one["install"] or one["missing"])
+        return (one["name"], "", "", "", one["install"] or one["missing"])
     traits = one["readers"][one["default_reader"]]["traits"]
     return (
         one["name"],
         _starred(one["codecs"], one["default_codec"]),
         _starred(one["readers"], one["default_reader"]),
-        "any" if traits["processes"] is None else str(traits["processes"]),
         "yes" if traits["holds_pixels"] else "no",
         "installed" if one["builtin"] else f"installed ({one['target'].partition(':')[0]})",
     )
@@ -113,9 +113,9 @@ def _details(found: list[dict[str, Any]]) -> list[str]:
         lines.append(f"{one['name']}: {one['summary']}")
         lines += _usage_line("  written", one)
         for name, reader in one["readers"].items():
-            lines.append(f"  {one['name']}:{name}  {reader['summary']}; {_trait_words(reader['traits'])}")
+            lines.append(f"  {one['name']}:{name}  {reader['summary']}{_holding(reader['traits'])}")
             lines += [f"    ?{option}=  {meaning}" for option, meaning in reader["options"].items()]
-            lines += [f"    {reader['traits']['note']}"] if reader["traits"]["note"] else []
+            lines += [f"    {reader['note']}"] if reader["note"] else []
             lines += _usage_line("    read", reader)
     return lines
 
@@ -125,9 +125,5 @@ def _usage_line(verb: str, one: dict[str, Any]) -> list[str]:
     return [f"{verb} {one['usage']}. {one['expert_would']}".rstrip()] if one["usage"] else []
 
 
-def _trait_words(traits: dict[str, Any]) -> str:
-    words = [
-        "random access" if traits["random_access"] else "no random access",
-        "releases the GIL" if traits["releases_gil"] else "holds the GIL",
-    ]
-    return ", ".join([*words, "may cross a fork"] if traits["fork_safe"] else words)
+def _holding(traits: dict[str, Any]) -> str:
+    return "; holds all pixels in memory" if traits["holds_pixels"] else ""

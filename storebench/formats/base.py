@@ -90,10 +90,16 @@ class Usage(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderInfo:
-    """One way into a format: its class, and what it says of itself where it differs from the format.
+    """One way into a format: its class, and what is said of it.
 
     Attributes
     ----------
+    summary
+        How it reads, as a phrase.
+    traits
+        How the harness has to treat it; the default is right for a reader that fetches from files.
+    note
+        A limit that people should know, and what the reader does about it; "" where there is none.
     usage
         How the store is read; None where the format's author does not say.
     expert_would
@@ -102,14 +108,15 @@ class ReaderInfo:
 
     reader: type[Reader]
     summary: str
-    traits: Traits | None = None
+    traits: Traits = field(default_factory=Traits)
+    note: str = ""
     usage: Usage | None = None
     expert_would: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatInfo:
-    """The face of a format: name, default codec and reader, traits.
+    """The face of a format: its name, default codec and default reader.
 
     Attributes
     ----------
@@ -126,7 +133,6 @@ class FormatInfo:
     summary: str
     default_codec: str
     default_reader: str
-    traits: Traits = field(default_factory=Traits)
     borrows: str | None = None
     usage: Usage | None = None
     expert_would: str = ""
@@ -161,7 +167,7 @@ class Format(ABC):
     def traits(self, reader: str | None = None, options: Mapping[str, str] | None = None) -> Traits:
         """Return the traits of one reader of this format, opened with `options`."""
         info = self.readers()[reader or self.info.default_reader]
-        return info.reader.traits_with(options or {}, info.traits or self.info.traits)
+        return info.reader.traits_with(options or {}, info.traits)
 
     def data_files(self, store: Path) -> list[Path]:
         """Return every file of the store that holds samples: what is evicted, counted and measured."""

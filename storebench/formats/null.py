@@ -26,18 +26,19 @@ class NullFormat(Format):
         summary="no storage: a few real batches that are in memory already, the ceiling of every backend",
         default_codec="raw",
         default_reader="ready",
-        traits=Traits(
-            releases_gil=True,
-            holds_pixels=True,
-            ready_made=True,
-            note="its samples are real ones, but not those of the plan",
-        ),
         borrows="memory+raw",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
         """Return the only way in."""
-        return {"ready": ReaderInfo(reader=NullReader, summary="hand out a few real batches in turn")}
+        return {
+            "ready": ReaderInfo(
+                reader=NullReader,
+                summary="serve a few real batches in turn",
+                traits=Traits(holds_pixels=True, ready_made=True),
+                note="its samples are real ones, but not those of the plan",
+            )
+        }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:  # noqa: ARG002 - whatever it is
         """Refuse: there is nothing to write."""

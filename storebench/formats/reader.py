@@ -18,35 +18,20 @@ from storebench.manifest import Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a format can and cannot do; the harness acts on it and records what it did.
+    """How a reader serves its samples, where the harness has to treat it differently.
 
     Attributes
     ----------
-    processes
-        How many processes may open one store at a time; None for any number.
-    fork_safe
-        Whether a reader that is open may be used on both sides of a fork. The
-        harness never does; it is said for people who embed a reader.
-    random_access
-        Whether one sample costs about one sample, wherever it lies.
-    releases_gil
-        Whether most of a fetch runs without Python's interpreter lock, so that threads help.
     holds_pixels
-        Whether opening reads and decodes everything into memory, so that a fetch touches no disk.
+        Opening reads and decodes everything into memory, so that a fetch touches no disk: the state of the page
+        cache is one of the opening, threads share one reader, and there is no cell with limited memory.
     ready_made
-        Whether it hands out a few batches that are in memory already: nothing is fetched,
-        decoded or prepared, and its samples are real ones but not those of the plan.
-    note
-        What the harness does about a limit ("each reader opens a hard-linked snapshot").
+        The samples are a few batches that are in memory already: nothing is fetched, decoded or prepared. The
+        samples are real ones, but not those of the plan. For references such as ``null``.
     """
 
-    processes: int | None = None
-    fork_safe: bool = False
-    random_access: bool = True
-    releases_gil: bool = False
     holds_pixels: bool = False
     ready_made: bool = False
-    note: str = ""
 
 
 class Fetched(NamedTuple):

@@ -162,14 +162,13 @@ class OnlyThreadLane(ThreadLane):
 class ThreadLoader(LaneLoader):
     """N threads fill batches ahead of the loop, each with a reader of its own.
 
-    Threads help where a reader's work runs without the interpreter lock
-    (``Traits.releases_gil``); where it does not, they take turns with the loop.
+    Threads help where a reader releases the GIL while it works; where it does not, they take turns with the loop.
 
     A reader that holds all pixels in memory is opened once and shared: fetching
     from it only reads, and a copy for each thread would be a copy of the dataset.
     """
 
-    # Within one process formats need not expect that: LMDB opens a file once and shares it.
+    # The contract of readers: within one process, LMDB opens a file once and shares it.
     asks_at_once = False
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:

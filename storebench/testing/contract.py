@@ -27,6 +27,7 @@ from storebench.errors import CorruptStoreError, IntegrityError, UsageError
 from storebench.formats.base import Format, Reader
 from storebench.formats.registry import get_format
 from storebench.manifest import StoreSpec
+from storebench.testing.hooks import HooksContract
 from storebench.testing.sequence import SequenceContract
 from storebench.testing.stores import (
     COUNT,
@@ -46,7 +47,7 @@ from storebench.testing.stores import (
 ORDER = [5, COUNT - 1, 0, 5, 17, 5]
 
 
-class FormatContract(SequenceContract):
+class FormatContract(SequenceContract, HooksContract):
     """What a format promises to the harness, test by test."""
 
     format_name: ClassVar[str]
@@ -95,11 +96,6 @@ class FormatContract(SequenceContract):
         assert store_format.info.name == self.format_name
         assert store_format.info.default_reader in store_format.readers()
         assert store_format.info.default_codec in CODECS
-
-    def test_a_limit_on_processes_is_explained(self, store_format: Format, reader: str) -> None:
-        """What the harness does about it is part of the results."""
-        traits = store_format.traits(reader)
-        assert traits.processes is None or (traits.processes > 0 and traits.note)
 
     def test_every_sample_comes_back(self, small: SmallStore, opened: Reader) -> None:
         """Each with its own pixels, in whatever order they are asked for."""
@@ -373,12 +369,6 @@ class FormatContract(SequenceContract):
         for folder in (empty, tmp_path / "nowhere"):
             with pytest.raises(CorruptStoreError, match=folder.name):
                 small.open(reader, folder)
-
-    def test_the_auditor_reads_every_sample(self, small: SmallStore) -> None:
-        """Verification goes through it."""
-        with small.format.auditor(small.path, small.manifest) as auditor:
-            np.testing.assert_array_equal(read_pixels(auditor, range(COUNT)), small.pixels)
-            np.testing.assert_array_equal(auditor.labels, small.labels)
 
     def test_a_payload_may_be_overwritten_after_appending(
         self, store_format: Format, codec: str, tmp_path: Path

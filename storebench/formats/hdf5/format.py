@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Usage, Writer
 from storebench.formats.hdf5.direct import Hdf5DirectReader
 from storebench.formats.hdf5.get import Hdf5GetReader
 from storebench.formats.hdf5.write import Hdf5Writer
@@ -18,18 +18,17 @@ class Hdf5Format(Format):
         summary="one file: data [N,H,W,C] and label; or payload, offset and label",
         default_codec="raw",
         default_reader="get",
-        traits=Traits(note="h5py lets one thread of a process in at a time"),
         usage=Usage.EXPERT,
         expert_would="An expert would change nothing: raw pixels are contiguous, without chunks and filters.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
         """Return the library's way in, and the way past it."""
-        direct = Traits(releases_gil=True, note="compressed data still goes through the library")
         return {
             "get": ReaderInfo(
                 reader=Hdf5GetReader,
-                summary="one hyperslab a sample (h5py, low level)",
+                summary="one hyperslab per sample (h5py, low level)",
+                note="h5py lets one thread of a process in at a time",
                 usage=Usage.EXPERT,
                 expert_would="An expert would change nothing; a newcomer would index an h5py Dataset, with new "
                 "dataspaces for each read, the default sieve buffer and the default chunk cache.",
@@ -37,7 +36,7 @@ class Hdf5Format(Format):
             "direct": ReaderInfo(
                 reader=Hdf5DirectReader,
                 summary="explicit planned reads at the data's offset",
-                traits=direct,
+                note="compressed data still goes through the library",
                 usage=Usage.EXPERT,
                 expert_would="An expert would change nothing: the library is left out of the reading of raw pixels.",
             ),

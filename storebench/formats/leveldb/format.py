@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Usage, Writer
 from storebench.formats.leveldb.get import LevelDbGetReader
 from storebench.formats.leveldb.sorted import LevelDbSortedReader
 from storebench.formats.leveldb.write import LevelDbWriter
 from storebench.manifest import StoreSpec
+
+_SNAPSHOT = "each reader opens a private snapshot: hard links to the tables, copies of the rest"
+"""LevelDB lets one process at a time open a database."""
 
 
 class LevelDbFormat(Format):
@@ -15,13 +18,9 @@ class LevelDbFormat(Format):
 
     info = FormatInfo(
         name="leveldb",
-        summary="LevelDB tables without compression, one %08d record an image",
+        summary="LevelDB tables without compression, one %08d record per image",
         default_codec="raw",
         default_reader="get",
-        traits=Traits(
-            processes=1,
-            note="each reader opens a private snapshot: hard links to the tables, copies of the rest",
-        ),
         usage=Usage.CAFFE,
         expert_would="An expert would write blocks of the size of one sample, not of Caffe's 64 KiB.",
     )
@@ -31,7 +30,8 @@ class LevelDbFormat(Format):
         return {
             "get": ReaderInfo(
                 reader=LevelDbGetReader,
-                summary="plyvel's get, one call a sample",
+                summary="plyvel's get, one call per sample",
+                note=_SNAPSHOT,
                 usage=Usage.NEWCOMER,
                 expert_would="An expert would look up sorted keys with one iterator, as leveldb:sorted does, "
                 "and would copy each value once, not twice before it reaches the batch.",
@@ -39,6 +39,7 @@ class LevelDbFormat(Format):
             "sorted": ReaderInfo(
                 reader=LevelDbSortedReader,
                 summary="windows of the order, by key, one iterator",
+                note=_SNAPSHOT,
                 usage=Usage.EXPERT,
                 expert_would="An expert would call LevelDB from C++, so that a value is copied once.",
             ),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from storebench.errors import CorruptStoreError, UsageError
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Usage, Writer
 from storebench.formats.common import damaged
 from storebench.formats.lmdb.direct import LmdbDirectReader
 from storebench.formats.lmdb.get import LmdbGetReader
@@ -19,21 +19,20 @@ class LmdbFormat(Format):
 
     info = FormatInfo(
         name="lmdb",
-        summary="one memory-mapped B+-tree (data.mdb), one %08d record an image",
+        summary="one memory-mapped B+-tree (data.mdb), one %08d record per image",
         default_codec="raw",
         default_reader="get",
-        traits=Traits(note="opened read-only and without locks, so any number of processes read at once"),
         usage=Usage.CAFFE,
         expert_would="An expert would commit less often than every 1,000 records; readers would hardly notice.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
         """Return the library's way in, and the way around it."""
-        direct = Traits(releases_gil=True, note="reads the file without the library, and writes no lock")
         return {
             "get": ReaderInfo(
                 reader=LmdbGetReader,
-                summary="py-lmdb's get, one call a sample",
+                summary="py-lmdb's get, one call per sample",
+                note="opened read-only and without locks, so any number of processes read at once",
                 usage=Usage.EXPERT,
                 expert_would="An expert would switch read-ahead off for a store larger than memory "
                 "(lmdb?readahead=off); values are copied once, from the map into the batch, as it should be.",
@@ -41,7 +40,7 @@ class LmdbFormat(Format):
             "direct": ReaderInfo(
                 reader=LmdbDirectReader,
                 summary="page index, explicit planned reads",
-                traits=direct,
+                note="reads the file without the library, and writes no lock",
                 usage=Usage.EXPERT,
                 expert_would="An expert would change nothing: the library is left out of the reading.",
             ),

@@ -10,6 +10,9 @@ from storebench.formats.memory.shared import MemorySharedReader
 from storebench.formats.memory.write import MemoryWriter
 from storebench.manifest import Manifest, StoreSpec
 
+_HELD = Traits(holds_pixels=True)
+_ONCE_EACH = "each process that opens it holds all pixels once more"
+
 
 class MemoryFormat(Format):
     """One array, read at the opening."""
@@ -19,40 +22,34 @@ class MemoryFormat(Format):
         summary="decoded pixels in one array in memory, read at the opening",
         default_codec="raw",
         default_reader="python",
-        traits=Traits(
-            fork_safe=True, holds_pixels=True, note="each process that opens it holds all pixels once more"
-        ),
         usage=Usage.EXPERT,
         expert_would="An expert would change nothing: the pixels are one C-contiguous array.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
         """Return the paper's two ways, in Python and in C++, and one copy for all processes."""
-        native = Traits(fork_safe=True, holds_pixels=True, releases_gil=True, note=self.info.traits.note)
-        shared = Traits(
-            fork_safe=True,
-            holds_pixels=True,
-            releases_gil=True,
-            note="all processes of a machine share one copy; the first one fills it",
-        )
         return {
             "python": ReaderInfo(
                 reader=MemoryPythonReader,
-                summary="one index a sample in Python, then collate",
+                summary="one index per sample in Python, then collate",
+                traits=_HELD,
+                note=_ONCE_EACH,
                 usage=Usage.NEWCOMER,
                 expert_would="An expert would gather the whole batch in one call, as memory:native does.",
             ),
             "native": ReaderInfo(
                 reader=MemoryNativeReader,
-                summary="one index_select a batch in C++ (ATen)",
-                traits=native,
+                summary="one index_select per batch in C++ (ATen)",
+                traits=_HELD,
+                note=_ONCE_EACH,
                 usage=Usage.EXPERT,
                 expert_would="An expert would give it more threads where cores are idle.",
             ),
             "shared": ReaderInfo(
                 reader=MemorySharedReader,
                 summary="one copy in shared memory for all processes",
-                traits=shared,
+                traits=_HELD,
+                note="all processes of a machine share one copy; the first one fills it",
                 usage=Usage.EXPERT,
                 expert_would="An expert would change nothing: all processes gather from one copy.",
             ),
