@@ -275,10 +275,11 @@ class FormatContract(SequenceContract, HooksContract):
     def test_a_closed_reader_says_so(self, small: SmallStore, reader: str) -> None:
         """With one error, whatever it is asked for; closing it again is harmless."""
         opened = small.open(reader)
-        assert not opened.closed
+        states = [opened.closed]
         opened.close()
         opened.close()
-        assert opened.closed
+        states.append(opened.closed)
+        assert states == [False, True]
         indices, nothing = np.array(ORDER), np.empty(0, np.int64)
         calls: list[Callable[[], object]] = [
             lambda: opened.fetch(indices),
