@@ -1,4 +1,4 @@
-"""What a run would do, without doing it: cells, stores, bytes and a guess at the time."""
+"""Plan a run without running it: cells, stores, bytes and a rough estimate of the time."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,23 +15,23 @@ from storebench.stores.find import store_path
 from storebench.surroundings import permitted
 
 PROCESS_START_S = 3.0
-"""Start of a process with torch, its checks and its evaluation, on 2 cores (FACTS section 3: 1-2 s for torch)."""
+"""Start of a process with torch (1 to 2 s for its import), its checks and its evaluation, on 2 cores."""
 
 ENCODE_BYTES_PER_S = {"raw": 200e6, "png": 15e6, "jpeg": 60e6}
-"""Pixels converted in a second on 2 cores, from FACTS section 3's building times."""
+"""Pixels converted per second on 2 cores."""
 
 STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
-"""One training step at FACTS section 3's batch sizes (CaffeNet: 32) on 2 cores."""
+"""One training step on 2 cores, at batches of the size used here (CaffeNet: 32)."""
 
 STEP_BATCH = {"lenet": 64, "cifar10_quick": 100, "caffenet": 32, "resnet50": 32, "tiny": 64, "none": 64}
 READ_BYTES_PER_S = {"raw": 400e6, "png": 60e6, "jpeg": 100e6}
 AGAIN_BYTES_PER_S = {"raw": 1500e6, "png": 60e6, "jpeg": 100e6}
-"""The same for samples that the page cache holds since an earlier pass, which no check replays."""
+"""The same for samples that the page cache holds since an earlier pass; no check replays them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStore:
-    """A store that the run reads, and whether it is there."""
+    """A store that the run reads, and whether it exists."""
 
     name: str
     count: int
@@ -41,12 +41,12 @@ class PlannedStore:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What a run would do.
+    """The plan of a run.
 
     Attributes
     ----------
     notes
-        Which cells cannot exist, and which this machine does not permit.
+        Cells that cannot exist, and cells that this machine does not permit.
     """
 
     cells: list[Cell]
@@ -68,12 +68,12 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
     Parameters
     ----------
     sides
-        2 where another revision runs beside the working tree (`bench --against`): it builds stores of its own.
+        2 if another revision runs beside the working tree (`bench --against`); it builds its own stores.
 
     Raises
     ------
     UsageError
-        A cell that is not optional needs rights that this process does not have.
+        A cell that is not optional needs rights that this process lacks.
     """
     allowed = permitted(scenario, cells, stores)
     cells = allowed.cells
@@ -91,7 +91,7 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
         if name not in planned:
             pixels = count * image_bytes
             planned[name] = PlannedStore(name=name, count=count, pixel_bytes=pixels, exists=path.is_dir())
-            # Whether another revision's store is there already is not known.
+            # Whether the other revision's store exists is unknown.
             to_convert = pixels * (sides - path.is_dir())
             convert_bytes += to_convert
             seconds += to_convert / ENCODE_BYTES_PER_S[cell.backend.codec]
@@ -112,7 +112,7 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
 
 
 def _sample_s(cell: Cell, image_bytes: int) -> float:
-    """Return the seconds that one sample takes: read (twice, for its check), and computed on."""
+    """Return the seconds for one sample: reading it (twice, because of its check) and computing on it."""
     return 2 * image_bytes / READ_BYTES_PER_S[cell.backend.codec] + _compute_s(cell)
 
 

@@ -1,4 +1,4 @@
-"""Tell a person on standard error how a run goes on: stores first, then one line a replicate."""
+"""Progress of a run on standard error: stores first, then one line per replicate."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,11 +23,11 @@ class Teller:
         return How(replace=Replace.STALE, progress=progress, say=say)
 
     def started(self, work: "Work", position: int, total: int) -> None:
-        """Name the replicate that starts."""
+        """Print which replicate starts."""
         say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}")
 
     def finished(self, work: "Work", records: Sequence["Record"]) -> None:  # noqa: ARG002 - the records name their cell
-        """Say what each epoch gave."""
+        """Print the outcome of each epoch."""
         for record in records:
             say(f"    {outcome(record)}")
 
@@ -45,7 +45,7 @@ def describe(cell: "Cell") -> str:
 
 
 def outcome(record: "Record") -> str:
-    """Return what one epoch gave, in one line."""
+    """Return the outcome of one epoch in one line."""
     if record.failed and not record.steps:
         return f"FAILED: {record.failure}"
     line = (
@@ -60,7 +60,7 @@ def outcome(record: "Record") -> str:
 
 
 def _rate(record: "Record") -> str:
-    """Return the rate in the requested state of the cache, and the whole epoch's under a name of its own."""
+    """Return the rate in the requested cache state, and the whole epoch's rate labelled as such."""
     whole = f"{record.samples_per_s:,.0f} samples/s"
     portion, cache = record.portion, record.cache
     if portion is None:

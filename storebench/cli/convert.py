@@ -30,34 +30,34 @@ def convert(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", metavar="STORE", help="Convert this store instead of a dataset's files."),
+        typer.Option("--from", metavar="STORE", help="Convert this store instead of a dataset."),
     ] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     size: Annotated[
-        int | None, typer.Option(min=1, help="Grow (or cut) the dataset to this many samples.")
+        int | None, typer.Option(min=1, help="Extend or cut the dataset to this many samples.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first samples.")] = None,
-    seed: Annotated[int, typer.Option(help="Of derived and synthetic samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of derived and synthetic samples.")] = 0,
     synthetic: Annotated[
         bool | None,
         typer.Option(
             "--synthetic/--real",
-            help="Ask for the stand-in, or refuse it. [default: only without real files]",
+            help="Use the synthetic stand-in, or refuse it. [default: only without real files]",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of all stores. [default: STOREBENCH_STORES or ./stores]")
+        Path | None, typer.Option(help="Folder of all stores. [default: STOREBENCH_STORES or ./stores]")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes that encode. [default: what pays]")
+        int | None, typer.Option(min=1, help="Processes that encode. [default: chosen by a short trial]")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace whatever is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing store or folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
     """Write a dataset into each BACKEND's store, and read every sample back.
 
-    A store that is there already and holds these samples is left alone. With --from, the
-    samples are read out of another store, and the new one is put beside it.
+    An existing store of these samples is left unchanged. With --from, the samples
+    are read from another store, and the new one is written beside it.
     """
     with exit_codes():
         from storebench.datasets.base import DatasetSpec
@@ -65,7 +65,7 @@ def convert(
 
         writes_into(out or stores_dir())
         if (dataset is None) == (source is None):
-            raise UsageError("name the samples by --dataset or by --from, one of the two")
+            raise UsageError("name the samples with exactly one of --dataset and --from")
         if processes is not None and processes > MOST_PROCESSES:
             raise UsageError(
                 f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
@@ -126,7 +126,7 @@ def _from_dataset(
 
 
 def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "How") -> "Iterator[Store]":
-    """Convert a store into others beside it, or in the folder of the same name in `out`."""
+    """Convert a store into others beside it, or into the folder of the same name in `out`."""
     from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
     from storebench.stores.find import restore_store
@@ -146,7 +146,7 @@ def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "H
 
 
 def _one_a_store(names: list[str]) -> "list[Backend]":
-    """Return the backends in order, without those that would write a store twice (memory:python, :native)."""
+    """Return the backends in order, without those that share a store with an earlier one (memory:python, :native)."""
     from storebench.formats.registry import parse_backend, store_name_of
 
     backends = [parse_backend(name) for name in names]

@@ -1,4 +1,4 @@
-"""``storebench run``: train from one or several backends, now."""
+"""``storebench run``: train from one or more backends."""
 
 import datetime as dt
 from pathlib import Path
@@ -25,14 +25,14 @@ def run(
     dataset: Annotated[str, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet or folder:PATH.")],
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     size: Annotated[
-        int | None, typer.Option(min=1, help="Grow (or cut) the dataset to this many samples.")
+        int | None, typer.Option(min=1, help="Extend or cut the dataset to this many samples.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first samples.")] = None,
     synthetic: Annotated[
         bool | None,
         typer.Option(
             "--synthetic/--real",
-            help="Ask for the stand-in, or refuse it. [default: only without real files]",
+            help="Use the synthetic stand-in, or refuse it. [default: only without real files]",
         ),
     ] = None,
     replicates: Annotated[int, typer.Option(min=1, help="Fresh processes per backend.")] = 1,
@@ -40,7 +40,7 @@ def run(
         bool,
         typer.Option(
             "--drop-caches",
-            help="For cold: also drop the whole machine's caches, inodes among them, last of all (root).",
+            help="For cold: also drop the whole machine's caches, including inodes, as the last step (root).",
         ),
     ] = False,
     timeout: Annotated[
@@ -54,11 +54,11 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
     ] = None,
-    stores: Annotated[Path | None, typer.Option(help="The folder of all stores. [default: ./stores]")] = None,
+    stores: Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON array.")] = False,
     **loop: Any,
 ) -> None:
-    """Train from each BACKEND in a process of its own, and time every step."""
+    """Train from each BACKEND in its own process, and time every step."""
     with exit_codes():
         matrix = {
             "dataset": dataset,
@@ -89,7 +89,7 @@ def _run(
 ) -> list["Record"]:
     from storebench.scenario import make_scenario
 
-    # Before libraries are imported: what is refused is refused at once.
+    # Before libraries are imported, so that wrong settings are refused at once.
     scenario = make_scenario({"name": "run", **settings, "matrix": [matrix]})
     from storebench.leftovers import sweep
     from storebench.runner import execute
@@ -113,12 +113,12 @@ def _run(
 
 
 def new_run_folder(name: str) -> Path:
-    """Return the folder of a run that starts now: runs/YYYYMMDD-HHMMSS-NAME."""
+    """Return the folder for a run that starts now: runs/YYYYMMDD-HHMMSS-NAME."""
     return runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
 
 
 def leave(records: list["Record"], *, hint: str | None = None) -> None:
-    """End with exit code 5, and a hint, where a cell failed or nothing was measured."""
+    """End with exit code 5 and a hint if a cell failed or nothing was measured."""
     failed = [record for record in records if record.failed]
     if not records:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")

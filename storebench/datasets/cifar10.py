@@ -1,7 +1,7 @@
-"""CIFAR-10 in its binary and its python layout, from a folder or straight from the official archive.
+"""CIFAR-10 in its binary and its Python layout, from a folder or directly from the official archive.
 
 Binary: records of 3,073 bytes, a label and then 32 x 32 pixels, planar RGB.
-Python: a pickled dictionary a batch with ``data`` (N x 3,072, planar) and ``labels``.
+Python: one pickled dictionary per batch with ``data`` (N x 3,072, planar) and ``labels``.
 """
 
 import functools
@@ -28,7 +28,7 @@ CLASS_NAMES = (
 RECORD_BYTES = 3073
 
 _ARCHIVE_BYTES_MAX = 256 << 20
-"""The official archives unpack to 177 and 178 MiB: whatever is larger is not one of them."""
+"""The official archives unpack to 177 and 178 MiB; larger ones are not official."""
 
 _TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _BATCHES = {Split.TRAIN: _TRAIN_BATCHES, Split.TEST: ("test_batch",)}
@@ -40,7 +40,7 @@ Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way in which CIFAR-10 is published."""
+    """One of the layouts in which CIFAR-10 is published."""
 
     name: str
     folder: str
@@ -50,31 +50,35 @@ class Layout:
 
 
 def parse_binary(raw: bytes, where: str) -> Batch:
-    """Return the batch that the bytes of a binary file hold, or raise `CorruptDataError`."""
+    """Return the batch in the bytes of a binary file, or raise `CorruptDataError`."""
     if not raw or len(raw) % RECORD_BYTES:
         raise CorruptDataError(
-            f"its size, {len(raw):,} bytes, is no multiple of {RECORD_BYTES:,}", where=where, hint=_FETCH_HINT
+            f"its size, {len(raw):,} bytes, is not a multiple of {RECORD_BYTES:,}",
+            where=where,
+            hint=_FETCH_HINT,
         )
     records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, RECORD_BYTES)
     return records[:, 1:].reshape(-1, 3, 32, 32), _checked_labels(records[:, 0], where)
 
 
 def parse_python(raw: bytes, where: str) -> Batch:
-    """Return the batch that the bytes of a pickled file hold, or raise `CorruptDataError`."""
+    """Return the batch in the bytes of a pickled file, or raise `CorruptDataError`."""
     batch = pickles.load_dict(raw, where)
     pixels, labels = batch.get("data"), batch.get("labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
-        raise CorruptDataError("holds no N x 3,072 bytes of pixels", where=where, hint=_FETCH_HINT)
+        raise CorruptDataError("does not hold N x 3,072 bytes of pixels", where=where, hint=_FETCH_HINT)
     if not (isinstance(labels, list) and len(labels) == len(pixels)):
-        raise CorruptDataError(f"holds no {len(pixels)} labels", where=where, hint=_FETCH_HINT)
+        raise CorruptDataError(f"does not hold {len(pixels)} labels", where=where, hint=_FETCH_HINT)
     if not all(type(label) is int and 0 <= label <= 255 for label in labels):
-        raise CorruptDataError("holds a label that is no class", where=where, hint=_FETCH_HINT)
+        raise CorruptDataError("holds a label that is not a class", where=where, hint=_FETCH_HINT)
     return pixels.reshape(-1, 3, 32, 32), _checked_labels(np.array(labels, dtype=np.uint8), where)
 
 
 def _checked_labels(labels: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.int64]:
     if labels.max() > 9:
-        raise CorruptDataError(f"label {labels.max()} is no class from 0 to 9", where=where, hint=_FETCH_HINT)
+        raise CorruptDataError(
+            f"label {labels.max()} is not a class from 0 to 9", where=where, hint=_FETCH_HINT
+        )
     return labels.astype(np.int64)
 
 
@@ -118,14 +122,14 @@ def find(root: Path) -> list[Source]:
 
 
 def open_cifar10(sources: list[Source], split: Split) -> Dataset:
-    """Open the source with the most records of this split; the binary layout where they are equal.
+    """Open the source with the most records of this split; of equal ones, the binary layout.
 
     Raises
     ------
     DataNotFoundError
         No source holds a batch of this split.
     CorruptDataError
-        A source is truncated, hostile or not what its name says.
+        A source is truncated, hostile or does not match its name.
     """
     opened = [
         ArrayDataset("cifar10", split, functools.partial(_load, source, split))
@@ -204,5 +208,5 @@ def _unzip(path: Path) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from error
     if len(data) > _ARCHIVE_BYTES_MAX:
-        raise CorruptDataError("unpacks to far more than CIFAR-10 is", where=path, hint=_FETCH_HINT)
+        raise CorruptDataError("unpacks to far more than CIFAR-10 holds", where=path, hint=_FETCH_HINT)
     return data

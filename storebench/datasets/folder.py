@@ -1,4 +1,4 @@
-"""A folder of class folders with image files: how ImageNet is usually unpacked, and any other set."""
+"""A folder of class folders with image files, as for an unpacked ImageNet or any other set of images."""
 
 from pathlib import Path
 
@@ -19,17 +19,17 @@ TEST_FOLDERS = ("val", "test", "validation")
 
 
 class FolderDataset(Dataset):
-    """Serve the images of class folders, sorted by class and then by file name.
+    """Serve the images of class folders, sorted by class, then by file name.
 
     Parameters
     ----------
     name, split
         As in `DatasetInfo`.
     root
-        The folder that holds one folder a class.
+        The folder that holds one folder per class.
     class_names
-        The classes that labels index, where another split has set them; images
-        of other classes are left out. None takes the class folders, sorted.
+        The classes that labels index, if another split has defined them; images
+        of other classes are left out. None uses the class folders, sorted.
 
     Raises
     ------
@@ -48,7 +48,9 @@ class FolderDataset(Dataset):
         kept = [(path, labels[folder]) for folder in found if folder in labels for path in found[folder]]
         if not kept:
             raise DataNotFoundError(
-                "no images of these classes in its folders", where=root, hint="Put one folder a class there."
+                "no images of these classes in its folders",
+                where=root,
+                hint="Put one folder per class there.",
             )
         self._root = root
         self._paths = [path for path, _ in kept]
@@ -91,7 +93,7 @@ class FolderDataset(Dataset):
 
 
 def has_class_folders(root: Path) -> bool:
-    """Return whether `root` holds a folder with an image in it."""
+    """Return whether `root` holds a folder that contains an image."""
     if not root.is_dir():
         return False
     folders = ClassFolders(root)
@@ -99,10 +101,10 @@ def has_class_folders(root: Path) -> bool:
 
 
 def _scan(root: Path) -> dict[str, list[str]]:
-    """Return the image files, relative to `root`, of every class that has any; a class is named in text."""
+    """Return the image files of every class that has any, relative to `root`; class names are text."""
     if not root.is_dir():
         raise DataNotFoundError(
-            "no such folder", where=root, hint="Name a folder that holds one folder a class."
+            "no such folder", where=root, hint="Name a folder that holds one folder per class."
         )
     folders = ClassFolders(root)
     names = folders.names()
@@ -113,20 +115,20 @@ def _scan(root: Path) -> dict[str, list[str]]:
         raise DataNotFoundError(
             f"{what} in it",
             where=root,
-            hint=f"Put one folder a class there, with {', '.join(images.EXTENSIONS[:3])} ... files.",
+            hint=f"Put one folder per class there, with {', '.join(images.EXTENSIONS[:3])} ... files.",
         )
     return found
 
 
 def open_folder(path: Path, split: Split) -> Dataset:
-    """Open ``folder:PATH``: PATH/train and PATH/val (test, validation) if there, else PATH is the train split.
+    """Open ``folder:PATH``: PATH/train and PATH/val (or test, validation) if they exist, else PATH as the train split.
 
     Raises
     ------
     DataNotFoundError
         The folder is missing, holds no images, or has no such split.
     CorruptDataError
-        Something in it is not what it should be; see `ClassFolders.images`.
+        The folder holds something that is refused; see `ClassFolders.images`.
     """
     name = FOLDER_PREFIX + text_of_name(str(path))
     train = path / "train" if has_class_folders(path / "train") else path

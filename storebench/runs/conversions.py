@@ -1,4 +1,4 @@
-"""Records of conversions: how long it took to make one store out of another, one line each in a run's folder."""
+"""Records of conversions: the time to convert one store into another, one line each in a run's folder."""
 
 import dataclasses
 import functools
@@ -17,31 +17,31 @@ CONVERSIONS_SCHEMA_VERSION = 1
 _MOST = 1 << 62
 
 SAMPLES_OF = tuple(DATA_FIELDS)
-"""Fields, of the same names in a cell, that decide which samples were converted."""
+"""Fields, with the same names as in a cell, that determine which samples were converted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionRecord:
-    """One conversion of one store into another, in a process of its own.
+    """One conversion of one store into another, in its own process.
 
     Attributes
     ----------
     source, target
         Format and codec of the two stores ("files+png", "lmdb+raw").
     seconds
-        From opening the source to the target's files being synced: reading, decoding, encoding, writing, syncing.
+        From opening the source until the target's files are synced: reading, decoding, encoding, writing, syncing.
     make_s
-        Reading, decoding and encoding; summed over `processes`, so it may exceed `seconds`.
+        Reading, decoding and encoding, summed over `processes`; may exceed `seconds`.
     write_s, sync_s
-        Handing payloads to the target's writer; closing it and syncing its files.
+        Passing payloads to the target's writer; closing it and syncing its files.
     processes
-        How many processes read and encoded.
+        Number of processes that read and encoded.
     source_bytes
         Bytes of the source's files.
     file_bytes, bytes_on_disk
-        Bytes of the target's files, and blocks that were allocated for them.
+        Bytes of the target's files, and bytes of the blocks allocated for them.
     source_resident_frac
-        Resident pages over all pages of the source before the conversion; None where they cannot be counted.
+        Resident pages over all pages of the source before the conversion; None if they cannot be counted.
     """
 
     schema_version: int = CONVERSIONS_SCHEMA_VERSION
@@ -72,13 +72,13 @@ class ConversionRecord:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells this conversion from the others of its run."""
+        """Identity of this conversion among those of its run."""
         samples = (getattr(self, name) for name in SAMPLES_OF)
         return self.replicate, self.source, self.target, *samples
 
 
 def read_conversions(run: Path) -> list[ConversionRecord]:
-    """Return the conversions of a run's folder; empty where none was measured. What is no whole record is left out."""
+    """Return the conversions in a run's folder; empty if none was measured. Incomplete records are left out."""
     try:
         return [record for row in rows_of(run / CONVERSIONS_NAME) if (record := _of_row(row)) is not None]
     except OSError:
@@ -107,12 +107,12 @@ def _of_row(row: Row) -> ConversionRecord | None:
 
 
 def append_conversion(run: Path, record: ConversionRecord) -> None:
-    """Append a record of a conversion to a run's folder, synced; a failed one of the same moves to ``superseded.jsonl``.
+    """Append a record to a run's folder, synced; a failed record of the same conversion moves to ``superseded.jsonl``.
 
     Raises
     ------
     DiskFullError, OutputError
-        It cannot be written; the file is as it was.
+        The record cannot be written; the file is unchanged.
     """
 
     def is_old(row: Row) -> bool:
@@ -123,7 +123,7 @@ def append_conversion(run: Path, record: ConversionRecord) -> None:
 
 
 def seconds_by_source(records: Iterable[ConversionRecord], cell: Cell) -> dict[str, Sequence[float]]:
-    """Return the seconds of every conversion into the store of a cell, by the store that it came from."""
+    """Return the seconds of every conversion into the store of a cell, by source store."""
     fields = cell.fields()
     found: dict[str, list[float]] = {}
     for one in records:

@@ -1,4 +1,4 @@
-"""A store on disk: where it lies, what it consists of, and whether it is whole."""
+"""A store on disk: its path, its parts, and whether it is complete."""
 
 import contextlib
 import os
@@ -25,18 +25,18 @@ CONVERT_AGAIN = "Convert again."
 
 @dataclass(frozen=True, kw_only=True)
 class Phases:
-    """What building a store took, in seconds.
+    """Durations of building a store, in seconds.
 
     Attributes
     ----------
     make_s
-        Reading, decoding and encoding samples, summed over `processes`: it may exceed the build's time.
+        Reading, decoding and encoding samples, summed over `processes`; may exceed the build's time.
     write_s
-        Handing payloads to the format's writer.
+        Passing payloads to the format's writer.
     sync_s
         Closing the writer and syncing its files.
     processes
-        How many processes read and encoded.
+        Number of processes that read and encoded.
     """
 
     make_s: float
@@ -54,11 +54,11 @@ class Store:
     path
         The store's folder.
     manifest
-        What it says of itself.
+        Its own description.
     built
-        Whether it was written just now; False when it was there already.
+        Whether it was just written; False if it existed already.
     phases
-        What writing it took; None when it was there already.
+        Durations of writing it; None if it existed already.
     """
 
     path: Path
@@ -69,24 +69,24 @@ class Store:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sums over a store's data files, in bytes: apparent size, and blocks that were allocated."""
+    """Sums over a store's data files, in bytes: apparent size, and allocated blocks."""
 
     file_bytes: int
     bytes_on_disk: int
 
 
 def store_path(stores: Path, spec: DatasetSpec, backend: Backend) -> Path:
-    """Return where the store of `spec` that `backend` reads lies in the folder `stores`."""
+    """Return the path of the store of `spec` that `backend` reads in the folder `stores`."""
     return stores / spec.store_id / store_name_of(backend)
 
 
 def open_store(path: Path) -> Store:
-    """Return the store at `path` after checking, without reading its samples, that it is whole.
+    """Return the store at `path` after checking that it is complete, without reading its samples.
 
     Raises
     ------
     CorruptStoreError
-        It is not a store, or files are missing or have another size than when they were written.
+        It is not a store, or files are missing or have changed in size since they were written.
     SchemaVersionError
         Another version of storebench wrote it.
     """
@@ -97,10 +97,10 @@ def open_store(path: Path) -> Store:
 
 
 def when_made(path: Path) -> tuple[str, int] | None:
-    """Return when the store at `path` was made, as something to sort by; None if there is no whole store.
+    """Return when the store at `path` was made, as a sortable value; None if there is no complete store.
 
-    What cannot be judged here counts as whole, because it may be the only copy: a store of another schema
-    version, which counts as the oldest, and one of a format that is not installed.
+    A store that cannot be judged counts as complete, because it may be the only copy: one of another schema
+    version, which counts as the oldest, and one whose format is not installed.
     """
     try:
         created = _created(path)
@@ -121,30 +121,30 @@ def _created(path: Path) -> str:
 
 
 def restore_store(path: Path, say: Say = mute) -> None:
-    """Give the store at `path` back its name, if a process was killed while it replaced the store.
+    """Rename the store at `path` back if a process was killed while it replaced the store.
 
     Parameters
     ----------
     path
-        Where the store should be. Nothing is done where something is there.
+        Path where the store should be. If something is there, nothing is done.
     say
-        Is told what was done.
+        Receives a message if something was done.
 
     Raises
     ------
     OutputError
-        The store is there under a temporary name, and may not be renamed.
+        The store exists under a temporary name, and renaming it is not permitted.
     """
     restore(path, when_made, say)
 
 
 def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
-    """Return the digests of the samples as they were written, uint8 [count, 16].
+    """Return the digests of the samples as written, uint8 [count, 16].
 
     Raises
     ------
     CorruptStoreError
-        The table is missing, truncated, or not the one that the manifest was written with.
+        The table is missing, truncated, or does not match the manifest.
     """
     table_path = path / DIGESTS_NAME
     if not table_path.exists():
@@ -163,18 +163,18 @@ def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
         )
     if set_digest(table) != manifest.samples_digest:
         raise CorruptStoreError(
-            "the digest table is not the one of the manifest", where=table_path, hint=CONVERT_AGAIN
+            "the digest table does not match the manifest", where=table_path, hint=CONVERT_AGAIN
         )
     return table
 
 
 def measure_sizes(path: Path, store_format: Format) -> Sizes:
-    """Return how much the data files of the store at `path` take.
+    """Return the sizes of the data files of the store at `path`.
 
     Raises
     ------
     CorruptStoreError
-        One of them is a FIFO, a socket or a device: reading it might never end.
+        One of them is a FIFO, a socket or a device; reading it might never end.
     """
     stats = [_regular(file) for file in store_format.data_files(path)]
     return Sizes(
@@ -193,12 +193,12 @@ def _regular(file: Path) -> os.stat_result:
 
 
 def check_sizes(path: Path, manifest: Manifest) -> None:
-    """Check that the data files have the sizes that they were written with.
+    """Check that the data files have the sizes with which they were written.
 
     Raises
     ------
     CorruptStoreError
-        They have not: something was truncated, removed or added, or is no regular file.
+        They do not: a file was truncated, removed or added, or is not regular.
     """
     try:
         found = measure_sizes(path, get_format(manifest.format)).file_bytes

@@ -1,4 +1,4 @@
-"""Bring the page cache into the state that a cell asks for, and count it: never assume."""
+"""Bring the page cache into the state that a cell requests, and count it instead of assuming it."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ from storebench.settings.words import BOUNDED_STATES, CacheState
 
 
 class StoreCache:
-    """The page cache of one store's files, as one cell wants it.
+    """The page cache of one store's files, in the state that one cell requests.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class StoreCache:
     store
         Its folder.
     drops
-        Also drop the whole machine's caches for a cold cell, directory entries and inodes among them.
+        Whether a cold cell also drops the whole machine's caches, including directory entries and inodes.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class StoreCache:
     Raises
     ------
     UsageError
-        Caches are to be dropped, and that is not permitted.
+        Dropping the caches was requested and is not permitted.
     """
 
     def __init__(self, requested: CacheState, backend: Backend, store: Path, *, drops: bool) -> None:
@@ -58,7 +58,7 @@ class StoreCache:
 
     @property
     def files(self) -> list[Path]:
-        """Every file that is evicted and counted: the store's data, and indexes that its reader keeps beside it."""
+        """Files that are evicted and counted: the store's data, and indexes that its reader keeps beside it."""
         return [*self.data_files, *self._reader.index_files(self._store)]
 
     def before_opening(self) -> CacheFacts | None:
@@ -67,8 +67,8 @@ class StoreCache:
         Returns
         -------
         CacheFacts or None
-            The facts, of readers that hold all pixels from then on; None for all others, whose state is one of
-            each epoch.
+            The facts, for readers that hold all pixels from then on; None for all others, which have a state per
+            epoch.
         """
         if self._traits.holds_pixels:
             facts = self.prepare("open")
@@ -82,7 +82,7 @@ class StoreCache:
     def prepare(self, applies_to: str, *, first: bool = True) -> CacheFacts:
         """Bring the store's pages into the requested state and count them.
 
-        From the second epoch on a warm store stays as the one before has left it: the reader maps it now.
+        From the second epoch on a warm store stays as the previous epoch left it, because the reader maps it.
 
         Parameters
         ----------
@@ -107,15 +107,15 @@ class StoreCache:
         return dataclasses.replace(facts, metadata=self._metadata())
 
     def drop(self) -> None:
-        """Drop the machine's caches where that was asked for: the last thing before the first access.
+        """Drop the machine's caches if requested, as the last action before the first access.
 
-        To count opens every file, so it comes before; from here to the first access no file may be opened.
+        Counting opens every file, so it comes earlier; from here to the first access no file may be opened.
         """
         if self.drops:
             drop_caches()
 
     def _metadata(self) -> str:
-        """Return the state of directory entries and inodes, after evicting and counting have opened every file."""
+        """Return the state of directory entries and inodes after evicting and counting have opened every file."""
         if self.drops:
             return "cold"
         return "unknown" if self._requested == CacheState.ANY else "hot"

@@ -1,4 +1,4 @@
-"""Watch what one epoch makes resident, and say afterwards which of its steps had the cache state that was asked for."""
+"""Watch residency during one epoch, and determine which of its steps had the requested cache state."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -28,14 +28,14 @@ _IN_MEMORY = "the epoch is served from memory, so the cache state is one of the 
 
 @dataclass(frozen=True, kw_only=True)
 class LookAhead:
-    """How far a cell's readers read ahead of the batch in progress because they are told the order.
+    """Read-ahead of a cell's readers beyond the batch in progress, because they are told the order.
 
     Attributes
     ----------
     frac
         Share of the store, over all producers.
     planned
-        Whether they are told the order at all.
+        Whether they are told the order.
     """
 
     frac: float
@@ -53,9 +53,9 @@ class LookAhead:
 
 
 class ResidencyWatch:
-    """Sample the residency of a store's files while an epoch of a cold or limited cell runs.
+    """Sample the residency of a store's files during an epoch of a cold or limited cell.
 
-    Used as a context manager around the epoch; the sampler is ready when the constructor returns. In cells of other
+    Use it as a context manager around the epoch; the sampler is ready when the constructor returns. In cells of other
     cache states nothing is sampled and nothing is claimed.
 
     Parameters
@@ -63,7 +63,7 @@ class ResidencyWatch:
     cell, manifest
         The cell and its store.
     files
-        The files that are evicted and counted.
+        Files that are evicted and counted.
     served_from_store
         False for a reader that holds all pixels: its epoch reads nothing, so nothing is sampled.
     late
@@ -77,7 +77,7 @@ class ResidencyWatch:
         self._manifest = manifest
         self._late = late
         self._wanted = cell.cache in BOUNDED_STATES and served_from_store
-        # Read-ahead never crosses files, so what is read of such a store was asked for; and to sample it is to open it.
+        # Read-ahead never crosses files, so only requested data is read from such a store; and sampling it opens files.
         self._by_counts = late and len(files) >= manifest.count
         self._sampler = Sampler(files, late=late) if self._wanted and not self._by_counts else None
         self._curve = Curve(reason="residency was not sampled")
@@ -92,7 +92,7 @@ class ResidencyWatch:
             self._sampler.close()
 
     def over(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return the batches; sampling begins now, or with the first of them where files have to stay unopened."""
+        """Return the batches; sampling begins now, or with the first batch if files must stay unopened."""
         if self._sampler is None:
             return batches
         if self._late:
@@ -101,14 +101,14 @@ class ResidencyWatch:
         return batches
 
     def stop(self) -> None:
-        """End the sampling: call it right after the epoch."""
+        """End the sampling; call it right after the epoch."""
         if self._sampler is not None:
             self._curve = self._sampler.stop()
 
     def judge(
         self, cache: CacheFacts, after: Residency, table: StepTable, epoch: int
     ) -> tuple[CacheFacts, Portion | None]:
-        """Return what was sampled, added to `cache`, and the steps during which the requested state held.
+        """Return `cache` with the sampled residency, and the steps during which the requested state held.
 
         Parameters
         ----------

@@ -31,7 +31,7 @@ def side_of_records(path: Path) -> Side:
     try:
         records = read_records(path)
     except DataNotFoundError:
-        records = []  # a run that was killed before its first record: nothing was measured
+        records = []  # a run that was killed before its first record measured nothing
     grouped: dict[str, list[Record]] = {}
     for record in records:
         grouped.setdefault(record.cell.cell_id, []).append(record)
@@ -48,7 +48,7 @@ def side_of_records(path: Path) -> Side:
 
 
 def _code_failure(records: Sequence[Record], wanted: str) -> str:
-    """Return why records do not say what one code does, or ""; those of earlier releases name none."""
+    """Return why records were not made by one code, or ""; records of earlier releases name no code."""
     digests = {record.code.digest for record in records if record.code}
     plugins = {record.code.plugin.rpartition(" ")[2] for record in records if record.code}
     other = sorted(digests - {wanted}) if wanted else []
@@ -58,7 +58,7 @@ def _code_failure(records: Sequence[Record], wanted: str) -> str:
 
 
 def label_of(cell: Cell) -> str:
-    """Return a cell in words, for people and for a policy's patterns."""
+    """Return a readable label of a cell, also used for a policy's patterns."""
     parts = [
         cell.data.name,
         cell.backend.name,
@@ -112,7 +112,7 @@ def _failure(failed: Record | None) -> str:
 
 
 def _cache_failure(records: Sequence[Record]) -> str:
-    """Return why a cell was not shown to be in the cache state that it asked for, or ""."""
+    """Return why a cell was not shown to be in its requested cache state, or ""."""
     for record in records:
         facts = record.cache
         if record.cell.cache in BOUNDED_STATES and (
@@ -124,7 +124,7 @@ def _cache_failure(records: Sequence[Record]) -> str:
 
 
 def _tail_of(records: Sequence[Record]) -> str:
-    """Return which percentile of the steps there are enough steps for, or ""."""
+    """Return the percentile of the steps for which there are enough steps, or ""."""
     steps = min((record.timed_steps for record in records if record.data_wait_ns), default=0)
     if not all(record.data_wait_ns for record in records) or steps < _STEPS_FOR_P95:
         return ""
@@ -132,7 +132,7 @@ def _tail_of(records: Sequence[Record]) -> str:
 
 
 def _tail_s(epochs: Sequence[Record], tail_of: str) -> float:
-    """Return the tail of a replicate: of many epochs the slowest tenth, of few the median."""
+    """Return the tail of a replicate: the slowest tenth of many epochs, or the median of few."""
     if tail_of == _EPOCHS_TAIL:
         return slowest_tenth([1 / record.samples_per_s for record in epochs])
     slow = [_slow_step_s(record, tail_of) for record in epochs]
@@ -140,7 +140,7 @@ def _tail_s(epochs: Sequence[Record], tail_of: str) -> float:
 
 
 def _slow_step_s(record: Record, tail_of: str) -> float:
-    """Return the seconds of a step that waits as long for its batch as the percentile says."""
+    """Return the seconds of a step whose wait for its batch is the given percentile."""
     assert record.data_wait_ns is not None
     wait_ns = record.data_wait_ns.p99 if tail_of.startswith("p99") else record.data_wait_ns.p95
     return (record.timed_s - record.data_wait_s) / record.timed_steps + wait_ns / 1e9
@@ -153,7 +153,7 @@ def _by_round(
 
 
 def _replicate(number: int, epochs: list[Record]) -> Replicate:
-    """Return one replicate: medians over its epochs, and the longest of what comes before the timed steps."""
+    """Return one replicate: medians over its epochs, and the longest durations before the timed steps."""
     relative = [value for record in epochs if (value := _relative(record)) is not None]
     machine = [value for record in epochs if (value := _ceiling_s(record)) is not None]
     counted = [_counters(record) for record in epochs]
@@ -163,7 +163,7 @@ def _replicate(number: int, epochs: list[Record]) -> Replicate:
         seconds=statistics.median(1 / record.samples_per_s for record in epochs),
         relative=statistics.median(relative) if len(relative) == len(epochs) else None,
         counters={
-            # The readers open before the first epoch only, and any epoch may begin late.
+            # Readers open only before the first epoch, and any epoch may begin late.
             name: (max if name in _LONGEST else statistics.median)(one[name] for one in counted)
             for name in sorted(names)
         },
@@ -172,17 +172,17 @@ def _replicate(number: int, epochs: list[Record]) -> Replicate:
 
 
 def _calibration(cell: Cell) -> str:
-    """Return the kind of work that the ceiling of a cell's own process stands for; "" where none does."""
+    """Return the kind of work of the ceiling in a cell's own process; "" if there is none."""
     if cell.compute.kind is ComputeKind.REAL:
         return Kind.MATRIX_PRODUCT
     if cell.cache in BOUNDED_STATES:
         return Kind.DEVICE
-    # No ceiling of a record decodes anything, so encoded images have nothing to be held against.
+    # No ceiling of a record decodes, so encoded images have no calibration.
     return Kind.MEMORY if cell.backend.codec == "raw" else ""
 
 
 def _ceiling_s(record: Record) -> float | None:
-    """Return the seconds per unit of the ceiling that a cell is calibrated by; None where it was not measured."""
+    """Return the seconds per unit of the ceiling that calibrates a cell; None if it was not measured."""
     ceilings = record.ceilings
     rates = {
         Kind.MATRIX_PRODUCT: ceilings.matrix_products_per_s,
@@ -195,7 +195,7 @@ def _ceiling_s(record: Record) -> float | None:
 
 
 def _relative(record: Record) -> float | None:
-    """Return the cost of a sample over that of the ceiling of the same process; None where none was measured."""
+    """Return the cost of a sample over that of the ceiling in the same process; None if none was measured."""
     ceiling_s = _ceiling_s(record)
     if ceiling_s is None:
         return None

@@ -94,9 +94,9 @@ def test_a_missing_split_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (cifar_binary(*batch(1))[:-1], "no multiple of 3,073"),
-        (b"", "no multiple of 3,073"),
-        (b"\x0a" + cifar_binary(*batch(1))[1:], "label 10 is no class"),
+        (cifar_binary(*batch(1))[:-1], "not a multiple of 3,073"),
+        (b"", "not a multiple of 3,073"),
+        (b"\x0a" + cifar_binary(*batch(1))[1:], "label 10 is not a class"),
     ],
 )
 def test_a_wrong_binary_file_is_refused_by_its_name(tmp_path: Path, raw: bytes, says: str) -> None:
@@ -144,10 +144,10 @@ def test_only_the_three_functions_of_an_array_may_be_named(name: str) -> None:
         (b"\x80\x02]r\xff\xff\xff\x7f.", "impossible memo number"),
         (b"", "nothing in it was run"),
         (pickle.dumps([1]), "does not hold a dictionary"),
-        (pickle.dumps({}), "no N x 3,072 bytes"),
-        (cifar_pickle(batch(1)[0], labels(3)), "holds no 4 labels"),
-        (cifar_pickle(batch(1)[0], np.array([1, 2, 3, 10])), "label 10 is no class"),
-        (cifar_pickle(batch(1)[0], np.array([1, 2, 3, -1])), "holds a label that is no class"),
+        (pickle.dumps({}), "not hold N x 3,072 bytes"),
+        (cifar_pickle(batch(1)[0], labels(3)), "does not hold 4 labels"),
+        (cifar_pickle(batch(1)[0], np.array([1, 2, 3, 10])), "label 10 is not a class"),
+        (cifar_pickle(batch(1)[0], np.array([1, 2, 3, -1])), "holds a label that is not a class"),
         (cifar_pickle(batch(1)[0][:3], labels(4)).replace(b"J\x03\0\0\0", b"J\x04\0\0\0", 1), "reshape"),
     ],
 )
