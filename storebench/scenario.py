@@ -56,11 +56,25 @@ class Scenario(Strict):
 
     Attributes
     ----------
+    name
+        Name of the scenario, and part of the names of its run folders.
+    question
+        The question that the cells answer; `storebench scenarios` prints it.
+    replicates
+        Fresh processes per cell.
     conversions
         How often each conversion from the first store (PNG files if there are any) into each other store of the
         same samples is timed after the cells; 0 for never.
+    seed
+        Seed of the order in which cells run.
+    check_pixels
+        Read each epoch a second time, untimed, and compare every decoded sample with its digest.
+    test_limit
+        Most test samples for the test accuracy; 0 measures none.
     timeout_s
         Seconds after which a replicate of a cell, or a conversion, is killed and recorded as failed.
+    matrix
+        The matrices, at least one.
     """
 
     name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]

@@ -94,6 +94,7 @@ class LoopSettings:
         default=0,
         metadata=Setting(
             meaning="Of the order, the augmentation and the network.",
+            asked="Seed of the order, the augmentation and the network.",
             least=0,
             most=MOST_SEED,
             option="Seed of order, augmentation and network.",

@@ -14,6 +14,7 @@ import typer
 
 from storebench import errors
 from storebench.cli.main import app
+from tests.docs.scenario_reference import scenario_reference
 from tests.docs.schema_page import schema_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +66,11 @@ def cli_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-GENERATED: dict[str, Callable[[], str]] = {"docs/cli.md": cli_reference, "docs/schema.md": schema_markdown}
+GENERATED: dict[str, Callable[[], str]] = {
+    "docs/cli.md": cli_reference,
+    "docs/scenarios.md": scenario_reference,
+    "docs/schema.md": schema_markdown,
+}
 """Document -> what makes its text."""
 
 
