@@ -98,7 +98,7 @@ def test_siblings_differ_in_one_field_only() -> None:
     cell = next(cell for cell in facts.cells if cell.backend == "lmdb" and cell.cell.workers == 2)
     found = siblings(cell, facts.panels, "workers")
     assert sorted(one.cell.workers for one in found) == [0, 2]
-    assert {(one.backend, one.cell.dataset, one.cell.cache) for one in found} == {
+    assert {(one.backend, one.cell.data.name, one.cell.cache) for one in found} == {
         ("lmdb", "imagenet", "cold")
     }
     assert siblings(cell, facts.panels, "cache") == [cell]
@@ -156,7 +156,7 @@ def test_panels_are_asked_in_an_order_that_no_rate_decides() -> None:
     records += backends(compute="none", model="none")
     records += [*backends(dataset="mnist", size=None), make_record("lmdb", batch_size=64)]
     asked = [panel.first.cell for panel in ordered(facts_of(records).panels)]
-    assert [(one.dataset, one.cache, one.readahead_kib, one.compute, one.batch_size) for one in asked] == [
+    assert [(one.data.name, one.cache, one.readahead_kib, one.compute, one.batch_size) for one in asked] == [
         ("imagenet", "limited", 128, "real", 32),
         ("imagenet", "limited", None, "real", 32),
         ("imagenet", "limited", 8192, "real", 32),

@@ -94,7 +94,7 @@ def test_the_facts_of_a_dataset_are_those_of_its_cells(tmp_path: Path) -> None:
         assert [one.convert_s for one in part.paying] == [one.convert_s for one in alone.paying]
         assert part.varying == alone.varying
         assert part.ceilings == alone.ceilings == ceilings(part.ordered[0].listed)
-    large = next(part for part in page.datasets.values() if part.cells[0].cell.dataset == "imagenet")
+    large = next(part for part in page.datasets.values() if part.cells[0].cell.data.name == "imagenet")
     assert large.squares
     assert large.paying
 

@@ -26,6 +26,7 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.results import Record
+from storebench.settings.words import Compute
 from tests.support.planted import make_cell, make_record
 
 
@@ -187,8 +188,8 @@ def test_the_cache_state_of_a_plain_cell_is_the_one_that_was_asked_for() -> None
 
 
 def test_only_emulated_compute_has_a_label() -> None:
-    assert [compute_label(kind) for kind in ("real", "none")] == ["", ""]
-    assert compute_label("emulated:2.5") == "compute EMULATED by a sleep of 2.5 ms"
+    assert [compute_label(Compute(kind)) for kind in ("real", "none")] == ["", ""]
+    assert compute_label(Compute("emulated:2.5")) == "compute EMULATED by a sleep of 2.5 ms"
 
 
 def cells_of(*records: Record) -> list[CellSummary]:

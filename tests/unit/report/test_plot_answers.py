@@ -207,7 +207,10 @@ def test_lines_of_one_colour_are_told_apart() -> None:
     cells = cells_of(make_record("lmdb"), make_record("lmdb:direct"), make_record("png"))
     by_backend = dict(zip((cell.backend for cell in cells), line_styles(cells), strict=True))
     looks = {
-        (backend_look(cell.backend, cell.cell.format, cell.cell.codec).colour, by_backend[cell.backend])
+        (
+            backend_look(cell.backend, cell.cell.backend.format, cell.cell.backend.codec).colour,
+            by_backend[cell.backend],
+        )
         for cell in cells
     }
     assert len(looks) == 3
