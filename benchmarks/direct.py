@@ -337,7 +337,7 @@ def two_kinds_of_warm(stores: Path, rounds: int) -> None:
             for state in states
         ]
         claims: Claims = [
-            (f"{backend}, read in a row, times page by page", *(f"{backend}, {state}" for state in states), 0)
+            (f"{backend}, read in a row, times page by page", *(f"{backend}, {state}" for state in states), 0)  # type: ignore[misc]  # there are two states
             for backend in backends
         ]
         table(f"6. {folder}, warm, first epoch, by how the pages came", sides, claims, rounds)

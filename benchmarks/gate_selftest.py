@@ -167,7 +167,7 @@ def across(
 def try_same_code(pools: dict[str, list[Session]], policy: Policy, rng: random.Random) -> bool:
     """Compare the same code with itself and print how many suites were red."""
     idle, loaded = pools["idle"], pools["loaded"]
-    ways = {
+    ways: dict[str, Callable[[], Sequence[list[Session]]]] = {
         "idle, drawn at random": lambda: draw(idle, rng),
         "idle, in a row": lambda: in_a_row(idle, rng),
         "busy, drawn at random": lambda: draw(loaded, rng),
@@ -179,7 +179,8 @@ def try_same_code(pools: dict[str, list[Session]], policy: Policy, rng: random.R
     for how, choose in ways.items():
         reds, confirmed_reds, states = 0, 0, Counter[str]()
         for _ in range(COMPARISONS):
-            before, after = compare(*choose(), policy)
+            baseline, contender, again = choose()
+            before, after = compare(baseline, contender, again, policy)
             reds += red(before, policy)
             confirmed_reds += red(after, policy)
             states.update(str(one.state) for one in after)

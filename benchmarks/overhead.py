@@ -85,11 +85,11 @@ def traced(batches: Iterator[Batch], step: Step) -> None:
 
 def untraced(batches: Iterator[Batch], step: Step) -> None:
     """Train without a clock."""
-    clock, producer.time = producer.time, StoppedClock()  # type: ignore[assignment]
+    clock, producer.time = producer.time, StoppedClock()  # type: ignore[assignment, attr-defined]
     try:
         run_untraced(batches, step)
     finally:
-        producer.time = clock
+        producer.time = clock  # type: ignore[attr-defined]
     step.losses()
 
 

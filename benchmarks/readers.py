@@ -39,7 +39,7 @@ from storebench.stores.convert import How, ensure_store
 ALSO = ("files+raw",)
 WARM_UP_S = 5.0
 
-FLOORS = {
+FLOORS: dict[str, dict[str, float]] = {
     "imagenet": {"memory:native": 100, "lmdb": 80, "hdf5": 50, "leveldb": 50, "png": 1},
     "cifar10": {"memory:native": 95, "lmdb": 17, "hdf5": 3, "leveldb": 12, "png": 0.4},
 }

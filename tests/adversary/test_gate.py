@@ -43,7 +43,7 @@ def most_rounds(factor: float, share: float, *, rounds: int = 12) -> dict[str, A
     return {"shape": shape, "rounds": rounds}
 
 
-SAME = {"noise": 0.001}
+SAME: Sessions = {"noise": 0.001}
 ATTACKS: dict[str, tuple[Sessions, Sessions, int]] = {
     # name: (what is planted in the baseline, in the contender, the exit code that is due)
     "a reader 1.5 times as slow": ({}, {"slower": {LMDB: 1.5}}, 1),
@@ -98,7 +98,7 @@ def test_the_same_code_is_green(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0])
 def test_a_duration_that_cannot_be_is_not_compared(tmp_path: Path, value: float) -> None:
     baseline = write_sessions(tmp_path / "a", seed=1, **SAME)
-    planted = {"shape": lambda cell, seconds: [value] * len(seconds) if cell == LMDB else seconds}
+    planted: Sessions = {"shape": lambda cell, seconds: [value] * len(seconds) if cell == LMDB else seconds}
     code, text = check(baseline, write_sessions(tmp_path / "b", seed=2, **SAME, **planted))
     assert code in (3, 4, 5), text
     assert "Traceback" not in text
@@ -214,12 +214,12 @@ def test_one_late_epoch_of_a_process_is_gated(tmp_path: Path) -> None:
 
 
 def test_durations_beside_the_steps_may_vary(tmp_path: Path) -> None:
-    some = {
+    some: dict[str, Any] = {
         "open_s": 0.01,
         "time_to_first_batch_s": 0.05,
         "counters": Counters(cpu_user_s=0.02, cpu_system_s=0.01),
     }
-    more = {
+    more: dict[str, Any] = {
         "open_s": 0.3,
         "time_to_first_batch_s": 0.3,
         "counters": Counters(cpu_user_s=0.04, cpu_system_s=0.01),
@@ -254,7 +254,7 @@ def test_a_baseline_without_cells_is_not_passed_by_everything(tmp_path: Path) ->
 
 
 def test_a_name_from_a_foreign_baseline_gives_no_workflow_command(tmp_path: Path) -> None:
-    planted = {"change": lambda extra: extra.update(cell_id="x\n::error::planted")}
+    planted: Sessions = {"change": lambda extra: extra.update(cell_id="x\n::error::planted")}
     baseline = write_sessions(tmp_path / "a", cells=CELLS[:1], **SAME, **planted)
     _, text = check(baseline, write_sessions(tmp_path / "b", seed=2, **SAME), "--format", "json")
     assert json.loads(text[text.index("{") : text.rindex("}") + 1])

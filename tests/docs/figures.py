@@ -1,6 +1,5 @@
 """Draw the README's plots from the reference results: ``python -m tests.docs.figures`` (``make figures``)."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -72,4 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,7 +3,6 @@
 import enum
 import inspect
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -160,4 +159,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -236,7 +236,8 @@ def test_a_baseline_with_other_content_is_one_line(here: Here, run: Path, baseli
 
 def test_a_baseline_with_an_impossible_history_is_one_line(here: Here, run: Path, baseline: Path) -> None:
     content = baseline.read_text(encoding="utf-8")
-    for created in (1, None, "../../../planted", "x" * 5000, "\x00", [], "a/b"):
+    wrong: tuple[Any, ...] = (1, None, "../../../planted", "x" * 5000, "\x00", [], "a/b")
+    for created in wrong:
         changed = json.loads(content) | {"created_utc": created, "accepted": [1, None]}
         baseline.write_bytes(as_json(changed))
         answer = here("check", "results/baselines/planted", run, "--update", "--reason", "a test")

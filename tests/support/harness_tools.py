@@ -159,7 +159,16 @@ def busy_run(
 ) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     """Start a run whose cell is in the middle of a batch for a minute; give it and all processes below it."""
     stores, run = folder / "stores", folder / "run"
-    options = (*SMALL, "--workers", str(workers), "--stores", stores, "--out", run, *more)
+    options: tuple[str | Path, ...] = (
+        *SMALL,
+        "--workers",
+        str(workers),
+        "--stores",
+        stores,
+        "--out",
+        run,
+        *more,
+    )
     with started(bench, "run", "planted:patient", *options) as process:
         wait_for(lambda: any(stores.glob("*/begun-*")))
         family = psutil.Process(process.pid).children(recursive=True)

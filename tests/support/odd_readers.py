@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from storebench.formats.base import Batch, Fetched, FormatInfo, Indices, ReaderInfo, Traits
+from storebench.formats.base import Batch, Fetched, FormatInfo, Indices, Reader, ReaderInfo, Traits
 from storebench.formats.memory.format import MemoryFormat
 from storebench.formats.memory.held import MemoryPythonReader
 from storebench.testing.doubles import failing, slow
@@ -158,15 +158,16 @@ class OddFormat(MemoryFormat):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        private = [
+        private: list[type[Reader]] = [
             RecordingReader, UnpicklableReader, DyingReader, UnopenableReader, ExclusiveReader, ComputingReader,
             FadingReader,
         ]  # fmt: skip
         own = {reader.__name__.removesuffix("Reader").lower(): reader for reader in private}
+        own |= {"failing": FailingReader, "slow": SlowReader}
         return {
             "shared": ReaderInfo(reader=RecordingReader, summary="shared", traits=Traits(holds_pixels=True)),
             **{
                 name: ReaderInfo(reader=reader, summary=reader.__doc__ or "", traits=Traits())
-                for name, reader in {**own, "failing": FailingReader, "slow": SlowReader}.items()
+                for name, reader in own.items()
             },
         }

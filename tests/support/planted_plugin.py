@@ -302,7 +302,7 @@ class PlantedFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        kinds = {
+        kinds: dict[str, type[Reader]] = {
             "flat": FlatReader,
             "slow": SlowReader,
             "wrong": WrongPixelReader,

@@ -22,7 +22,7 @@ from storebench.results import (
 )
 from storebench.runs.records import append_record
 
-HERE = {"key": "here", "match": {"cpu": "planted", "kernel": "6.8"}}
+HERE: dict[str, Any] = {"key": "here", "match": {"cpu": "planted", "kernel": "6.8"}}
 ELSEWHERE = {"key": "elsewhere", "match": {"cpu": "another", "kernel": "6.8"}}
 CELLS = tuple(f"read/{name}/warm" for name in ("lmdb", "hdf5", "png", "leveldb", "memory"))
 COUNTERS = {

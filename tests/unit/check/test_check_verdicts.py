@@ -551,7 +551,7 @@ def test_a_cold_run_that_nobody_verified_fails_the_check(tmp_path: Path) -> None
         verdict=CacheVerdict.UNVERIFIED,
         reason="this kernel cannot be asked",
     )
-    cold = {"cell": {"cache": "cold"}}
+    cold: dict[str, Any] = {"cell": {"cache": "cold"}}
     first = run_of(tmp_path / "a", {"lmdb": 1e-6}, **cold)
     assert run(first, first)[0] == 0
     second = run_of(tmp_path / "b", {"lmdb": 1e-6}, **cold, cache=facts)
@@ -700,11 +700,11 @@ def test_device_bytes_count_only_where_the_cache_was_cold(tmp_path: Path) -> Non
 
 
 def test_training_on_another_machine_is_held_against_a_matrix_product(tmp_path: Path) -> None:
-    trains = {"cell": {"compute": "real", "model": "lenet"}}
+    trains: dict[str, Any] = {"cell": {"compute": "real", "model": "lenet"}}
     first = run_of(
         tmp_path / "a", {"lmdb": 1e-3}, seed=1, ceilings=Ceilings(matrix_products_per_s=40), **trains
     )
-    half = {"ceilings": Ceilings(matrix_products_per_s=20), "key": "elsewhere", **trains}
+    half: dict[str, Any] = {"ceilings": Ceilings(matrix_products_per_s=20), "key": "elsewhere", **trains}
     trusted = {"trust_calibration": ["matrix product"]}
     (same,) = check(first, run_of(tmp_path / "b", {"lmdb": 2e-3}, seed=2, **half), **trusted).values()
     assert (same.state, same.basis) == (State.WITHIN_NOISE, "ratio to matrix product")

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_unknown_names_offer_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("options", [{"size": 0}, {"limit": 0}, {"size": -3}, {"seed": -1}])
-def test_impossible_numbers_are_refused(options: dict[str, int], tmp_path: Path) -> None:
+def test_impossible_numbers_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         open_dataset(DatasetSpec(name="mnist", **options), tmp_path)
 

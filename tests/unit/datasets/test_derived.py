@@ -6,12 +6,14 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from storebench.codecs import get_codec
 from storebench.datasets import Dataset, DatasetSpec, Origin, derived, open_dataset
+from storebench.datasets.base import Image
 from storebench.digests import sample_digest
 from tests.support.dataset_files import digests, write_class_folders, write_mnist
 
@@ -59,7 +61,7 @@ def test_the_seed_changes_the_derived_samples_only(folder: str) -> None:
 
 
 def test_equal_fingerprints_mean_equal_samples(folder: str) -> None:
-    specs = [
+    specs: list[dict[str, Any]] = [
         {}, {"seed": 5}, {"size": 4}, {"size": 8, "limit": 4}, {"limit": 2}, {"size": 2}, {"size": 8, "limit": 2},
         {"size": 8}, {"size": 16, "limit": 8}, {"size": 8, "seed": 5}, {"limit": 3}, {"size": 16},
     ]  # fmt: skip
@@ -72,10 +74,9 @@ def test_equal_fingerprints_mean_equal_samples(folder: str) -> None:
 
 def test_a_smaller_size_is_spread_evenly(tmp_path: Path) -> None:
     write_mnist(tmp_path, train=30)
-    whole, cut, first = (
-        open_dataset(DatasetSpec(name="mnist", **options), tmp_path)
-        for options in ({}, {"size": 10}, {"limit": 10})
-    )
+    whole = open_dataset(DatasetSpec(name="mnist"), tmp_path)
+    cut = open_dataset(DatasetSpec(name="mnist", size=10), tmp_path)
+    first = open_dataset(DatasetSpec(name="mnist", limit=10), tmp_path)
     assert digests(cut) == digests(whole)[::3]
     assert digests(first) == digests(whole)[:10]
     assert cut.info.provenance.origin is Origin.REAL
@@ -90,9 +91,14 @@ def test_size_comes_before_limit_and_limit_may_be_everything(folder: str) -> Non
 def test_originals_are_decoded_once_within_the_cache(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     grown = open_dataset(DatasetSpec(name=folder, size=40))
     assert isinstance(grown, derived.Grown)
-    decoded = []
+    decoded: list[int] = []
     original = type(grown.source).sample
-    monkeypatch.setattr(type(grown.source), "sample", lambda self, i: decoded.append(i) or original(self, i))
+
+    def counted(self: Dataset, index: int) -> tuple[Image, int]:
+        decoded.append(index)
+        return original(self, index)
+
+    monkeypatch.setattr(type(grown.source), "sample", counted)
     digests(grown)
     assert sorted(decoded) == [0, 1, 2, 3]
     assert len(pickle.dumps(grown)) < 5000

@@ -43,15 +43,23 @@ class Behaviour:
     """The Range header of every request."""
 
 
+class Mirror(ThreadingHTTPServer):
+    """Serves paths as they are told to behave."""
+
+    paths: dict[str, Behaviour]
+
+
 class Handler(BaseHTTPRequestHandler):
+    server: Mirror
+
     def do_GET(self) -> None:
-        how: Behaviour = self.server.paths[self.path]
+        how = self.server.paths[self.path]
         wanted = self.headers.get("Range")
         how.seen.append(wanted)
         if how.status is not None:
             self.send_error(how.status)
             return
-        start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if wanted and how.ranges else 0
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and how.ranges else 0
         body, total = how.content[start:], len(how.content)
         self.send_response(206 if wanted and how.ranges else 200)
         if wanted and how.ranges:
@@ -71,8 +79,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+def server() -> Iterator[Mirror]:
+    with Mirror(("127.0.0.1", 0), Handler) as running:
         running.paths = {}
         thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
@@ -81,7 +89,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-def remote(server: ThreadingHTTPServer, *behaviours: Behaviour) -> RemoteFile:
+def remote(server: Mirror, *behaviours: Behaviour) -> RemoteFile:
     """Return a file of CONTENT whose mirrors behave so."""
     server.paths = {f"/{number}/it.gz": how for number, how in enumerate(behaviours)}
     return RemoteFile(
@@ -93,9 +101,7 @@ def remote(server: ThreadingHTTPServer, *behaviours: Behaviour) -> RemoteFile:
     )
 
 
-def test_a_file_arrives_whole_with_progress_and_is_not_fetched_twice(
-    server: ThreadingHTTPServer, tmp_path: Path
-) -> None:
+def test_a_file_arrives_whole_with_progress_and_is_not_fetched_twice(server: Mirror, tmp_path: Path) -> None:
     mirror, seen = Behaviour(), []
 
     class Watching:
@@ -116,14 +122,14 @@ def test_a_file_arrives_whole_with_progress_and_is_not_fetched_twice(
     assert [one.name for one in path.parent.iterdir()] == ["it.gz"]
 
 
-def test_a_cut_connection_is_taken_up_where_it_broke(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_a_cut_connection_is_taken_up_where_it_broke(server: Mirror, tmp_path: Path) -> None:
     mirror = Behaviour(cut_after=[1000, 5000])
     path = Fetcher().fetch_file(remote(server, mirror), tmp_path)
     assert path.read_bytes() == CONTENT
     assert mirror.seen == [None, "bytes=1000-", "bytes=6000-"]
 
 
-def test_an_earlier_part_is_resumed(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_an_earlier_part_is_resumed(server: Mirror, tmp_path: Path) -> None:
     (tmp_path / "it.gz.part").write_bytes(CONTENT[:777])
     mirror = Behaviour()
     path = Fetcher().fetch_file(remote(server, mirror), tmp_path)
@@ -131,7 +137,7 @@ def test_an_earlier_part_is_resumed(server: ThreadingHTTPServer, tmp_path: Path)
     assert mirror.seen == ["bytes=777-"]
 
 
-def test_a_part_that_was_another_file_is_thrown_away(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_a_part_that_was_another_file_is_thrown_away(server: Mirror, tmp_path: Path) -> None:
     (tmp_path / "it.gz.part").write_bytes(b"x" * 777)
     mirror = Behaviour()
     assert Fetcher().fetch_file(remote(server, mirror), tmp_path).read_bytes() == CONTENT
@@ -140,20 +146,20 @@ def test_a_part_that_was_another_file_is_thrown_away(server: ThreadingHTTPServer
 
 @pytest.mark.parametrize("size", [len(CONTENT), len(CONTENT) + 9])
 def test_a_part_of_full_size_or_more_is_judged_by_its_content(
-    server: ThreadingHTTPServer, tmp_path: Path, size: int
+    server: Mirror, tmp_path: Path, size: int
 ) -> None:
     (tmp_path / "it.gz.part").write_bytes(b"x" * size)
     assert Fetcher().fetch_file(remote(server, Behaviour()), tmp_path).read_bytes() == CONTENT
 
 
-def test_a_server_without_ranges_starts_over(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_a_server_without_ranges_starts_over(server: Mirror, tmp_path: Path) -> None:
     (tmp_path / "it.gz.part").write_bytes(CONTENT[:777])
     mirror = Behaviour(ranges=False)
     assert Fetcher().fetch_file(remote(server, mirror), tmp_path).read_bytes() == CONTENT
     assert mirror.seen == ["bytes=777-"]
 
 
-def test_the_next_mirror_goes_on_where_the_first_gave_up(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_the_next_mirror_goes_on_where_the_first_gave_up(server: Mirror, tmp_path: Path) -> None:
     first, second = Behaviour(cut_after=[100, 200, 300]), Behaviour()
     assert Fetcher().fetch_file(remote(server, first, second), tmp_path).read_bytes() == CONTENT
     assert second.seen == ["bytes=600-"]
@@ -164,27 +170,25 @@ def test_the_next_mirror_goes_on_where_the_first_gave_up(server: ThreadingHTTPSe
     [Behaviour(status=404), Behaviour(status=503), Behaviour(content=b"y" * len(CONTENT)), Behaviour(b"y")],
 )
 def test_a_mirror_that_lacks_the_file_or_has_another_is_passed_over(
-    server: ThreadingHTTPServer, tmp_path: Path, wrong: Behaviour
+    server: Mirror, tmp_path: Path, wrong: Behaviour
 ) -> None:
     assert Fetcher().fetch_file(remote(server, wrong, Behaviour()), tmp_path).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_corrupt_file_never_takes_the_name(
-    server: ThreadingHTTPServer, tmp_path: Path, ranges: bool
-) -> None:
+def test_a_corrupt_file_never_takes_the_name(server: Mirror, tmp_path: Path, ranges: bool) -> None:
     corrupt = CONTENT[:-1] + b"?"
     with pytest.raises(CorruptDataError, match=r"it\.gz: the mirrors serve another file.*SHA-256"):
         Fetcher().fetch_file(remote(server, Behaviour(content=corrupt, ranges=ranges)), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_file_that_is_there_is_replaced(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_a_damaged_file_that_is_there_is_replaced(server: Mirror, tmp_path: Path) -> None:
     (tmp_path / "it.gz").write_bytes(b"damaged")
     assert Fetcher().fetch_file(remote(server, Behaviour()), tmp_path).read_bytes() == CONTENT
 
 
-def test_both_checksums_count(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_both_checksums_count(server: Mirror, tmp_path: Path) -> None:
     file = remote(server, Behaviour())
     (tmp_path / "it.gz").write_bytes(CONTENT)
     assert download.mismatch(tmp_path / "it.gz", file) is None
@@ -220,7 +224,7 @@ def test_a_silent_host_is_waited_for_once(tmp_path: Path) -> None:
 
 
 def test_cifar10_is_taken_in_its_other_layout_where_the_first_is_nowhere(
-    server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = remote(server, Behaviour())
     nowhere = RemoteFile(name="no.gz", urls=("http://127.0.0.1:9/no.gz",), size=9, md5="", sha256="")
@@ -228,7 +232,7 @@ def test_cifar10_is_taken_in_its_other_layout_where_the_first_is_nowhere(
     assert Fetcher().fetch("cifar10", tmp_path) == [tmp_path / "it.gz"]
 
 
-def test_a_folder_that_cannot_be_made_is_said(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_said(server: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="file"):
         Fetcher().fetch_file(remote(server, Behaviour()), tmp_path / "file")
@@ -291,7 +295,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(cli: Cli) -> None:
 
 
 def test_a_full_disk_leaves_no_part_of_a_file(
-    server: ThreadingHTTPServer, tmp_path: Path, largest_file: Callable[[int], AbstractContextManager[None]]
+    server: Mirror, tmp_path: Path, largest_file: Callable[[int], AbstractContextManager[None]]
 ) -> None:
     for have in (0, 777):
         if have:
@@ -302,7 +306,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(
 
 
 def test_an_interrupted_fetch_says_that_it_is_continued(
-    server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(download.ALTERNATIVES, "mnist", ((remote(server, Behaviour(interrupts=True)),),))
     done = CliRunner().invoke(app, ["data", "fetch", "mnist", "--to", str(tmp_path)])

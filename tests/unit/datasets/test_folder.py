@@ -3,6 +3,7 @@
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from tests.support.dataset_files import digests, image_file, write_class_folders
 
 
-def open_at(path: Path, **options: object) -> Dataset:
+def open_at(path: Path, **options: Any) -> Dataset:
     return open_dataset(DatasetSpec(name=f"folder:{path}", **options))
 
 

@@ -1,6 +1,7 @@
 """Decoding to 256 x 256 RGB: every colour mode, OpenCV's bilinear filter, and named failures."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ def decode(raw: bytes) -> np.ndarray:
     return decode_rgb(io.BytesIO(raw), "photo.JPEG")
 
 
-def flat(mode: str, colour: object, kind: str = "PNG") -> bytes:
+def flat(mode: str, colour: Any, kind: str = "PNG") -> bytes:
     buffer = io.BytesIO()
     PilImage.new(mode, (50, 20), colour).save(buffer, kind)
     return buffer.getvalue()

@@ -3,6 +3,7 @@
 import itertools
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from storebench.errors import DataNotFoundError
 from tests.support.dataset_files import digests
 
 
-def stand_in(name: str, **options: object) -> Dataset:
+def stand_in(name: str, **options: Any) -> Dataset:
     return open_dataset(DatasetSpec(name=name, synthetic=True, **options))
 
 
@@ -94,7 +95,9 @@ def statistics(dataset: Dataset, count: int) -> dict[str, float]:
         "jpeg": sum(len(get_codec("jpeg").encode(image)) for image in images) / raw,
         "contrast": float(np.mean([image.std() for image in images])),
         "slope": spectrum_slope(images) if images[0].shape[0] > 100 else 0.0,
-        "correlation": float(np.nanmean([one[np.triu_indices(3, 1)].mean() for one in channels] or [0])),
+        "correlation": float(
+            np.nanmean([np.asarray(one)[np.triu_indices(3, 1)].mean() for one in channels] or [0])
+        ),
     }
 
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import lmdb
@@ -23,7 +24,7 @@ Build = Callable[..., SmallStore]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    def build(name: str, codec: str, **options: object) -> SmallStore:
+    def build(name: str, codec: str, **options: Any) -> SmallStore:
         folder = tmp_path / f"{name}-{codec}"
         folder.mkdir()
         return build_small_store(get_format(name), codec, folder, **options)

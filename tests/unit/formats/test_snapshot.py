@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from storebench.errors import CorruptStoreError
 from storebench.formats.leveldb.snapshot import Snapshot
@@ -181,7 +182,9 @@ def _open_and_return(path: Path, kept: list[Any]) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_that_ends_removes_it(store: SmallStore, method: str, temporary: Path) -> None:
-    process = multiprocessing.get_context(method).Process(target=_open_and_return, args=(store.path, []))
+    process = multiprocessing.get_context(method).Process(  # type: ignore[attr-defined]  # of every context
+        target=_open_and_return, args=(store.path, [])
+    )
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -196,7 +199,7 @@ def test_a_forked_child_leaves_the_parents_alone(store: SmallStore, temporary: P
         np.testing.assert_array_equal(read_pixels(reader, [66]), store.pixels[[66]])
 
 
-class _Loader:
+class _Loader(Dataset[int]):
     """The indices as a data set whose samples come from a reader that is opened in the worker."""
 
     def __init__(self, path: Path) -> None:
@@ -214,8 +217,6 @@ class _Loader:
 
 @pytest.mark.quiet  # torch ends workers that a busy machine lets exit late
 def test_torchs_loader_workers_leave_none(store: SmallStore, temporary: Path) -> None:
-    from torch.utils.data import DataLoader
-
     sums = [
         int(one) for batch in DataLoader(_Loader(store.path), batch_size=8, num_workers=2) for one in batch
     ]

@@ -1,6 +1,7 @@
 """hdf5:direct on every layout that a file can have, and the diagnosis of chunking that costs megabytes."""
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -11,7 +12,7 @@ from storebench.formats.hdf5.chunks import diagnose_chunking, row_offsets
 from storebench.formats.registry import get_format
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store
 
-LAYOUTS = {
+LAYOUTS: dict[str, dict[str, Any]] = {
     "contiguous": {},
     "one image a chunk": {"chunks": (1, *SHAPE)},
     "some images a chunk": {"chunks": (7, *SHAPE)},
@@ -29,7 +30,7 @@ def store(tmp_path: Path) -> SmallStore:
     return build_small_store(get_format("hdf5"), "raw", tmp_path / "store")
 
 
-def rewrite(store: SmallStore, **layout: object) -> Path:
+def rewrite(store: SmallStore, **layout: Any) -> Path:
     """Write the images anew in another layout, as h5repack does."""
     path = store.path / "data.h5"
     path.unlink()

@@ -4,8 +4,9 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
@@ -18,6 +19,8 @@ from storebench.formats.lmdb.index import PageIndex, build_index, open_index, re
 from storebench.formats.lmdb.pages import PageFile
 
 Records = dict[bytes, bytes]
+Changes = Mapping[bytes, bytes | None]
+"""Key -> value; None deletes the key."""
 
 MAP_BYTES = 64 << 20
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,7 +40,7 @@ def served(folder: Path, index: PageIndex) -> list[bytes]:
     return [raw[start : start + length] for start, length in ends]
 
 
-def write(folder: Path, *transactions: Records, **options: object) -> Path:
+def write(folder: Path, *transactions: Changes, **options: Any) -> Path:
     """Write transactions; a value of None deletes its key."""
     with lmdb.open(str(folder), map_size=MAP_BYTES, **{"sync": False, **options}) as env:
         for records in transactions:
@@ -77,7 +80,7 @@ values = st.builds(lambda size, seed: bytes([seed]) * size, sizes, st.integers(0
 @FEW
 @given(st.lists(st.dictionaries(keys, values | st.none(), max_size=40), min_size=1, max_size=6))
 def test_any_keys_and_values_are_found_where_lmdb_finds_them(
-    transactions: list[Records],
+    transactions: list[Changes],
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         assert_as_lmdb(write(Path(name) / "db", *transactions))
@@ -141,11 +144,11 @@ def test_a_broken_meta_page_is_an_error_as_it_is_to_lmdb(folder: Path, broken: i
 
 def test_named_databases_are_refused_by_name_and_read_by_name(folder: Path) -> None:
     with lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=4) as env:
-        for name in (b"train", b"test"):
-            handle = env.open_db(name)
+        for key in (b"train", b"test"):
+            handle = env.open_db(key)
             with env.begin(write=True, db=handle) as txn:
                 for i in range(700):
-                    txn.put(b"%08d" % i, name * (i % 400))
+                    txn.put(b"%08d" % i, key * (i % 400))
     with pytest.raises(UsageError, match="named databases"):
         build_index(folder)
     with pytest.raises(UnknownNameError, match="train"):
@@ -159,7 +162,8 @@ def test_named_databases_are_refused_by_name_and_read_by_name(folder: Path) -> N
 @pytest.mark.parametrize("special", ["dupsort", "integerkey", "reverse_key"])
 def test_other_orders_of_keys_are_refused(folder: Path, special: str) -> None:
     with lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=2) as env:
-        handle = env.open_db(b"odd", **{special: True})
+        options: dict[str, Any] = {special: True}
+        handle = env.open_db(b"odd", **options)
         with env.begin(write=True, db=handle) as txn:
             txn.put((7).to_bytes(8, "little"), b"a")
             txn.put((7).to_bytes(8, "little"), b"b")
@@ -385,7 +389,13 @@ def test_a_damaged_kept_index_is_built_anew(folder: Path, damage: str) -> None:
     kept = folder.parent / ".db.pages"
     raw = bytearray(kept.read_bytes())
     raw[200] ^= 1
-    kept.write_bytes({"cut": raw[:-5], "flipped": raw, "empty": b"", "garbage": os.urandom(5000)}[damage])
+    wrong: dict[str, bytes] = {
+        "cut": bytes(raw[:-5]),
+        "flipped": bytes(raw),
+        "empty": b"",
+        "garbage": os.urandom(5000),
+    }
+    kept.write_bytes(wrong[damage])
     assert served(folder, open_index(folder)) == list(judged(folder).values())
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_stor
 USER = f"{SEGMENT_PREFIX}-{os.getuid()}"
 
 
-def small(tmp_path: Path, name: str, codec: str, **options: int) -> SmallStore:
+def small(tmp_path: Path, name: str, codec: str, **options: Any) -> SmallStore:
     (tmp_path / "store").mkdir()
     return build_small_store(get_format(name), codec, tmp_path / "store", **options)
 

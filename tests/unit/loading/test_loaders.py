@@ -19,7 +19,7 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.loading import ready
 from storebench.loading.augment import Augment
-from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadJob, Opened
+from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Opened
 from storebench.loading.loader import LOADERS, Loader, get_loader
 from storebench.loading.order import epoch_order
 from storebench.loading.ready import READY_BATCHES
@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest) -> type[Loader]:
 
 @pytest.fixture(params=WORKERS)
 def workers(request: pytest.FixtureRequest) -> int:
-    return request.param
+    return int(request.param)
 
 
 def _ready(small: SmallStore, job: LoadJob, epoch: int) -> tuple[Pixels, Indices]:
@@ -225,7 +225,7 @@ class TestEveryLoader:
         path = small.format.locate(small.path, small.manifest, bad)
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        served = []
+        served: list[Batch] = []
         try:
             with kind(make_job("png"), workers=workers) as loader:
                 loader.open()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from storebench.loading import threads
 from storebench.loading.batch import LOOP_WORKER
+from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 
@@ -29,7 +30,7 @@ def test_a_pause_of_the_loop_is_no_part_of_its_step(
 ) -> None:
     """The loop goes on making batches itself where it paused only to keep samples for the proof."""
     monkeypatch.setattr(threads, "SHORT_STEP_NS", 50_000_000)
-    ahead = threads.SHORT_STEPS + 1 + threads.SLOTS
+    ahead = threads.SHORT_STEPS + 1 + SLOTS
     with get_loader("threads")(make_job(), workers=1) as loader:
         loader.open()
         own = []
@@ -53,7 +54,7 @@ class TestShortSteps:
                 batches = drained(loader, plan)
                 assert_served(batches, plan, store_of("lmdb"))
                 own = [batch.worker == LOOP_WORKER for batch in batches]
-                ahead = threads.SHORT_STEPS + 1 + threads.SLOTS
+                ahead = threads.SHORT_STEPS + 1 + SLOTS
                 assert not any(own[: threads.SHORT_STEPS]), "the thread begins"
                 assert all(own[ahead:]), "what it had made is served, and then the loop goes on"
             (closed,) = loader.close()
@@ -76,7 +77,7 @@ class TestShortSteps:
     def test_an_error_comes_in_its_turn(self, make_job: MakeJob, make_plan: MakePlan) -> None:
         plan = make_plan(batch_size=2)
         bad = next(step for step, indices in enumerate(plan.batches) if 40 in indices)
-        assert bad > threads.SHORT_STEPS + 1 + threads.SLOTS, "the loop must be making batches by then"
+        assert bad > threads.SHORT_STEPS + 1 + SLOTS, "the loop must be making batches by then"
         with get_loader("threads")(make_job("odd+raw:failing"), workers=1) as loader:
             loader.open()
             batches = loader.epoch(plan)

@@ -1,5 +1,6 @@
 """One producer: spans that add up, memory that it was given, errors that name the sample."""
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -50,11 +51,15 @@ def test_decoding_counts_as_decoding(make_job: MakeJob) -> None:
     assert shares["memory:native"] < 0.2
 
 
+def first_rows(memory: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return memory[: shape[0]]
+
+
 def test_pixels_go_where_the_loader_wants_them(make_job: MakeJob, store_of: StoreOf) -> None:
     """Fetched, decoded or augmented straight into that memory."""
     for backend in ("lmdb", "png"):
         memory = torch.zeros((5, *SHAPE), dtype=torch.uint8)
-        producer = Producer(make_job(backend), lambda shape, memory=memory: memory[: shape[0]])
+        producer = Producer(make_job(backend), functools.partial(first_rows, memory))
         batch = producer.produce(request_for(4, 2))
         producer.close()
         assert batch.pixels.data_ptr() == memory.data_ptr()

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from storebench.errors import CellFailedError
+from storebench.formats.base import Indices
 from storebench.loading.batch import LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
@@ -108,7 +109,7 @@ class TestAWorkerThatDies:
         step = next(step for step, indices in enumerate(plan.batches) if BAD in indices)
         with get_loader(name)(make_job("odd+raw:dying"), workers=2) as loader:
             pids = [one.pid for one in loader.open()]
-            served = []
+            served: list[Indices] = []
             with pytest.raises(CellFailedError) as caught:
                 served.extend(batch.indices for batch in loader.epoch(plan))
             line = str(caught.value)

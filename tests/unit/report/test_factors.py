@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_with_workers_shares_are_of_the_producers_work() -> None:
 # The break-even
 
 
-def converted(run: Path, seconds: list[float], **changes: object) -> None:
+def converted(run: Path, seconds: list[float], **changes: Any) -> None:
     for n, one in enumerate(seconds):
         append_conversion(run, make_conversion("lmdb", n, one, **changes))
 
@@ -140,9 +141,9 @@ def paid(records: list[Record], run: Path) -> list[BreakEven]:
     return list(facts_of(records, run).paying)
 
 
-def steps(backend: str, step_ms: list[float], **changes: object) -> list[Record]:
+def steps(backend: str, step_ms: list[float], **changes: Any) -> list[Record]:
     fields = {"cache": "warm"} | changes
-    return replicates(backend, [ms - 10 for ms in step_ms], **fields)  # type: ignore[arg-type]
+    return replicates(backend, [ms - 10 for ms in step_ms], **fields)
 
 
 # 4,000 images in steps of 32: 125 steps. PNG 60 ms a step: 7.5 s; LMDB 20 ms: 2.5 s; saved 5 s an epoch.
@@ -204,7 +205,7 @@ def test_a_conversion_that_was_not_measured_is_not_spoken_of(tmp_path: Path) -> 
     ],
 )
 def test_conversions_that_failed_or_are_of_other_stores_do_not_count(
-    tmp_path: Path, other: dict[str, object]
+    tmp_path: Path, other: dict[str, Any]
 ) -> None:
     converted(tmp_path, [12.0] * 3, **other)
     assert paid(steps("png", [60] * 3) + steps("lmdb", [20] * 3), tmp_path) == []

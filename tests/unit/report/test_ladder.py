@@ -161,7 +161,7 @@ def test_cold_comes_before_every_other_state() -> None:
 
 def test_a_cell_whose_process_was_killed_stands_with_its_other_replicates() -> None:
     records = climb(*WAITS_MS)
-    nothing = {
+    nothing: dict[str, Any] = {
         "environment": None,
         "store": None,
         "cache": None,

@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,9 +27,9 @@ def facts_of(records: list[Record]) -> Facts:
     return derive(cells_of(records))
 
 
-def rounds(backend: str, step_ms: list[float], **changes: object) -> list[Record]:
+def rounds(backend: str, step_ms: Sequence[float], **changes: Any) -> list[Record]:
     """Plant a cell whose steps take so long: 10 ms of compute, the rest data wait."""
-    return replicates(backend, [ms - 10 for ms in step_ms], **changes)  # type: ignore[arg-type]
+    return replicates(backend, [ms - 10 for ms in step_ms], **changes)
 
 
 # The sentence
@@ -123,7 +125,7 @@ def test_the_sentence_prefers_cold_real_training_and_large_images() -> None:
 LIMITED = {"cache": "limited", "memory_bytes": 128 * 2**20, "compute": "none", "model": "none"}
 
 
-def two(png_ms: list[float], lmdb_ms: list[float], **changes: object) -> list[Record]:
+def two(png_ms: list[float], lmdb_ms: list[float], **changes: Any) -> list[Record]:
     return rounds("png", png_ms, **changes) + rounds("lmdb", lmdb_ms, **changes)
 
 

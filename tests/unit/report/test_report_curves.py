@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from storebench.worker.portion import portion_sums
 from tests.support.planted import make_record, portion_of, steps_table
 
 STEPS, COLD = 100, 4
-LIMITED = {"cache": "limited", "memory_bytes": 300_000_000}
+LIMITED: dict[str, Any] = {"cache": "limited", "memory_bytes": 300_000_000}
 
 
 def write(folder: Path, records: list[tuple[Record, list[float]]]) -> Path:
@@ -34,7 +35,7 @@ def write(folder: Path, records: list[tuple[Record, list[float]]]) -> Path:
     return folder
 
 
-def cold(backend: str, cold_ms: float, warm_ms: float, **changes: object) -> tuple[Record, list[float]]:
+def cold(backend: str, cold_ms: float, warm_ms: float, **changes: Any) -> tuple[Record, list[float]]:
     """Plant an epoch of 32 x 100 of 4,000 samples: four cold steps, after which the page cache feeds it."""
     waits = [cold_ms] * COLD + [warm_ms] * (STEPS - COLD)
     record = make_record(
@@ -45,7 +46,7 @@ def cold(backend: str, cold_ms: float, warm_ms: float, **changes: object) -> tup
         model="none",
         fetch_ms=0.1,
         **changes,
-    )  # type: ignore[arg-type]
+    )
     if record.portion is not None:
         steps = steps_table(record, wait_ns=(np.array(waits) * 1e6).astype(np.int64))
         first = portion_sums({str(name): column.to_numpy()[:COLD] for name, column in steps.items()})
@@ -85,7 +86,7 @@ def test_the_cold_part_is_drawn_at_its_rate_and_ends_at_its_share(results: pd.Da
 def test_the_whole_epoch_is_drawn_but_no_arrays_in_memory(results: pd.DataFrame) -> None:
     axes = storebench.plot_cold_curve(results)
     whole = [line for line in axes.lines if str(line.get_label()).startswith("_")]
-    ends = {(float(line.get_xdata()[-1]), round(float(line.get_ydata()[-1]))) for line in whole}  # type: ignore[index]
+    ends = {(float(line.get_xdata()[-1]), round(float(line.get_ydata()[-1]))) for line in whole}  # type: ignore[index, arg-type]
     assert ends == {(80.0, 500), (80.0, 4000)}
     assert set(lines(axes)) >= {"PNG files", "LMDB"}
     assert not any("memory" in name for name in lines(axes))
@@ -131,7 +132,7 @@ def limited(
             prep_ms=0.1,
             portion=None,
             **LIMITED,
-        )  # type: ignore[arg-type]
+        )
         if steady and epoch == len(waits) - 1:
             record = dataclasses.replace(
                 record, portion=portion_of(record, share=0.5, first_step=50, drift=drift)

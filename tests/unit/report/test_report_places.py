@@ -96,7 +96,7 @@ def test_places_are_compared_by_name_and_without_pairing(
     table = storebench.compare(results, by=by, baseline=baseline).set_index("backend")
     # 10 ms of compute: 20 ms per step on the one, 30 ms on the other.
     assert table.loc["lmdb", "ratio"] == pytest.approx(20 / 30, rel=1e-3)
-    assert table.loc["lmdb", "ratio_lo"] < 20 / 30 < table.loc["lmdb", "ratio_hi"]
+    assert table["ratio_lo"]["lmdb"] < 20 / 30 < table["ratio_hi"]["lmdb"]
     assert set(table["verdict"]) == {"slower"}
     assert set(table[by]) == set(results[by]) - {baseline}
 

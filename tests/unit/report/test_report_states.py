@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_what_reads_nothing_during_the_epoch_keeps_its_whole_rate() -> None:
 
 
 def test_a_limited_rate_is_the_steady_part_of_the_last_epoch() -> None:
-    limit = {"cache": "limited", "memory_bytes": 400 * 2**20}
+    limit: dict[str, Any] = {"cache": "limited", "memory_bytes": 400 * 2**20}
     filling = make_record("lmdb", epoch=0, wait_ms=2.0, **limit)
     last = make_record("lmdb", epoch=1, wait_ms=10.0, portion=None, **limit)
     steady = portion_of(last, share=0.6, slower=4.0, first_step=40)
@@ -99,7 +100,7 @@ def test_a_limited_rate_is_the_steady_part_of_the_last_epoch() -> None:
 
 
 def test_a_limited_cell_whose_last_epoch_was_not_steady_has_no_rate() -> None:
-    limit = {"cache": "limited", "memory_bytes": 400 * 2**20}
+    limit: dict[str, Any] = {"cache": "limited", "memory_bytes": 400 * 2**20}
     cell = cell_of(make_record("lmdb", epoch=0, **limit), make_record("lmdb", epoch=1, portion=None, **limit))
     assert cell.median("samples_per_s") is None
     assert state_label(cell) == "limited to 400 MiB, not shown to be steady"
@@ -109,8 +110,8 @@ def limited(backend: str, wait_ms: float, drifts: tuple[float | None, ...]) -> l
     """Plant a limited cell, the steady part of each replicate with its drift."""
     made = []
     for n, drift in enumerate(drifts):
-        limit = {"cache": "limited", "memory_bytes": 128 * 2**20, "compute": "none"}
-        record = make_record(backend, replicate=n, wait_ms=wait_ms, portion=None, **limit)  # type: ignore[arg-type]
+        limit: dict[str, Any] = {"cache": "limited", "memory_bytes": 128 * 2**20, "compute": "none"}
+        record = make_record(backend, replicate=n, wait_ms=wait_ms, portion=None, **limit)
         made.append(dataclasses.replace(record, portion=portion_of(record, drift=drift)))
     return made
 

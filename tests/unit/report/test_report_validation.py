@@ -295,7 +295,7 @@ OFF_BY_HALF: dict[str, tuple[str, Callable[[float], Record]]] = {
         "portion.samples_per_s",
         lambda f: part(
             make_record("lmdb"), "portion", samples_per_s=make_record("lmdb").portion.samples_per_s * f
-        ),  # type: ignore[union-attr]
+        ),
     ),
 }
 

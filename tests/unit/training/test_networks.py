@@ -70,10 +70,10 @@ def batch_of(pixels: torch.Tensor, labels: list[int]) -> Batch:
 
 
 def linear(_shape: Shape, classes: int) -> nn.Module:
-    body = nn.Sequential(nn.Flatten(), nn.Linear(4, classes))
-    nn.init.constant_(body[1].weight, 0.25)
-    nn.init.constant_(body[1].bias, 0.5)
-    return body
+    layer = nn.Linear(4, classes)
+    nn.init.constant_(layer.weight, 0.25)
+    nn.init.constant_(layer.bias, 0.5)
+    return nn.Sequential(nn.Flatten(), layer)
 
 
 def test_three_steps_are_those_of_caffes_sgd_by_hand() -> None:
