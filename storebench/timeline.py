@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
+from storebench.formats.earlier_names import renamed_backend
 from storebench.results import Record
 from storebench.runs.step_files import read_steps
 from storebench.runs.step_paths import step_path
@@ -32,7 +33,8 @@ def choose_record(records: list[Record], wanted: str | None) -> Record:
     """Return the record of the cell whose id or backend is `wanted`; None takes the first that has steps."""
     stepped = [record for record in records if record.steps_file]
     if wanted is not None:
-        stepped = [one for one in stepped if wanted in (one.cell.backend.name, one.cell.cell_id)]
+        known = {wanted, renamed_backend(wanted)}
+        stepped = [one for one in stepped if known & {one.cell.backend.name, one.cell.cell_id}]
     if not stepped:
         names = ", ".join(sorted({record.cell.backend.name for record in records}))
         raise UsageError(

@@ -18,6 +18,7 @@ from storebench.check.sides.model import PAIRING_NAME
 from storebench.check.sides.records import label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
 from storebench.fileio.whole_files import write_whole
+from storebench.formats.earlier_names import renamed_backend
 from storebench.results import Cell
 from storebench.runs.folder import schedule
 from storebench.runs.lock import claimed
@@ -68,11 +69,11 @@ class Options:
 
     def chosen(self, scenario: Scenario) -> list[Cell]:
         """Return the cells of a scenario that are to run."""
+        wanted = {*self.only, *map(renamed_backend, self.only)}
         return [
             cell
             for cell in scenario.cells()
-            if not self.only
-            or {cell.cell_id, cell.backend.name, cell.backend.format, cell.data.name} & set(self.only)
+            if not wanted or {cell.cell_id, cell.backend.name, cell.backend.format, cell.data.name} & wanted
         ]
 
 

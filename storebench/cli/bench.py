@@ -138,11 +138,14 @@ def bench(
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
+    from storebench.formats.earlier_names import renamed_backend
+
     cells = scenario.cells()
+    wanted = {*only, *map(renamed_backend, only)}
     chosen = [
         cell
         for cell in cells
-        if not only or {cell.backend.name, cell.backend.format, cell.data.name} & set(only)
+        if not only or {cell.backend.name, cell.backend.format, cell.data.name} & wanted
     ]
     if not chosen:
         names = sorted({cell.backend.name for cell in cells} | {cell.data.name for cell in cells})

@@ -1,6 +1,7 @@
 """``storebench formats``: which formats there are, what they can do, and how to get the missing ones."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,14 +10,16 @@ from storebench.cli.common import exit_codes, put, put_json
 
 if TYPE_CHECKING:
     from storebench.formats.base import Format
+    from storebench.formats.options import Option
 
 HEADS = ("format", "codecs", "readers", "in memory", "library")
+OPTION_HEADS = ("option", "type", "default", "values", "alias", "meaning")
 
 
 def formats(
     as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
 ) -> None:
-    """List the formats with their codecs, readers and traits.
+    """List the formats with their codecs, readers, options and traits.
 
     A star marks the codec and the reader that a bare name means.
     """
@@ -27,11 +30,11 @@ def formats(
         if as_json:
             put_json(found)
         else:
-            put(*_table(found), "", *_details(found))
+            put(*_aligned([HEADS, *map(_row, found)]), "", *_details(found))
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """Return what there is to say of one format, whether its library is installed or not."""
+    """Return the facts of one format, whether its library is installed or not."""
     from storebench.errors import MissingDependencyError
     from storebench.formats.registry import BUILTIN, entry_points, get_format
 
@@ -67,7 +70,7 @@ def _facts(found: "Format") -> dict[str, Any]:
                 "summary": reader.summary,
                 "usage": reader.usage,
                 "expert_would": reader.expert_would,
-                "options": dict(reader.reader.options_help),
+                "options": {row.name: _option(row) for row in reader.reader.options_type.rows().values()},
                 "traits": dataclasses.asdict(found.traits(name)),
                 "note": reader.note,
             }
@@ -76,15 +79,22 @@ def _facts(found: "Format") -> dict[str, Any]:
     }
 
 
-def _table(found: list[dict[str, Any]]) -> list[str]:
-    rows = [HEADS, *(_row(one) for one in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+def _option(row: "Option") -> dict[str, Any]:
+    return {
+        "type": str(row.kind),
+        "default": row.text(row.default),
+        "values": row.allowed.replace("'", ""),
+        "alias": row.alias or None,
+        "meaning": row.meaning,
+    }
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of text as a table with a line below its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return [
-        lines[0].rstrip(),
-        "  ".join("-" * width for width in widths),
-        *(line.rstrip() for line in lines[1:]),
-    ]
+    rule = "  ".join("-" * width for width in widths)
+    return [line.rstrip() for line in (lines[0], rule, *lines[1:])]
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
@@ -114,10 +124,16 @@ def _details(found: list[dict[str, Any]]) -> list[str]:
         lines += _usage_line("  written", one)
         for name, reader in one["readers"].items():
             lines.append(f"  {one['name']}:{name}  {reader['summary']}{_holding(reader['traits'])}")
-            lines += [f"    ?{option}=  {meaning}" for option, meaning in reader["options"].items()]
             lines += [f"    {reader['note']}"] if reader["note"] else []
             lines += _usage_line("    read", reader)
+            lines += [f"    {line}" for line in _option_table(reader["options"])]
     return lines
+
+
+def _option_table(options: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a reader's options as a table, one row each; empty where it has none."""
+    rows = [(name, *(facts[head] or "" for head in OPTION_HEADS[1:])) for name, facts in options.items()]
+    return _aligned([OPTION_HEADS, *rows]) if rows else []
 
 
 def _usage_line(verb: str, one: dict[str, Any]) -> list[str]:

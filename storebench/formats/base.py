@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from storebench.codecs import Payload
-from storebench.errors import UnknownNameError
 from storebench.formats.arrays import Batch, Indices
 from storebench.formats.reader import Fetched, Reader, Traits
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
@@ -34,7 +33,6 @@ __all__ = [
     "Traits",
     "Usage",
     "Writer",
-    "check_options",
 ]
 
 
@@ -158,16 +156,26 @@ class Format(ABC):
         name: str | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Reader:
-        """Open the store in this process with the reader called `name` (the default one if None)."""
-        name = name or self.info.default_reader
-        info, options = self.readers()[name], options or {}
-        check_options(f"{self.info.name}:{name}", info.reader, options)
-        return info.reader(store, manifest, options)
+        """Open the store in this process with the reader called `name` (the default one if None).
 
-    def traits(self, reader: str | None = None, options: Mapping[str, str] | None = None) -> Traits:
-        """Return the traits of one reader of this format, opened with `options`."""
-        info = self.readers()[reader or self.info.default_reader]
-        return info.reader.traits_with(options or {}, info.traits)
+        Parameters
+        ----------
+        options
+            Option name -> value as a backend spells it ("readahead" -> "off").
+
+        Raises
+        ------
+        UsageError
+            The reader has no such option, or the option does not accept the value.
+        """
+        name = name or self.info.default_reader
+        reader = self.readers()[name].reader
+        typed = reader.options_type.parse((options or {}).items(), f"{self.info.name}:{name}")
+        return reader(store, manifest, typed)
+
+    def traits(self, reader: str | None = None) -> Traits:
+        """Return the traits of one reader of this format (the default one if None)."""
+        return self.readers()[reader or self.info.default_reader].traits
 
     def data_files(self, store: Path) -> list[Path]:
         """Return every file of the store that holds samples: what is evicted, counted and measured."""
@@ -197,16 +205,3 @@ class Format(ABC):
     def locate(self, store: Path, manifest: Manifest, index: int) -> Path:  # noqa: ARG002 - for formats with a file a sample
         """Return the file or folder in which sample `index` lies, for a person who has to look at it."""
         return store
-
-
-def check_options(name: str, reader: type[Reader], options: Mapping[str, str]) -> None:
-    """Refuse options that a reader does not have.
-
-    Raises
-    ------
-    UnknownNameError
-        With the nearest option that it has.
-    """
-    for option in options:
-        if option not in reader.options_help:
-            raise UnknownNameError.of(f"option of {name}", option, reader.options_help)

@@ -1,7 +1,7 @@
 """What the key-value formats share: keys, the record of labels, and the loop over ``get``."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
 from typing import ClassVar
@@ -13,6 +13,7 @@ from storebench.errors import StorebenchError
 from storebench.formats.arrays import Batch, Indices, out_of_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import checked_labels, damaged, wrong_length
+from storebench.formats.options import Options
 from storebench.manifest import Manifest
 
 KEY = b"%08d"
@@ -43,7 +44,7 @@ class KeyValueReader(Reader):
 
     library_errors: ClassVar[tuple[type[Exception], ...]]
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self._image_bytes = manifest.dataset.image_bytes
         self._rows: list[slice] = []

@@ -1,7 +1,7 @@
 """The contract of a reader: what the harness asks of it, what it answers, and what the base class does for it."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +12,7 @@ import numpy as np
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError
 from storebench.formats.arrays import UINT8, Batch, Indices, out_of_range, unfit_batch
+from storebench.formats.options import Options
 from storebench.formats.sequence import SampleSequence
 from storebench.manifest import Manifest
 
@@ -72,8 +73,7 @@ class Reader(SampleSequence):
     manifest
         What the store says of itself.
     options
-        The backend's options ("readahead" -> "off"); see `Backend.options`.
-        Unknown ones are refused by `Format.reader`.
+        The values of the backend's options, an instance of `options_type`.
 
     Attributes
     ----------
@@ -86,22 +86,17 @@ class Reader(SampleSequence):
         Whether `close` was called.
     """
 
-    options_help: ClassVar[Mapping[str, str]] = {}
-    """Option name -> one line of what it does and which values it takes."""
+    options_type: ClassVar[type[Options]] = Options
+    """The reader's table of options (`storebench.formats.options`)."""
 
     closed: bool = False
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         self.store = store
         self.manifest = manifest
         self.options = options
         self.image_shape = manifest.dataset.image_shape
         self.payload_codec = manifest.codec
-
-    @classmethod
-    def traits_with(cls, options: Mapping[str, str], traits: Traits) -> Traits:  # noqa: ARG003 - for those that differ
-        """Return the traits of this reader when it is opened with `options`: `traits`, unless an option changes them."""
-        return traits
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:  # noqa: ARG003 - for those that keep some
@@ -112,7 +107,7 @@ class Reader(SampleSequence):
         return []
 
     @classmethod
-    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - for those that plan
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - for those that plan
         """Return how many bytes of planned payload a reader with `options` reads beyond the batch in progress."""
         return 0
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from storebench.codecs import CODECS
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
-from storebench.formats.base import Format, FormatInfo, Reader, Traits, check_options
+from storebench.formats.base import Format, FormatInfo, Reader, Traits
+from storebench.formats.options import as_text
 from storebench.manifest import Manifest
 from storebench.settings.backend import Backend
 
@@ -84,7 +85,7 @@ def store_name_of(backend: Backend) -> str:
 
 def traits_of(backend: Backend) -> Traits:
     """Return what `backend` can and cannot do."""
-    return get_format(backend.format).traits(backend.reader, dict(backend.options))
+    return get_format(backend.format).traits(backend.reader)
 
 
 def entry_points() -> dict[str, FormatEntry]:
@@ -129,14 +130,14 @@ def get_format(name: str) -> Format:
 
 
 def parse_backend(text: str) -> Backend:
-    """Read a backend's name.
+    """Read a backend's name, with the options checked and in their one spelling.
 
     Raises
     ------
     UnknownNameError
-        Its format, codec, reader or option is not known; the nearest name is offered.
+        Its format, codec, reader or option is unknown; the nearest name is offered.
     UsageError
-        It is not of the form FORMAT[+CODEC][:READER][?OPTION=VALUE,...].
+        It is not of the form FORMAT[+CODEC][:READER][?OPTION=VALUE,...], or an option does not accept its value.
     """
     body, _, tail = text.strip().partition("?")
     body, _, reader = body.partition(":")
@@ -154,8 +155,7 @@ def parse_backend(text: str) -> Backend:
     codec = codec or found.info.default_codec
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
-    options = _parse_options(text, tail)
-    check_options(f"{name}:{reader}", readers[reader].reader, dict(options))
+    options = readers[reader].reader.options_type.spelled(_pairs(text, tail), f"{name}:{reader}")
     called = _shortest_name(name, found.info, codec, reader, options)
     return Backend(name=called, format=name, codec=codec, reader=reader, options=options)
 
@@ -171,16 +171,16 @@ def _shortest_name(
     return name + ("?" + ",".join(f"{key}={value}" for key, value in options) if options else "")
 
 
-def _parse_options(text: str, tail: str) -> tuple[tuple[str, str], ...]:
+def _pairs(text: str, tail: str) -> list[tuple[str, str]]:
     pairs = [pair.partition("=") for pair in tail.split(",") if pair]
     if any(not key or not value for key, _, value in pairs):
         raise UsageError(
             f"cannot read the options of {text!r}", hint="Write them as ?OPTION=VALUE,OPTION=VALUE."
         )
-    return tuple(sorted((key, value) for key, _, value in pairs))
+    return [(key, value) for key, _, value in pairs]
 
 
-def open_reader(store: Path | str, reader: str | None = None, **options: str) -> Reader:
+def open_reader(store: Path | str, reader: str | None = None, **options: bool | int | str) -> Reader:
     """Open a store in this process: the way in for people who use a reader on its own.
 
     Parameters
@@ -190,8 +190,14 @@ def open_reader(store: Path | str, reader: str | None = None, **options: str) ->
     reader
         The reader's name; None for the format's default.
     **options
-        The reader's options.
+        The reader's options: text as a backend spells it, or True, False and numbers.
+
+    Raises
+    ------
+    UsageError
+        The reader has no such option, or the option does not accept the value.
     """
     folder = Path(store)
     manifest = Manifest.read(folder)
-    return get_format(manifest.format).reader(folder, manifest, reader, options)
+    texts = {name: as_text(value) for name, value in options.items()}
+    return get_format(manifest.format).reader(folder, manifest, reader, texts)

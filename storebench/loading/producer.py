@@ -12,6 +12,7 @@ from storebench.digests import DIGEST_BYTES, sample_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices, Reader
+from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened, Spans
 from storebench.loading.ready import ReadyBatches
@@ -186,13 +187,13 @@ class Producer:
 def open_backend(job: LoadJob) -> Reader:
     """Open the reader that a job's backend names.
 
-    A reader with an option called ``threads`` is given the job's number, unless the backend's own options name one.
+    A reader with an option ``threads`` gets the job's number, unless the backend names one.
     """
     manifest = Manifest.read(job.store)
     backend, store_format = job.backend, get_format(job.backend.format)
-    options = dict(backend.options)
-    if job.threads is not None and "threads" in store_format.readers()[backend.reader].reader.options_help:
-        options.setdefault("threads", str(job.threads))
+    options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()
+    if job.threads is not None and "threads" in known and options.get("threads", AUTO) == AUTO:
+        options["threads"] = str(job.threads)
     return store_format.reader(job.store, manifest, backend.reader, options)
 
 

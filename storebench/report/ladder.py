@@ -1,86 +1,12 @@
-"""LMDBIO's ladder on one LMDB file: plain LMDB, then one optimisation more on each rung, and what each gained.
-
-Source of the six optimisations: Pumma, Si, Feng and Balaji (HPCC'17, ICPADS'17, TOPC'19), as `docs/readers.md`
-retells them. Their abstracts give no figure for a single one.
-"""
+"""LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.ladder`, and what each rung gained."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from storebench.formats.lmdb.ladder import RUNGS, Rung
 from storebench.report.cells import CellSummary, Panel
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratios
 
-
-@dataclass(frozen=True, kw_only=True)
-class Rung:
-    """One way to read the file.
-
-    Attributes
-    ----------
-    key
-        The optimisation's name in the papers, in small letters; "plain", "page" and "map" have none of them.
-    label
-        How plots name it.
-    reader, options
-        Which reader of LMDB, and what it is asked for.
-    below
-        The rung that it is held against.
-    trouble
-        What it mends, in words.
-    """
-
-    key: str
-    label: str
-    options: dict[str, str]
-    below: str | None
-    reader: str = "direct"
-    trouble: str = ""
-
-
-_MAPPED = {"coal": "off", "dio": "off", "prov": "off"}
-RUNGS = (
-    Rung(key="plain", label="LMDB", reader="get", options={"readahead": "on"}, below=None),
-    Rung(key="page", label="LMDB, readahead=off", reader="get", options={"readahead": "off"}, below="plain"),
-    Rung(key="map", label="its map, walked by us", options=_MAPPED, below="plain"),
-    Rung(
-        key="dm",
-        label="map + DM",
-        options={**_MAPPED, "dm": "on"},
-        below="map",
-        trouble="a cursor must walk past other readers' records",
-    ),
-    Rung(
-        key="prov",
-        label="map + PROV",
-        options={"coal": "off", "dio": "off"},
-        below="map",
-        trouble="finding the offsets is serial",
-    ),
-    Rung(
-        key="dio",
-        label="PROV + DIO",
-        options={"coal": "off"},
-        below="prov",
-        trouble="data comes in by page faults",
-    ),
-    Rung(
-        key="coal", label="PROV + DIO + COAL", options={}, below="dio", trouble="requests are small and late"
-    ),
-    Rung(
-        key="stag",
-        label="… + STAG",
-        options={"stag": "1"},
-        below="coal",
-        trouble="all readers hit the storage at one moment",
-    ),
-    Rung(
-        key="lmm",
-        label="… + LMM, loading included",
-        options={"lmm": "on"},
-        below="coal",
-        trouble="every reader of a machine reads for itself",
-    ),
-)
 LEAST_RUNGS = 3
 """Fewer are no ladder."""
 
@@ -92,10 +18,10 @@ class Step:
     Attributes
     ----------
     rate
-        Samples a second; with ``lmm`` the time of loading counts.
+        Samples per second; the rung "lmm" includes the time of loading.
     gain
         Its rate over that of the rung below, paired by round and corrected for the steps of the ladder;
-        null for the lowest, and where the rung below was not measured.
+        None for the lowest, and where the rung below was not measured.
     """
 
     rung: Rung
@@ -175,7 +101,8 @@ def _cell_of(cells: Sequence[CellSummary], rung: Rung) -> CellSummary | None:
 
 
 def _is_on(cell: CellSummary, rung: Rung) -> bool:
-    asked = dict(cell.cell.backend.options)
-    if cell.cell.backend.reader == "get":
-        asked.setdefault("readahead", "on")
-    return (cell.cell.backend.format, cell.cell.backend.reader, asked) == ("lmdb", rung.reader, rung.options)
+    backend = cell.cell.backend
+    options = dict(backend.options)
+    if options.get("readahead") == "on":
+        del options["readahead"]  # the default, written out
+    return (backend.format, backend.reader, options) == ("lmdb", rung.reader, dict(rung.options))

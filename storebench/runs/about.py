@@ -8,6 +8,7 @@ import pydantic
 from storebench.errors import CorruptDataError
 from storebench.fileio.json_text import complaint, parse_json
 from storebench.fileio.reading import read_small_file
+from storebench.formats.earlier_names import renamed_backend, renamed_cell_and_id
 from storebench.runs.records import MOST_RUN_BYTES
 
 _HINT = "Start a new run."
@@ -34,6 +35,8 @@ class _About(pydantic.BaseModel):
 def read_about(path: Path) -> dict[str, Any]:
     """Return the content of a ``run.json``, with all its keys.
 
+    Backends of earlier releases get their current names, and cells the ids that belong to these.
+
     Raises
     ------
     FileNotFoundError
@@ -48,4 +51,11 @@ def read_about(path: Path) -> dict[str, Any]:
         raise CorruptDataError(f"not a run ({error.what})", where=path, hint=_HINT) from None
     except pydantic.ValidationError as error:
         raise CorruptDataError(f"not a run ({complaint(error)})", where=path, hint=_HINT) from None
+    about["cells"] = [renamed_cell_and_id(cell) for cell in about["cells"]]
+    matrices = about.get("scenario", {}).get("matrix")
+    for matrix in matrices if isinstance(matrices, list) else ():
+        if isinstance(matrix, dict) and isinstance(matrix.get("backends"), list):
+            matrix["backends"] = [
+                renamed_backend(name) if isinstance(name, str) else name for name in matrix["backends"]
+            ]
     return about

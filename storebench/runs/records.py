@@ -25,6 +25,7 @@ from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersion
 from storebench.fileio.json_lines import append_lines
 from storebench.fileio.json_text import brief, complaint, parse_json, parse_line
 from storebench.fileio.reading import read_small_file
+from storebench.formats.earlier_names import renamed_cell
 from storebench.results import SCHEMA_VERSION, Cell, Record
 from storebench.runs.ranges import impossible
 
@@ -75,7 +76,7 @@ class RecordError(CorruptDataError):
 
 
 def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
-    """Build a record from JSON values and check every field.
+    """Build a record from JSON values and check every field. Backends of earlier releases get their current names.
 
     Raises
     ------
@@ -94,13 +95,18 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
             hint="Run the scenario again, or use the storebench that wrote it.",
         )
     try:
-        record: Record = _adapter().validate_python(raw, strict=False)
+        record: Record = _adapter().validate_python(_in_current_names(raw), strict=False)
     except pydantic.ValidationError as error:
         raise RecordError(f"not a record: {complaint(error)}", where=where) from None
     wrong = impossible(record)
     if wrong:
         raise RecordError.of(record, *wrong, where=where)
     return record
+
+
+def _in_current_names(raw: dict[str, Any]) -> dict[str, Any]:
+    cell = raw.get("cell")
+    return raw | {"cell": renamed_cell(cell)} if isinstance(cell, dict) else raw
 
 
 def json_schema() -> dict[str, Any]:

@@ -82,12 +82,15 @@ def verify_store(
     SchemaVersionError
         Another version of storebench wrote it.
     UnknownNameError
-        The format has no such reader.
+        The format has no such reader, or the reader no such option.
+    UsageError
+        An option of the reader does not accept its value.
     OutputError
         A killed process left the store under a temporary name, and renaming it is not permitted.
     """
     restore_store(store, say)
     manifest = Manifest.read(store)
+    _backend(manifest, reader)  # a wrong reader or option is refused before any sample is read
     table = read_digest_table(store, manifest)
     check_sizes(store, manifest)
     get_format(manifest.format).check_structure(store)

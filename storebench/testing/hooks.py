@@ -33,6 +33,15 @@ class HooksContract:
         assert ahead_bytes >= 0
         assert ahead_bytes == 0 or opened.looks_ahead()
 
+    def test_every_option_accepts_its_default(self, small: SmallStore, reader: str) -> None:
+        """Written out, the defaults are what a backend without options means."""
+        rows = small.format.readers()[reader].reader.options_type.rows()
+        options = {name: row.text(row.default) for name, row in rows.items()}
+        with small.format.reader(small.path, small.manifest, reader, options) as opened:
+            assert opened.options == type(opened).options_type()
+            np.testing.assert_array_equal(read_pixels(opened, [3]), small.pixels[[3]])
+        assert all(row.meaning and row.allowed for row in rows.values())
+
     def test_the_auditor_reads_every_sample(self, small: SmallStore) -> None:
         """Verification goes through it."""
         with small.format.auditor(small.path, small.manifest) as auditor:

@@ -45,7 +45,8 @@ class LookAhead:
     def of(cls, cell: Cell, manifest: Manifest) -> Self:
         """Return the look-ahead of a cell's readers in a store."""
         reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
-        ahead_bytes = max(1, cell.workers) * reader.ahead_bytes(dict(cell.backend.options), manifest)
+        options = reader.options_type.parse(cell.backend.options, cell.backend.name)
+        ahead_bytes = max(1, cell.workers) * reader.ahead_bytes(options, manifest)
         return cls(
             frac=min(1.0, ahead_bytes / max(1, manifest.payload_bytes)),
             planned=reader.looks_ahead(),

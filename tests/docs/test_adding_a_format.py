@@ -6,9 +6,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from storebench.errors import UsageError
 from tests.docs.doc_files import PLUGIN_GUIDE, ROOT, fences
 from tests.docs.sandbox import Sandbox
 from tests.support.installed import Built, Environment, environment_with
@@ -80,6 +82,18 @@ def test_the_page_shows_each_kind_of_command() -> None:
         "storebench run",
         "pytest test_pack.py",
     ]
+
+
+def test_the_options_on_the_page_are_typed() -> None:
+    [block] = [fence.text for fence in fences(GUIDE) if "PackOptions(Options)" in fence.text]
+    names: dict[str, Any] = {}
+    exec(block, names)
+    given = [("threads", "8"), ("order", "sorted"), ("window_mib", "4")]
+    options = names["PackOptions"].parse(given, "pack:pread")
+    assert vars(options) == {"threads": 8, "ahead": True, "order": "sorted", "window_bytes": 4 << 20}
+    wrong = "pack:pread: order must be 'asked' or 'sorted', not 'sorte'. Did you mean 'sorted'?"
+    with pytest.raises(UsageError, match=re.escape(wrong)):
+        names["PackOptions"].parse([("order", "sorte")], "pack:pread")
 
 
 def test_the_installed_format_is_listed(plugin: Plugin) -> None:

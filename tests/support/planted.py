@@ -38,6 +38,7 @@ FORMATS = {
     "leveldb": ("leveldb", "raw", "get"),
     "lmdb": ("lmdb", "raw", "get"),
     "lmdb:direct": ("lmdb", "raw", "direct"),
+    "lmdb:shared": ("lmdb", "raw", "shared"),
     "lmdb+png": ("lmdb", "png", "get"),
     "lmdb+jpeg": ("lmdb", "jpeg", "get"),
     "hdf5+png": ("hdf5", "png", "library"),

@@ -26,6 +26,7 @@ from storebench.formats.base import (
     ReaderInfo,
     Writer,
 )
+from storebench.formats.options import Options
 from storebench.manifest import Manifest, StoreSpec
 from storebench.testing.doubles import slow, wrong_pixels
 
@@ -58,7 +59,7 @@ class FlatWriter(Writer):
 class FlatReader(Reader):
     """Read sample by sample, rightly."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.labels = np.load(store / "labels.npy")
         self._file = (store / "pixels.bin").open("rb", buffering=0)
@@ -203,7 +204,7 @@ class YesterdayReader(TimedFaultReader):
 class ColdReader(FlatReader):
     """Be wrong on the first read of each sample, and right afterwards."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self._seen: set[int] = set()
 
@@ -266,7 +267,7 @@ class GreedyReader(FlatReader):
 class PastTheCacheReader(FlatReader):
     """Read past the page cache."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self._file.close()
         handle = os.open(store / "pixels.bin", os.O_RDONLY | os.O_DIRECT)
@@ -285,7 +286,7 @@ class PastTheCacheReader(FlatReader):
 class PreloadReader(PastTheCacheReader):
     """Copy the whole store into memory of its own at the first fetch, past the page cache, and serve it from there."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self._copy: list[bytes] = []
 

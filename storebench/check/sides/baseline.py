@@ -6,6 +6,7 @@ from storebench.check.sides.model import CellData, Side
 from storebench.check.sides.rules import cell_of
 from storebench.errors import CorruptDataError, SchemaVersionError
 from storebench.fileio.json_text import brief
+from storebench.formats.earlier_names import renamed_cell_and_id
 
 BASELINE_VERSION = 2
 """1 held the lower quartile of each session; it is read, and its sessions are compared with nothing."""
@@ -31,7 +32,7 @@ def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
             hint="Make a new one with --update.",
         )
     try:
-        cells = {one["cell_id"]: _cell(one, source) for one in raw["cells"]}
+        cells = {cell.cell_id: cell for cell in (_cell(one, source) for one in raw["cells"])}
     except (AttributeError, KeyError, TypeError) as error:
         raise CorruptDataError(f"not a baseline ({type(error).__name__}: {error})", where=source) from None
     return Side(source=source, kind="baseline", cells=cells)
@@ -39,4 +40,19 @@ def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
 
 def _cell(raw: dict[str, Any], source: str) -> CellData:
     # Version 1 did not say which figure of a session it holds: of sessions of pytest the lower quartile.
-    return cell_of({"figure": "lower quartile" if "::" in raw["rerun"] else "mean", **raw}, source)
+    figure = "lower quartile" if "::" in raw["rerun"] else "mean"
+    return cell_of({"figure": figure, **_in_current_names(raw)}, source)
+
+
+def _in_current_names(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a baseline's cell with its backend as this release names it."""
+    asked = raw.get("asked")
+    if not isinstance(asked, dict):
+        return raw
+    named = renamed_cell_and_id(asked | {"cell_id": raw["cell_id"]})
+    identity = named.pop("cell_id")
+    if identity == raw["cell_id"]:
+        return raw
+    before, now = asked["backend"], named["backend"]
+    label = str(raw["label"]).replace(f"/{before}/", f"/{now}/")
+    return raw | {"cell_id": identity, "rerun": identity, "label": label, "asked": named}

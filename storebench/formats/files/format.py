@@ -7,6 +7,7 @@ from storebench.formats.base import Format, FormatInfo, ReaderInfo, Usage, Write
 from storebench.formats.files.get import FilesReader
 from storebench.formats.files.threads import FilesThreadsReader
 from storebench.formats.files.write import FilesWriter
+from storebench.formats.options import Options
 from storebench.manifest import Manifest, StoreSpec
 
 
@@ -48,5 +49,5 @@ class FilesFormat(Format):
 
     def locate(self, store: Path, manifest: Manifest, index: int) -> Path:
         """Return the file of sample `index`."""
-        with FilesReader(store, manifest, {}) as reader:
+        with FilesReader(store, manifest, Options()) as reader:
             return Path(reader.path(index))

@@ -1,7 +1,6 @@
 """Read image files one after the other: open, read, close."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from storebench.codecs import get_codec
@@ -10,6 +9,7 @@ from storebench.formats.arrays import Batch, Indices
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import damaged, load_labels
 from storebench.formats.files.write import IMAGES, LABELS_FILE, class_folders
+from storebench.formats.options import Options
 from storebench.manifest import Manifest
 
 
@@ -21,7 +21,7 @@ class FilesReader(Reader):
     refused as damaged.
     """
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
         folders = class_folders(manifest.dataset.class_names)

@@ -4,10 +4,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,34 +17,51 @@ from storebench.formats.arrays import Batch, Indices
 from storebench.formats.base import Fetched
 from storebench.formats.common import damaged
 from storebench.formats.files.get import FilesReader
-from storebench.formats.reads.policy import number
+from storebench.formats.options import AUTO, Options, integer
 from storebench.manifest import Manifest
 
-AHEAD_FILES = 512
+MOST_THREADS = 1024
+MOST_AHEAD_FILES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesThreadsOptions(Options):
+    """Options of ``files:threads``."""
+
+    threads: int | None = integer(
+        default=None,
+        least=1,
+        most=MOST_THREADS,
+        none=AUTO,
+        meaning="files that are read and decoded at the same time; auto is the cell's threads, else the cores that we may use",
+    )
+    ahead: int = integer(
+        default=512,
+        least=0,
+        most=MOST_AHEAD_FILES,
+        meaning="files ahead of the loop that the kernel is asked to read",
+    )
 
 
 class FilesThreadsReader(FilesReader):
     """Decode in threads, straight into the batch: Pillow releases the GIL while it decodes."""
 
-    options_help: ClassVar[Mapping[str, str]] = {
-        "threads": "how many files are read and decoded at a time (default: the cell's threads, else the cores that we may use)",
-        "ahead": f"how many files ahead of the loop the kernel is asked to read (default {AHEAD_FILES})",
-    }
+    options_type = FilesThreadsOptions
+    options: FilesThreadsOptions
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: FilesThreadsOptions) -> None:
         super().__init__(store, manifest, options)
-        self._threads = number(options, "threads", len(os.sched_getaffinity(0)), least=1)
-        self._ahead_files = number(options, "ahead", AHEAD_FILES)
+        self._threads = options.threads or len(os.sched_getaffinity(0))
         self._codec = get_codec(manifest.codec)
         self.payload_codec = "raw"
         self._pool = ThreadPoolExecutor(self._threads, "storebench-files")
         self._ahead: _Ahead | None = None
 
     @classmethod
-    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:
         """Return the payload of the files that the kernel is asked for ahead of the loop."""
-        files = number(options, "ahead", AHEAD_FILES)
-        return files * manifest.payload_bytes // max(1, manifest.count)
+        assert isinstance(options, FilesThreadsOptions)
+        return options.ahead * manifest.payload_bytes // max(1, manifest.count)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         return self._raw_payloads(indices)
@@ -63,13 +80,13 @@ class FilesThreadsReader(FilesReader):
 
     def _plan(self, batches: Sequence[Indices]) -> None:
         self._stop()
-        if batches and self._ahead_files:
+        if batches and self.options.ahead:
             numbers = np.concatenate(list(batches))
-            self._ahead = _Ahead(self, self._checked(numbers), self._ahead_files)
+            self._ahead = _Ahead(self, self._checked(numbers), self.options.ahead)
 
     def notes(self) -> dict[str, str]:
         """Say how many threads worked."""
-        return {"threads": str(self._threads), "asked ahead": f"{self._ahead_files} files"}
+        return {"threads": str(self._threads), "asked ahead": f"{self.options.ahead} files"}
 
     def _close(self) -> None:
         self._stop()

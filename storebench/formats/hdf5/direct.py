@@ -5,9 +5,9 @@ addresses. What has no such place (compressed data, a chunk that holds parts of
 images) goes through the library with a chunk cache of the window's size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,9 +19,10 @@ from storebench.formats.common import checked_labels, damaged
 from storebench.formats.hdf5.chunks import NoPlaceError, chunk_addresses, diagnose_chunking, row_offsets
 from storebench.formats.hdf5.get import Hdf5GetReader
 from storebench.formats.hdf5.write import DATA_FILE, H5_ERRORS
+from storebench.formats.options import Options
 from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.extents import ExtentReader, locator
-from storebench.formats.reads.policy import OPTIONS_HELP, ReadPolicy
+from storebench.formats.reads.policy import ReadPolicy
 from storebench.manifest import Manifest
 
 Tails = dict[int, list[tuple[int, int]]]
@@ -31,9 +32,7 @@ Tails = dict[int, list[tuple[int, int]]]
 class Hdf5DirectReader(ExtentReader):
     """Explicit, planned reads of ``data.h5``; the library only opens it."""
 
-    options_help: ClassVar[Mapping[str, str]] = OPTIONS_HELP
-
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: ReadPolicy) -> None:
         super().__init__(store, manifest, options)
         self._path = store / DATA_FILE
         self._library: Hdf5GetReader | None = None
@@ -86,7 +85,7 @@ class Hdf5DirectReader(ExtentReader):
                 offsets, lengths = self._places(file)
         except NoPlaceError as error:
             self._why_library = str(error)
-            self._library = _CachedReader(self.store, self.manifest, self.policy)
+            self._library = _CachedReader(self.store, self.manifest, self.options)
             return
         except H5_ERRORS as error:
             raise damaged(f"HDF5 does not open it ({error})", self._path) from error
@@ -154,7 +153,7 @@ class _CachedReader(Hdf5GetReader):
 
     def __init__(self, store: Path, manifest: Manifest, policy: ReadPolicy) -> None:
         self._cache_bytes = policy.window_bytes
-        super().__init__(store, manifest, {})
+        super().__init__(store, manifest, Options())
 
     def _dataset(self, name: str) -> h5py.h5d.DatasetID:
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)

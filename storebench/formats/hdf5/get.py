@@ -1,6 +1,5 @@
 """Read HDF5 through h5py's low-level interface, one hyperslab per sample."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
@@ -12,6 +11,7 @@ from storebench.formats.arrays import Batch, Indices
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import checked_labels, damaged
 from storebench.formats.hdf5.write import DATA_FILE, H5_ERRORS
+from storebench.formats.options import Options
 from storebench.manifest import Manifest
 
 SIEVE_BYTES = 1
@@ -26,7 +26,7 @@ class Hdf5GetReader(Reader):
     hyperslab's start changes.
     """
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self._path = store / DATA_FILE
         self._file = _open_file(self._path)

@@ -1,8 +1,9 @@
 """LevelDB in windows of the order: sorted by key, walked with one iterator, handed out as asked."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +14,33 @@ from storebench.formats.base import Fetched
 from storebench.formats.common import damaged
 from storebench.formats.keyvalue import make_key
 from storebench.formats.leveldb.get import LevelDbGetReader
-from storebench.formats.reads.policy import number
+from storebench.formats.options import Options, size
 from storebench.manifest import Manifest
 
-WINDOW_MIB = 32
+MOST_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelDbSortedOptions(Options):
+    """Options of ``leveldb:sorted``."""
+
+    window_bytes: int = size(
+        name="window_mib",
+        default=32,
+        least=1,
+        most=MOST_MIB,
+        unit=1 << 20,
+        meaning="how many MiB of samples are loaded together; they are held in memory",
+    )
 
 
 class LevelDbSortedReader(LevelDbGetReader):
     """Load the next window of the plan in key order, so that a block is looked up once for all its samples."""
 
-    options_help: ClassVar[Mapping[str, str]] = {
-        "window_mib": f"how many MiB of samples are loaded together (default {WINDOW_MIB}); they are held in memory"
-    }
+    options_type = LevelDbSortedOptions
+    options: LevelDbSortedOptions
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
-        self._window_bytes = number(options, "window_mib", WINDOW_MIB, least=1) << 20
+    def __init__(self, store: Path, manifest: Manifest, options: LevelDbSortedOptions) -> None:
         self._iterator: Any = None
         self._held: dict[int, bytes] = {}
         self._coming: Iterator[Indices] = iter(())
@@ -35,9 +48,10 @@ class LevelDbSortedReader(LevelDbGetReader):
         super().__init__(store, manifest, options)
 
     @classmethod
-    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
         """Return the window."""
-        return number(options, "window_mib", WINDOW_MIB, least=1) << 20
+        assert isinstance(options, LevelDbSortedOptions)
+        return options.window_bytes
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         numbers = self._checked(indices)
@@ -62,7 +76,10 @@ class LevelDbSortedReader(LevelDbGetReader):
 
     def notes(self) -> dict[str, str]:
         """Say how many windows were loaded, too."""
-        return {**super().notes(), "windows": f"{self._windows} of up to {self._window_bytes >> 20} MiB"}
+        return {
+            **super().notes(),
+            "windows": f"{self._windows} of up to {self.options.window_bytes >> 20} MiB",
+        }
 
     def _read_labels(self) -> npt.NDArray[np.int64]:
         labels = super()._read_labels()
@@ -84,7 +101,7 @@ class LevelDbSortedReader(LevelDbGetReader):
         # A call that departs from the plan ends it: what follows is not known any more.
         if planned is None or not np.array_equal(planned, indices):
             self._coming = iter(())
-        while len(wanted) * mean < self._window_bytes:
+        while len(wanted) * mean < self.options.window_bytes:
             batch = next(self._coming, None)
             if batch is None:
                 break

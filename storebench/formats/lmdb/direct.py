@@ -1,88 +1,51 @@
-"""LMDB without the library: offsets from the page index, explicit reads of what is cold, one gather of what is not."""
+"""LMDB without the library: offsets from the page index, explicit reads of cold data, one gather of resident data."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.errors import CorruptStoreError, UsageError
-from storebench.formats.arrays import Batch, Indices
-from storebench.formats.base import Fetched, Traits
+from storebench.errors import CorruptStoreError
 from storebench.formats.common import checked_labels, damaged
 from storebench.formats.keyvalue import LABEL_KEY
 from storebench.formats.lmdb.index import PageIndex, kept_indexes, open_index
+from storebench.formats.lmdb.ladder import LmdbDirectOptions
 from storebench.formats.lmdb.pages import DATA_FILE, transactions
 from storebench.formats.lmdb.walk import TreeWalk
 from storebench.formats.reads.extents import ExtentReader, locator
-from storebench.formats.reads.policy import OPTIONS_HELP, switch
-from storebench.formats.reads.shared_pixels import Pixels, SharedPixels, gather, store_tag
 from storebench.manifest import Manifest
-
-_FILL_BYTES = 32 << 20
 
 
 class LmdbDirectReader(ExtentReader):
-    """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written meanwhile."""
+    """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written to meanwhile."""
 
-    options_help: ClassVar[Mapping[str, str]] = {
-        **OPTIONS_HELP,
-        "prov": "on (default): offsets from the page index; off: the tree is walked for each sample",
-        "dm": "with prov=off: on hands the walk's position on from sample to sample; off (default) starts at the root",
-        "lmm": "on: the first reader of the machine reads the store into memory that all share; off (default)",
-    }
+    options_type = LmdbDirectOptions
+    options: LmdbDirectOptions
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: LmdbDirectOptions) -> None:
         super().__init__(store, manifest, options)
         self._path = store / DATA_FILE
         self._walk: TreeWalk | None = None
-        self._shared: SharedPixels | None = None
         try:
             self._open(open_index(store))
-            if switch(options, "lmm", default=False):
-                self._share()
         except BaseException:
             self.close()
             raise
-
-    @classmethod
-    def traits_with(cls, options: Mapping[str, str], traits: Traits) -> Traits:
-        """Return `traits`; with lmm the epoch is served from memory, so a cache state is one of the opening."""
-        return dataclasses.replace(traits, holds_pixels=options.get("lmm") == "on")
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
         """Return the page index, which is kept beside the store or in the user's cache folder."""
         return kept_indexes(store)
 
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        return super()._fetch(indices) if self._shared is None else self._raw_payloads(indices)
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        if self._shared is None:
-            return super()._fetch_into(indices, out)
-        return Fetched(gather(self._shared.array, indices, out))
-
-    def _plan(self, batches: Sequence[Indices]) -> None:
-        if self._shared is None:  # there is nothing to read ahead of shared memory
-            super()._plan(batches)
-
     def notes(self) -> dict[str, str]:
-        """Say how positions were found, too."""
-        notes = super().notes()
-        if self._shared is not None:
-            notes["lmm"] = "read by this reader" if self._shared.filled_here else "read by another reader"
-        return {**notes, "positions": "page index" if self._walk is None else "tree walk"}
+        """Return the notes on reading, and how samples were located."""
+        return {**super().notes(), "positions": "page index" if self._walk is None else "tree walk"}
 
     def _close(self) -> None:
         super()._close()
-        # Only now: the look-ahead has stopped walking.
+        # After the look-ahead has stopped: it walks the tree in its own thread.
         if self._walk is not None:
             self._walk.close()
-        if self._shared is not None:
-            self._shared.close()
 
     def _open(self, index: PageIndex) -> None:
         count = self.manifest.count
@@ -95,9 +58,8 @@ class LmdbDirectReader(ExtentReader):
         offsets, lengths = index.offsets[:count], index.lengths[:count]
         self._check_lengths(lengths, self._path)
         locate = locator(offsets, lengths)
-        if not switch(self.options, "prov", default=True):
-            hand_on = switch(self.options, "dm", default=False)
-            self._walk = TreeWalk(self._path, count, hand_on=hand_on)
+        if not self.options.index:
+            self._walk = TreeWalk(self._path, count, keep_leaf=self.options.keep_leaf)
             locate = self._walk.locate
         mean = int(lengths.mean()) if count else 0
         self._page_bytes = index.page_bytes
@@ -115,23 +77,6 @@ class LmdbDirectReader(ExtentReader):
         raw = np.empty(length, np.uint8)
         self.reads.file.read_fully(offset, raw)
         return checked_labels(raw.view("<i8").astype(np.int64), self.manifest.count, self._path)
-
-    def _share(self) -> None:
-        if self.payload_codec != "raw":
-            raise UsageError(
-                "lmm shares raw pixels only", where=self._path, hint="Use a store of raw pixels."
-            )
-        shape = (self.manifest.count, *self.image_shape)
-        self._shared = SharedPixels(f"lmm-{store_tag(self.store, self.manifest)}", shape, self._fill)
-        super()._close()  # a mapping that nobody reads from would only keep pages from being evicted
-
-    def _fill(self, pixels: Pixels) -> None:
-        rows = max(1, _FILL_BYTES // self.manifest.dataset.image_bytes)
-        batches = [np.arange(at, min(at + rows, len(pixels))) for at in range(0, len(pixels), rows)]
-        super()._plan(batches)
-        for batch in batches:
-            super()._fetch_into(batch, pixels[batch[0] : batch[-1] + 1])
-        super()._plan([])
 
     def _check(self) -> None:
         """Refuse to serve from pages that a writer may have reused: this reader is in no reader table."""

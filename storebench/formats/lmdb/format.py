@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from storebench.errors import CorruptStoreError, UsageError
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
 from storebench.formats.common import damaged
 from storebench.formats.lmdb.direct import LmdbDirectReader
 from storebench.formats.lmdb.get import LmdbGetReader
 from storebench.formats.lmdb.index import build_index
 from storebench.formats.lmdb.pages import DATA_FILE
+from storebench.formats.lmdb.shared import LmdbSharedReader
 from storebench.formats.lmdb.write import LmdbWriter
 from storebench.manifest import StoreSpec
 
@@ -27,7 +28,7 @@ class LmdbFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the library's way in, and the way around it."""
+        """Return the library's way in, and two ways around it."""
         return {
             "get": ReaderInfo(
                 reader=LmdbGetReader,
@@ -43,6 +44,14 @@ class LmdbFormat(Format):
                 note="reads the file without the library, and writes no lock",
                 usage=Usage.EXPERT,
                 expert_would="An expert would change nothing: the library is left out of the reading.",
+            ),
+            "shared": ReaderInfo(
+                reader=LmdbSharedReader,
+                summary="one copy of the pixels in shared memory, read as lmdb:direct reads",
+                traits=Traits(holds_pixels=True),
+                note="all processes of a machine share one copy; the first one reads the store",
+                usage=Usage.EXPERT,
+                expert_would="An expert would change nothing: all processes gather from one copy.",
             ),
         }
 

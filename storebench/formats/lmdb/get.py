@@ -1,10 +1,10 @@
 """Read LMDB through py-lmdb's get: each value is copied out of the memory map."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import lmdb
 import numpy as np
@@ -14,6 +14,7 @@ from storebench.errors import UsageError
 from storebench.formats.common import damaged
 from storebench.formats.keyvalue import KeyValueReader, Value
 from storebench.formats.lmdb.pages import DATA_FILE
+from storebench.formats.options import Options, as_text, flag
 
 
 @dataclass(kw_only=True)
@@ -84,20 +85,23 @@ def _open_env(store: Path, readahead: bool) -> Any:
     return env
 
 
+@dataclass(frozen=True, kw_only=True)
+class LmdbGetOptions(Options):
+    """Options of ``lmdb:get``."""
+
+    readahead: bool = flag(default=True, meaning="let the kernel read ahead of page faults")
+
+
 class LmdbGetReader(KeyValueReader):
     """One ``get`` per sample in one read transaction, copied out of the map before it returns."""
 
     library_errors = (lmdb.Error,)
-    options_help: ClassVar[Mapping[str, str]] = {
-        "readahead": "on (default) or off: whether the kernel reads ahead of page faults"
-    }
+    options_type = LmdbGetOptions
+    options: LmdbGetOptions
 
     def _open(self) -> Callable[[bytes], Value | None]:
         self._txn: Any = None
-        readahead = self.options.get("readahead", "on")
-        if readahead not in ("on", "off"):
-            raise UsageError(f"readahead is on or off, not {readahead!r}")
-        self._shared = _acquire(self.store, readahead == "on")
+        self._shared = _acquire(self.store, self.options.readahead)
         self._txn = self._shared.env.begin(buffers=True)
         get: Callable[[bytes], Value | None] = self._txn.get
         return get
@@ -116,5 +120,5 @@ class LmdbGetReader(KeyValueReader):
             _surrender(self._shared)
 
     def notes(self) -> dict[str, str]:
-        """Say which readahead was used."""
-        return {"readahead": self.options.get("readahead", "on")}
+        """Return whether the kernel read ahead."""
+        return {"readahead": as_text(self.options.readahead)}

@@ -12,7 +12,7 @@ value begins at byte 16.
 Whatever breaks a rule of that layout raises `CorruptStoreError`: nothing read
 from the file is used as an offset before it is checked, no page serves twice,
 and keys must ascend. LMDB has no checksums, so damage within a key or value
-that keeps these rules cannot be seen, by LMDB neither.
+that keeps these rules cannot be detected, by LMDB itself either.
 """
 
 import os
@@ -36,9 +36,9 @@ MAX_DEPTH = 32  # CURSOR_STACK in mdb.c
 
 _MAGIC = 0xBEEFC0DE
 _DATA_VERSION = 1
-_BRANCH, _LEAF, _META = 0x01, 0x02, 0x08
+_BRANCH, LEAF, _META = 0x01, 0x02, 0x08
 _KIND_FLAGS = 0x6F  # branch, leaf, overflow, meta, leaf2, subpage; what else there is says nothing on disk
-_BIG_DATA, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
+BIG_DATA, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
 _NODE_HEADER = 8
 _DATABASE_BYTES = 48
 _UNREADABLE_FLAGS = {0x02: "reversed keys", 0x04: "duplicate keys", 0x08: "integer keys"}
@@ -190,7 +190,7 @@ class PageFile:
 
     def leaf(self, numbers: Ints) -> Nodes:
         """Parse leaf pages."""
-        return self._parse(numbers, _LEAF)
+        return self._parse(numbers, LEAF)
 
     def children(self, nodes: Nodes) -> Ints:
         """Return the page numbers that a branch's nodes point to, checked."""
@@ -211,7 +211,7 @@ class PageFile:
         starts = nodes.keys + nodes.key_lengths
         # Rows of the chunk are whole pages: the rest of the division is the place within the page.
         offsets = nodes.page_numbers * page_bytes + starts % page_bytes
-        big = np.flatnonzero(nodes.flags & _BIG_DATA)
+        big = np.flatnonzero(nodes.flags & BIG_DATA)
         number_bytes = nodes.data[starts[big, None] + np.arange(8)]
         numbers = self.check_numbers(np.ascontiguousarray(number_bytes).view("<u8")[:, 0], "a leaf page")
         offsets[big] = numbers * page_bytes + HEADER_BYTES
@@ -242,7 +242,7 @@ class PageFile:
             sizes=low | (high << 16),
             flags=flags,
         )
-        data_bytes = np.where(flags & _BIG_DATA, 8, nodes.sizes) if kind == _LEAF else 0
+        data_bytes = np.where(flags & BIG_DATA, 8, nodes.sizes) if kind == LEAF else 0
         self._check_tiling(numbers, starts, _NODE_HEADER + key_lengths + data_bytes, rows, upper)
         return nodes
 

@@ -1,9 +1,8 @@
 """Find samples by walking LMDB's tree for each key: what reading costs without the page index.
 
-This is LMDBIO's ladder before PROV. Pages are read with ``pread`` as they are
-needed. py-lmdb cannot be used for it: its ``get`` touches every page of the
-value that it finds. The walk is in Python, some 20 microseconds a sample where
-C takes one, so that its share of the ladder is an upper bound.
+This is LMDBIO's ladder below PROV (`storebench.formats.lmdb.ladder`). Pages are read with ``pread`` as they are
+needed. py-lmdb cannot be used for it: its ``get`` touches every page of the value that it finds. The walk is in
+Python and takes some 20 microseconds per sample where C takes one, so its share of the ladder is an upper bound.
 """
 
 import os
@@ -15,16 +14,17 @@ import numpy as np
 from storebench.errors import CorruptStoreError
 from storebench.formats.arrays import Indices, check_range
 from storebench.formats.keyvalue import make_key
-from storebench.formats.lmdb.pages import HEADER_BYTES, MAX_DEPTH, PageFile, damaged_page
+from storebench.formats.lmdb.pages import BIG_DATA, HEADER_BYTES, LEAF, MAX_DEPTH, PageFile, damaged_page
 from storebench.formats.reads.direct_file import Offsets
 
 _NODE = struct.Struct("<HHHH")  # size low, size high, flags, key size
 _LOWER = struct.Struct("<H")
 _NUMBER = struct.Struct("<Q")
+_FLAGS_AT, _LOWER_AT = 10, 12  # bytes of a page
 
 
 class TreeWalk:
-    """Where samples lie, found anew each time. `locate` is used by one thread at a time.
+    """Locate samples anew each time. `locate` is used by one thread at a time.
 
     Parameters
     ----------
@@ -32,15 +32,15 @@ class TreeWalk:
         The data file, whose tree has been checked by indexing it.
     count
         Samples in it.
-    hand_on
-        DM: samples are looked up in the order of their keys, and each search starts
-        in the leaf where the last one ended. Otherwise each starts at the root.
+    keep_leaf
+        LMDBIO's DM: samples are looked up in the order of their keys, and each search starts
+        in the leaf where the last one ended. Otherwise each search starts at the root.
     """
 
-    def __init__(self, path: Path, count: int, *, hand_on: bool) -> None:
+    def __init__(self, path: Path, count: int, *, keep_leaf: bool) -> None:
         self._file = PageFile(path)
         self._count = count
-        self._hand_on = hand_on
+        self._keep_leaf = keep_leaf
         self._leaf = (-1, b"")
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class TreeWalk:
         """Return offsets and lengths of samples."""
         check_range(indices, self._count)
         found = np.empty((len(indices), 2), np.int64)
-        order = np.argsort(indices, kind="stable") if self._hand_on else np.arange(len(indices))
+        order = np.argsort(indices, kind="stable") if self._keep_leaf else np.arange(len(indices))
         for place, number in zip(order.tolist(), indices[order].tolist(), strict=True):
             try:
                 found[place] = self._find(make_key(number))
@@ -60,7 +60,7 @@ class TreeWalk:
         return found[:, 0].copy(), found[:, 1].copy()
 
     def _find(self, key: bytes) -> tuple[int, int]:
-        if self._hand_on and self._leaf[0] >= 0:
+        if self._keep_leaf and self._leaf[0] >= 0:
             slot = _search(self._leaf[1], key)
             if slot >= 0 and _key(self._leaf[1], slot) == key:
                 return self._value(slot)
@@ -74,7 +74,7 @@ class TreeWalk:
         number = self._file.meta.main.root
         for _ in range(MAX_DEPTH):
             page = os.pread(self._file.fd, self._file.meta.page_bytes, number * self._file.meta.page_bytes)
-            if page[10] & 2:
+            if page[_FLAGS_AT] & LEAF:
                 self._leaf = (number, page)
                 return
             low, high, top, _ = _NODE.unpack_from(page, _pointer(page, max(0, _search(page, key, first=1))))
@@ -87,7 +87,7 @@ class TreeWalk:
         low, high, flags, key_bytes = _NODE.unpack_from(page, pointer)
         start = pointer + _NODE.size + key_bytes
         page_bytes = self._file.meta.page_bytes
-        if flags & 1:
+        if flags & BIG_DATA:
             offset = _NUMBER.unpack_from(page, start)[0] * page_bytes + HEADER_BYTES
         else:
             offset = number * page_bytes + start
@@ -108,7 +108,7 @@ def _search(page: bytes, key: bytes, first: int = 0) -> int:
 
     A branch's first key is never compared: it stands for everything below.
     """
-    low, high = first, (_LOWER.unpack_from(page, 12)[0] - HEADER_BYTES) // 2
+    low, high = first, (_LOWER.unpack_from(page, _LOWER_AT)[0] - HEADER_BYTES) // 2
     while low < high:
         middle = (low + high) // 2
         if _key(page, middle) <= key:

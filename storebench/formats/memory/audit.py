@@ -1,7 +1,6 @@
 """Read the store sample by sample, in memory that does not grow with it, for verification."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from storebench.formats.arrays import Batch, Indices
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, wrong_length
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, OFFSETS_FILE, PAYLOADS_FILE
+from storebench.formats.options import Options
 from storebench.manifest import Manifest
 
 
@@ -49,7 +49,7 @@ def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
 class PackReader(Reader):
     """Read the files of the store sample by sample; for verification, which may not need all memory."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
         self._path = store / (DATA_FILE if manifest.codec == "raw" else PAYLOADS_FILE)

@@ -8,6 +8,7 @@ from storebench.formats.memory.audit import PackReader
 from storebench.formats.memory.held import MemoryNativeReader, MemoryPythonReader
 from storebench.formats.memory.shared import MemorySharedReader
 from storebench.formats.memory.write import MemoryWriter
+from storebench.formats.options import Options
 from storebench.manifest import Manifest, StoreSpec
 
 _HELD = Traits(holds_pixels=True)
@@ -61,4 +62,4 @@ class MemoryFormat(Format):
 
     def auditor(self, store: Path, manifest: Manifest) -> Reader:
         """Return a reader that leaves the pixels on the disk."""
-        return PackReader(store, manifest, {})
+        return PackReader(store, manifest, Options())

@@ -1,7 +1,6 @@
 """Read all pixels into memory when opening, and index them in Python or in C++: the upper bound for every store."""
 
 import multiprocessing
-from collections.abc import Mapping
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import cast
@@ -16,6 +15,7 @@ from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import damaged, load_array, load_labels
 from storebench.formats.memory.audit import checked_header, pack_offsets
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
+from storebench.formats.options import Options
 from storebench.manifest import Manifest
 
 Pixels = npt.NDArray[np.uint8]
@@ -64,7 +64,7 @@ class MemoryPythonReader(Reader):
         All pixels, uint8 [N, H, W, C]; gone when the reader is closed.
     """
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
         self.pixels = _load_pixels(store, manifest)
@@ -86,7 +86,7 @@ class MemoryPythonReader(Reader):
 class MemoryNativeReader(MemoryPythonReader):
     """Gather the whole batch in one call of compiled C++ (ATen's index_select)."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         import torch
 
         super().__init__(store, manifest, options)

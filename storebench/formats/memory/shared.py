@@ -1,42 +1,29 @@
 """Memory, once per machine: all readers of a store share one array of decoded pixels."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError
-from storebench.formats.arrays import Batch, Indices
-from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import NPY_ERRORS, damaged, load_labels
 from storebench.formats.memory.audit import pack_offsets
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
-from storebench.formats.reads.shared_pixels import Pixels, SharedPixels, gather, store_tag
+from storebench.formats.options import Options
+from storebench.formats.reads.shared_pixels import Pixels, store_tag
+from storebench.formats.reads.shared_reader import SharedPixelsReader
 from storebench.manifest import Manifest
 
 _ROWS_BYTES = 8 << 20
 
 
-class MemorySharedReader(Reader):
+class MemorySharedReader(SharedPixelsReader):
     """Gather from pixels in shared memory, decoded there by the first process that opened them."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
-        shape = (manifest.count, *self.image_shape)
-        self._shared = SharedPixels(store_tag(store, manifest), shape, self._fill)
-        self.payload_codec = "raw"
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        return Fetched(gather(self._shared.array, indices, out))
-
-    def notes(self) -> dict[str, str]:
-        """Say which process filled the memory."""
-        return {"shared memory": "filled by this reader" if self._shared.filled_here else "was there already"}
-
-    def _close(self) -> None:
-        self._shared.close()  # the last process to do so removes the memory
+        self._share(store_tag(store, manifest), self._fill)
 
     def _fill(self, pixels: Pixels) -> None:
         if self.manifest.codec == "raw":

@@ -1,8 +1,7 @@
 """A reader of samples whose place in one file is known: what lmdb:direct and hdf5:direct share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +9,10 @@ import numpy.typing as npt
 from storebench.formats.arrays import Batch, Indices, check_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import wrong_length
+from storebench.formats.options import Options
 from storebench.formats.reads.direct_file import DirectFile, Offsets
 from storebench.formats.reads.planned import Locate, PlannedReads
-from storebench.formats.reads.policy import OPTIONS_HELP, ReadPolicy
+from storebench.formats.reads.policy import ReadPolicy
 from storebench.manifest import Manifest
 
 
@@ -29,26 +29,26 @@ def locator(offsets: Offsets, lengths: npt.NDArray[np.integer]) -> Locate:
 class ExtentReader(Reader):
     """Serve samples by explicit, planned reads; a subclass finds out where they lie and calls `_serve`."""
 
-    options_help: ClassVar[Mapping[str, str]] = OPTIONS_HELP
+    options_type = ReadPolicy
+    options: ReadPolicy
 
-    def __init__(self, store: Path, manifest: Manifest, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: ReadPolicy) -> None:
         super().__init__(store, manifest, options)
-        self.policy = ReadPolicy.parse(options)
         self._reads: PlannedReads | None = None
 
     @classmethod
-    def ahead_bytes(cls, options: Mapping[str, str], manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
         """Return the window: what is read ahead of the loop. A store that is swept in one pass is read further."""
-        policy = ReadPolicy.parse(options)
-        return policy.window_bytes if policy.explicit and policy.merged else 0
+        assert isinstance(options, ReadPolicy)
+        return options.window_bytes if options.explicit and options.merged else 0
 
     def _serve(
         self, path: Path, locate: Locate, *, mean_bytes: int, check: Callable[[], None] | None = None
     ) -> None:
         """Open `path`. `check` raises if the file is no longer what it was; its size is looked at anyway."""
-        file = DirectFile(path, advise_random=self.policy.explicit)
+        file = DirectFile(path, advise_random=self.options.explicit)
         self._reads = PlannedReads(
-            file, locate, mean_bytes=mean_bytes, policy=self.policy, check=check or file.check_size
+            file, locate, mean_bytes=mean_bytes, policy=self.options, check=check or file.check_size
         )
 
     def _check_lengths(self, lengths: npt.NDArray[np.integer], where: Path) -> None:

@@ -121,7 +121,8 @@ class PlannedReads:
         self._resident_until = 0.0
         self._mapped = False
         self._to_map = (0, 0)
-        self._turns: Turns | None = Turns(file.path, policy.at_a_time) if policy.at_a_time else None
+        readers = policy.readers_at_a_time
+        self._turns: Turns | None = Turns(file.path, readers) if readers else None
 
     def plan(self, batches: Sequence[Indices]) -> None:
         """Forget the last plan and start on this one."""

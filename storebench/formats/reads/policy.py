@@ -1,55 +1,56 @@
 """How a file is read ahead, as the options of the direct readers say it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storebench.errors import UsageError
+from storebench.formats.options import Options, flag, integer, size
 
-OPTIONS_HELP = {
-    "dio": "on (default): cold data is read explicitly; off: it is left to page faults of the mapping",
-    "coal": "on (default): several batches a window, close samples in one read; off: one read a sample",
-    "window_mib": "how far to read ahead of the loop, in MiB (default 64)",
-    "sweep_mib": "small samples that lie in this many MiB are read in one pass (default 256)",
-    "gap_kib": "read through gaps of this many KiB rather than asking twice (default 8)",
-    "stag": "off (default) or how many processes may read one file at a time; the others wait their turn",
-}
+KIB, MIB = 1 << 10, 1 << 20
+MOST_MIB = 1 << 20
+MOST_READERS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadPolicy:
-    """How a file is read; see `OPTIONS_HELP`."""
+class ReadPolicy(Options):
+    """How a file is read: one field per option. The aliases are LMDBIO's names."""
 
-    explicit: bool = True
-    merged: bool = True
-    window_bytes: int = 64 << 20
-    sweep_bytes: int = 256 << 20
-    gap_bytes: int = 8 << 10
-    at_a_time: int = 0
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "ReadPolicy":
-        """Read the options that `OPTIONS_HELP` names; others are left alone."""
-        return cls(
-            explicit=switch(options, "dio", default=True),
-            merged=switch(options, "coal", default=True),
-            window_bytes=number(options, "window_mib", 64, least=4) << 20,
-            sweep_bytes=number(options, "sweep_mib", 256) << 20,
-            gap_bytes=number(options, "gap_kib", 8) << 10,
-            at_a_time=0 if options.get("stag", "off") == "off" else number(options, "stag", 1, least=1),
-        )
-
-
-def switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return whether an option is on."""
-    value = options.get(name, "on" if default else "off")
-    if value not in ("on", "off"):
-        raise UsageError(f"{name} is on or off, not {value!r}")
-    return value == "on"
-
-
-def number(options: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
-    """Return the number that an option gives."""
-    value = options.get(name, str(default))
-    if not value.isdecimal() or int(value) < least:
-        raise UsageError(f"{name} is a number from {least} on, not {value!r}")
-    return int(value)
+    explicit: bool = flag(
+        default=True,
+        alias="dio",
+        meaning="read cold data explicitly; off leaves it to page faults of the mapping",
+    )
+    merged: bool = flag(
+        default=True,
+        alias="coal",
+        meaning="read windows of several batches, and close samples in one request; off is one request per sample",
+    )
+    window_bytes: int = size(
+        name="window_mib",
+        default=64,
+        least=4,
+        most=MOST_MIB,
+        unit=MIB,
+        meaning="how far to read ahead of the loop, in MiB",
+    )
+    sweep_bytes: int = size(
+        name="sweep_mib",
+        default=256,
+        least=0,
+        most=MOST_MIB,
+        unit=MIB,
+        meaning="read small samples in one pass where they span at most this many MiB",
+    )
+    gap_bytes: int = size(
+        name="gap_kib",
+        default=8,
+        least=0,
+        most=MOST_MIB,
+        unit=KIB,
+        meaning="read through a gap of up to this many KiB instead of asking twice",
+    )
+    readers_at_a_time: int | None = integer(
+        default=None,
+        least=1,
+        most=MOST_READERS,
+        alias="stag",
+        meaning="how many processes may read the file at the same time; the others wait for their turn",
+    )

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 
+from storebench.formats.lmdb.ladder import RUNGS
 from storebench.plain_text import plain
-from storebench.report.ladder import RUNGS, Ladder, by_state, top_gain
+from storebench.report.ladder import Ladder, by_state, top_gain
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import (

@@ -5,12 +5,13 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from storebench.formats.lmdb.ladder import RUNGS, Rung
 from storebench.report.cells import CellSummary, Panel
 from storebench.report.decisions import Decisions
 from storebench.report.factors import Square
 from storebench.report.facts import Facts
 from storebench.report.intervals import Interval, Ratio
-from storebench.report.ladder import RUNGS, Ladder, Rung, top_gain
+from storebench.report.ladder import Ladder, top_gain
 from storebench.report.texts.labels import (
     backend_label,
     dataset_label,

@@ -1,4 +1,4 @@
-"""files:threads, leveldb:sorted and memory:shared beyond what the contract asks of every reader."""
+"""files:threads, leveldb:sorted, memory:shared and lmdb:shared beyond what the contract asks of every reader."""
 
 import fcntl
 import multiprocessing
@@ -12,6 +12,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -103,6 +104,37 @@ def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> No
     assert np.array_equal(out, store.pixels)
     second.close()
     assert not segment.exists()
+
+
+@pytest.mark.parametrize("codec", ["raw", "png", "jpeg"])
+def test_lmdb_is_read_once_for_all_readers_of_a_machine(tmp_path: Path, codec: str) -> None:
+    store = small(tmp_path, "lmdb", codec, count=300)
+    segment = SEGMENTS / f"{USER}-lmm-{store_tag(store.path, store.manifest)}"
+    first = open_reader(store.path, "shared", window_mib=4)
+    second = open_reader(store.path, "shared", merged=False)
+    assert [reader.notes()["shared memory"] for reader in (first, second)] == [
+        "filled by this reader",
+        "was there already",
+    ]
+    first.close()
+    (store.path / "data.mdb").unlink()
+    order = np.random.default_rng(0).permutation(300)
+    out = np.empty((300, *SHAPE), np.uint8)
+    second.fetch_into(order, out)
+    assert np.array_equal(out, store.pixels[order])
+    assert np.array_equal(second.labels, store.labels)
+    assert segment.exists()
+    second.close()
+    assert not segment.exists()
+
+
+def test_a_payload_that_does_not_decode_is_named_when_lmdb_is_shared(tmp_path: Path) -> None:
+    store = small(tmp_path, "lmdb", "png")
+    with lmdb.open(str(store.path), map_size=1 << 30) as env, env.begin(write=True) as txn:
+        txn.put(b"00000003", bytes(len(store.payloads[3])))
+    with pytest.raises(CorruptStoreError, match=r"data\.mdb: sample 3: "):
+        open_reader(store.path, "shared")
+    assert not (SEGMENTS / f"{USER}-lmm-{store_tag(store.path, store.manifest)}").exists()
 
 
 OPENERS, TIMES = 8, 10

@@ -24,12 +24,11 @@ from storebench.testing.stores import SmallStore, build_small_store
 SMALL, LARGE = (32, 32, 3), (120, 100, 3)
 OPTIONS: list[dict[str, str]] = [
     {},
-    {"coal": "off"},
-    {"dio": "off"},
-    {"prov": "off"},
-    {"prov": "off", "dm": "on"},
-    {"lmm": "on"},
-    {"stag": "2"},
+    {"merged": "off"},
+    {"explicit": "off"},
+    {"index": "off"},
+    {"index": "off", "keep_leaf": "on"},
+    {"readers_at_a_time": "2"},
     {"window_mib": "4", "sweep_mib": "0"},
 ]
 
@@ -237,7 +236,14 @@ def test_a_file_that_shrinks_meanwhile_is_an_error_and_not_a_dead_process(tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("dio", "yes"), ("coal", "1"), ("window_mib", "2"), ("gap_kib", "-1"), ("stag", "0"), ("prov", "maybe")],
+    [
+        ("explicit", "yes"),
+        ("merged", "1"),
+        ("window_mib", "2"),
+        ("gap_kib", "-1"),
+        ("readers_at_a_time", "0"),
+        ("index", "maybe"),
+    ],
 )
 def test_an_impossible_option_is_refused_in_words(store: SmallStore, name: str, value: str) -> None:
     with pytest.raises(UsageError, match=name):

@@ -112,7 +112,7 @@ def test_any_claims_nothing_and_is_counted_all_the_same(bench: Bench, run_folder
     assert "no cache state was asked for" in record.cache.reason
 
 
-@pytest.mark.parametrize("backend", ["memory:python", "memory:native", "memory:shared", "lmdb:direct?lmm=on"])
+@pytest.mark.parametrize("backend", ["memory:python", "memory:native", "memory:shared", "lmdb:shared"])
 def test_with_held_pixels_the_cache_state_applies_to_the_opening(
     backend: str, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from storebench.formats.lmdb.ladder import RUNGS
 from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.facts import Facts, derive
@@ -17,15 +18,7 @@ from storebench.report.texts.claims import then_and_now
 from storebench.results import Record, Status
 from tests.support.planted import make_record
 
-OPTIONS = {
-    "map": (("coal", "off"), ("dio", "off"), ("prov", "off")),
-    "prov": (("coal", "off"), ("dio", "off")),
-    "dio": (("coal", "off"),),
-    "coal": (),
-    "stag": (("stag", "1"),),
-    "lmm": (("lmm", "on"),),
-}
-# Milliseconds a step: DIO makes it ten times as fast, COAL twice, STAG changes nothing.
+# Milliseconds per step: DIO makes it ten times as fast, COAL twice, STAG changes nothing.
 WAITS_MS = {
     "plain": 100.0,
     "page": 200.0,
@@ -47,10 +40,9 @@ def rung_record(key: str, number: int, **changes: Any) -> Record:
         "compute": "none",
         "workers": 1,
     }
-    if key in ("plain", "page"):
-        options = {"reader_options": (("readahead", "off"),)} if key == "page" else {}
-        return make_record("lmdb", **(plain | options | changes))
-    record = make_record("lmdb:direct", reader_options=OPTIONS[key], **(plain | changes))
+    rung = next(one for one in RUNGS if one.key == key)
+    options = tuple(sorted(rung.options.items()))
+    record = make_record(rung.backend.partition("?")[0], reader_options=options, **(plain | changes))
     if key != "lmm":
         return record
     # 100 steps of 1 ms, and 0.4 s of loading before them.

@@ -1,0 +1,111 @@
+"""LMDBIO's ladder: the options that take one of its optimisations away, and the ways to read that they make.
+
+The six optimisations are those of Pumma, Si, Feng and Balaji (HPCC'17, ICPADS'17, TOPC'19), as ``docs/readers.md``
+retells them; their abstracts give no figure for a single one. ``scenarios/lmdbio.toml`` measures each rung, and
+`storebench.report.ladder` says what each gained. Reading without the page index is in `storebench.formats.lmdb.walk`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar
+
+from storebench.formats.options import flag
+from storebench.formats.reads.policy import ReadPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class LmdbDirectOptions(ReadPolicy):
+    """Options of ``lmdb:direct``: those of explicit reads, and how samples are located."""
+
+    moved: ClassVar[Mapping[str, str]] = {"lmm": "It is a reader of its own now: write lmdb:shared."}
+
+    index: bool = flag(
+        default=True,
+        alias="prov",
+        meaning="take offsets from the page index; off walks the tree for each sample",
+    )
+    keep_leaf: bool = flag(
+        default=False,
+        alias="dm",
+        meaning="with index=off: start each walk in the leaf where the last one ended, not at the root",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One way to read the file.
+
+    Attributes
+    ----------
+    key
+        The optimisation's name in the papers, in small letters; "plain", "page" and "map" have none of them.
+    label
+        The rung's name in plots.
+    reader, options
+        The reader of LMDB, and its options.
+    below
+        The rung that it is compared with; None for the lowest.
+    trouble
+        The problem that the optimisation solves, in words; "" for a rung that is no optimisation.
+    """
+
+    key: str
+    label: str
+    below: str | None
+    reader: str = "direct"
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    trouble: str = ""
+
+    @property
+    def backend(self) -> str:
+        """The backend's name, in its one spelling."""
+        reader = "" if self.reader == "get" else f":{self.reader}"
+        options = ",".join(f"{name}={value}" for name, value in sorted(self.options.items()))
+        return f"lmdb{reader}" + (f"?{options}" if options else "")
+
+
+_MAPPED = {"explicit": "off", "index": "off", "merged": "off"}
+
+RUNGS = (
+    Rung(key="plain", label="LMDB", reader="get", below=None),
+    Rung(key="page", label="LMDB, readahead=off", reader="get", options={"readahead": "off"}, below="plain"),
+    Rung(key="map", label="its map, walked by us", options=_MAPPED, below="plain"),
+    Rung(
+        key="dm",
+        label="map + DM",
+        options={**_MAPPED, "keep_leaf": "on"},
+        below="map",
+        trouble="a cursor must walk past other readers' records",
+    ),
+    Rung(
+        key="prov",
+        label="map + PROV",
+        options={"explicit": "off", "merged": "off"},
+        below="map",
+        trouble="finding the offsets is serial",
+    ),
+    Rung(
+        key="dio",
+        label="PROV + DIO",
+        options={"merged": "off"},
+        below="prov",
+        trouble="data comes in by page faults",
+    ),
+    Rung(key="coal", label="PROV + DIO + COAL", below="dio", trouble="requests are small and late"),
+    Rung(
+        key="stag",
+        label="… + STAG",
+        options={"readers_at_a_time": "1"},
+        below="coal",
+        trouble="all readers hit the storage at one moment",
+    ),
+    Rung(
+        key="lmm",
+        label="… + LMM, loading included",
+        reader="shared",
+        below="coal",
+        trouble="every reader of a machine reads for itself",
+    ),
+)
+"""From the lowest rung to the highest."""

@@ -1,0 +1,61 @@
+"""LMDB once per machine: all readers of a store share its pixels in memory. This is LMDBIO's LMM, for a whole store."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from storebench.codecs import get_codec
+from storebench.errors import CorruptDataError
+from storebench.formats.common import damaged
+from storebench.formats.lmdb.direct import LmdbDirectReader
+from storebench.formats.lmdb.index import kept_indexes
+from storebench.formats.lmdb.ladder import LmdbDirectOptions
+from storebench.formats.lmdb.pages import DATA_FILE
+from storebench.formats.reads.policy import ReadPolicy
+from storebench.formats.reads.shared_pixels import Pixels, store_tag
+from storebench.formats.reads.shared_reader import SharedPixelsReader
+from storebench.manifest import Manifest
+
+_FILL_BYTES = 32 << 20
+
+
+class LmdbSharedReader(SharedPixelsReader):
+    """Gather from shared memory, which the first reader of the machine fills by explicit, planned reads."""
+
+    options_type = ReadPolicy
+
+    def __init__(self, store: Path, manifest: Manifest, options: ReadPolicy) -> None:
+        super().__init__(store, manifest, options)
+        direct = LmdbDirectOptions(**dataclasses.asdict(options))
+        # The mapping is closed again: pages that it holds could not be evicted.
+        with LmdbDirectReader(store, manifest, direct) as source:
+            self.labels = source.labels
+            self._share(f"lmm-{store_tag(store, manifest)}", lambda pixels: _fill(pixels, source))
+
+    @classmethod
+    def index_files(cls, store: Path) -> list[Path]:
+        """Return the page index, which is kept beside the store or in the user's cache folder."""
+        return kept_indexes(store)
+
+
+def _fill(pixels: Pixels, source: LmdbDirectReader) -> None:
+    """Read and decode the whole store into `pixels`, uint8 [N, H, W, C]."""
+    rows = max(1, _FILL_BYTES // source.manifest.dataset.image_bytes)
+    batches = [np.arange(at, min(at + rows, len(pixels))) for at in range(0, len(pixels), rows)]
+    source.plan(batches)
+    for batch in batches:
+        part = pixels[batch[0] : batch[-1] + 1]
+        if source.payload_codec == "raw":
+            source.fetch_into(batch, part)
+        else:
+            _decode(source, int(batch[0]), source.fetch(batch), part)
+
+
+def _decode(source: LmdbDirectReader, first: int, payloads: list[bytes], images: Pixels) -> None:
+    codec = get_codec(source.payload_codec)
+    for number, (payload, image) in enumerate(zip(payloads, images, strict=True), start=first):
+        try:
+            codec.decode_into(payload, image)
+        except CorruptDataError as error:
+            raise damaged(f"sample {number}: {error.what}", source.store / DATA_FILE) from error

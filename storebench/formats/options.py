@@ -1,0 +1,273 @@
+"""Typed options of readers: one row per option, with its name, type, default, allowed values and meaning.
+
+A reader's options are the fields of a frozen dataclass, and each field is a row::
+
+    @dataclass(frozen=True, kw_only=True)
+    class PreadOptions(Options):
+        threads: int = integer(default=4, least=1, most=64, meaning="files that are read at the same time")
+
+`Options.parse` turns the text of a backend's name (``pack:pread?threads=8``) into the values that the reader
+receives. Every backend that a person writes is checked before any work begins.
+"""
+
+import dataclasses
+import difflib
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from storebench.errors import UnknownNameError, UsageError
+from storebench.fileio.json_text import brief
+
+Value = bool | int | str | None
+
+AUTO = "auto"
+"""The word for a number that the reader or the harness chooses."""
+
+_ROW = "option"
+_MOST_DIGITS = 18
+
+
+class Kind(enum.StrEnum):
+    """The type of an option's value."""
+
+    FLAG = "flag"
+    INTEGER = "integer"
+    SIZE = "size"
+    """An integer whose name ends in its unit (``window_mib=16``); the reader receives bytes."""
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One row of the table of options.
+
+    Attributes
+    ----------
+    name
+        The option's name in a backend.
+    kind
+        The type of its value.
+    default
+        The value that holds where the backend does not name the option.
+    meaning
+        What the option does, in one line.
+    least, most
+        The range of an integer or a size, both ends included; a size is counted in `unit`.
+    words
+        The words that are accepted, and the value that each stands for.
+    unit
+        Bytes per 1 of a size; 1 for every other kind.
+    alias
+        Another accepted name: the acronym of a paper, or the name in an earlier release. "" where there is none.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    meaning: str
+    least: int = 0
+    most: int = 0
+    words: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    unit: int = 1
+    alias: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """The accepted values, as a clause: "'on' or 'off'", "a whole number from 4 to 64"."""
+        numbers = [f"a whole number from {self.least} to {self.most}"] if self._is_number else []
+        parts = [*numbers, *map(repr, self.words)]
+        return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+    def value(self, text: str, reader: str) -> Value:
+        """Return the value that `text` stands for.
+
+        Parameters
+        ----------
+        text
+            The value as it is written.
+        reader
+            The reader's name ("lmdb:get"), for the message.
+
+        Raises
+        ------
+        UsageError
+            The option does not accept it; the line names the accepted values.
+        """
+        if text in self.words:
+            return self.words[text]
+        if self._is_number and _is_whole(text) and self.least <= int(text) <= self.most:
+            return int(text) * self.unit
+        near = difflib.get_close_matches(text, self.words, n=1, cutoff=0.6)
+        raise UsageError(
+            f"{self.name} must be {self.allowed}, not {brief(text)}",
+            where=reader,
+            hint=f"Did you mean {near[0]!r}?" if near else None,
+        )
+
+    def text(self, value: Value) -> str:
+        """Return the one spelling of a value."""
+        for word, meant in self.words.items():
+            if meant == value:
+                return word
+        assert isinstance(value, int), "only numbers have values without a word"
+        return str(value // self.unit)
+
+    @property
+    def _is_number(self) -> bool:
+        return self.kind in (Kind.INTEGER, Kind.SIZE)
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def flag(*, default: bool, meaning: str, name: str = "", alias: str = "") -> Any:
+    """Declare an option that is "on" or "off"; the reader receives a bool.
+
+    Parameters
+    ----------
+    name
+        The option's name; the field's where it is left out.
+    """
+    words: Mapping[str, Value] = {"on": True, "off": False}
+    return _field(
+        Option(name=name, kind=Kind.FLAG, default=default, meaning=meaning, words=words, alias=alias)
+    )
+
+
+def integer(
+    *,
+    default: int | None,
+    least: int,
+    most: int,
+    meaning: str,
+    none: str = "off",
+    name: str = "",
+    alias: str = "",
+) -> Any:
+    """Declare an option that is a whole number.
+
+    Parameters
+    ----------
+    default
+        None for an option that may have no number.
+    least, most
+        The range, both ends included.
+    none
+        The word that is written for None; only accepted where the default is None.
+    name
+        The option's name; the field's where it is left out.
+    """
+    words: Mapping[str, Value] = {none: None} if default is None else {}
+    row = Option(
+        name=name, kind=Kind.INTEGER, default=default, meaning=meaning, least=least, most=most, words=words
+    )
+    return _field(dataclasses.replace(row, alias=alias))
+
+
+def size(*, default: int, least: int, most: int, unit: int, meaning: str, name: str, alias: str = "") -> Any:
+    """Declare an option that is a size, written as a whole number of units; the reader receives bytes.
+
+    Parameters
+    ----------
+    default, least, most
+        In units.
+    unit
+        Bytes per unit.
+    name
+        The option's name, which ends in the unit: "window_mib".
+    """
+    row = Option(name=name, kind=Kind.SIZE, default=default * unit, meaning=meaning, least=least, most=most)
+    return _field(dataclasses.replace(row, unit=unit, alias=alias))
+
+
+def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "", alias: str = "") -> Any:
+    """Declare an option that is one of some words; the reader receives the word.
+
+    Parameters
+    ----------
+    name
+        The option's name; the field's where it is left out.
+    """
+    words: Mapping[str, Value] = {word: word for word in among}
+    return _field(
+        Option(name=name, kind=Kind.CHOICE, default=default, meaning=meaning, words=words, alias=alias)
+    )
+
+
+def _field(row: Option) -> Any:
+    return dataclasses.field(default=row.default, metadata={_ROW: row})
+
+
+def as_text(value: bool | int | str) -> str:
+    """Return an option's value as a backend's name spells it: ``True`` is "on", 16 is "16"."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of a reader, as typed values; this class itself is that of a reader without options."""
+
+    moved: ClassVar[Mapping[str, str]] = {}
+    """Option of an earlier release -> the sentence that says what to write instead."""
+
+    @classmethod
+    def rows(cls) -> dict[str, Option]:
+        """Return the rows by the option's name, in the order of the fields."""
+        return {row.name: row for row in cls._fields().values()}
+
+    @classmethod
+    def spelled(cls, given: Iterable[tuple[str, str]], reader: str) -> tuple[tuple[str, str], ...]:
+        """Check options and return them in their one spelling: without aliases, sorted by name.
+
+        Parameters
+        ----------
+        given
+            (name, value) pairs as they are written.
+        reader
+            The reader's name ("lmdb:get"), for messages.
+
+        Raises
+        ------
+        UnknownNameError
+            The reader has no option of that name; the nearest one is offered.
+        UsageError
+            A value is not accepted, or an option is named twice.
+        """
+        rows = cls.rows()
+        by_any_name = rows | {row.alias: row for row in rows.values() if row.alias}
+        found: dict[str, str] = {}
+        for name, text in given:
+            if name in cls.moved:
+                raise UsageError(f"the option {name!r} has moved", where=reader, hint=cls.moved[name])
+            if name not in by_any_name:
+                raise UnknownNameError.of(f"option of {reader}", name, rows)
+            row = by_any_name[name]
+            if row.name in found:
+                raise UsageError(f"{row.name} is given twice", where=reader, hint="Name it once.")
+            found[row.name] = row.text(row.value(text, reader))
+        return tuple(sorted(found.items()))
+
+    @classmethod
+    def parse(cls, given: Iterable[tuple[str, str]], reader: str) -> Self:
+        """Return the typed values of options; those that are not given have their defaults.
+
+        Parameters and errors are those of `spelled`.
+        """
+        texts = dict(cls.spelled(given, reader))
+        values: dict[str, Any] = {
+            name: row.value(texts[row.name], reader)
+            for name, row in cls._fields().items()
+            if row.name in texts
+        }
+        return cls(**values)
+
+    @classmethod
+    def _fields(cls) -> dict[str, Option]:
+        """Return the rows by the name of their field."""
+        rows = {one.name: one.metadata[_ROW] for one in dataclasses.fields(cls) if _ROW in one.metadata}
+        return {field: dataclasses.replace(row, name=row.name or field) for field, row in rows.items()}

@@ -1,0 +1,26 @@
+"""A reader of pixels in shared memory: the common part of memory:shared and lmdb:shared."""
+
+from storebench.formats.arrays import Batch, Indices
+from storebench.formats.base import Fetched, Reader
+from storebench.formats.reads.shared_pixels import Fill, SharedPixels, gather
+
+
+class SharedPixelsReader(Reader):
+    """Gather from pixels in shared memory; a subclass calls `_share` in its constructor."""
+
+    _shared: SharedPixels
+
+    def _share(self, identity: str, fill: Fill) -> None:
+        """Attach to the array that `identity` names; in the first process that does so, `fill` writes all pixels."""
+        self._shared = SharedPixels(identity, (self.manifest.count, *self.image_shape), fill)
+        self.payload_codec = "raw"
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return Fetched(gather(self._shared.array, indices, out))
+
+    def notes(self) -> dict[str, str]:
+        """Say which process filled the memory."""
+        return {"shared memory": "filled by this reader" if self._shared.filled_here else "was there already"}
+
+    def _close(self) -> None:
+        self._shared.close()  # the last process to do so removes the memory

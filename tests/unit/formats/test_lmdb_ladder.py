@@ -1,0 +1,45 @@
+"""LMDBIO's ladder is one table: the scenario measures its rungs, the documents describe them, backends parse."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from storebench.formats.lmdb.ladder import RUNGS, LmdbDirectOptions, Rung
+from storebench.formats.registry import parse_backend
+from storebench.scenario import load_scenario
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.key)
+def test_a_rung_is_a_backend_in_its_one_spelling(rung: Rung) -> None:
+    backend = parse_backend(rung.backend)
+    assert str(backend) == rung.backend
+    assert (backend.format, backend.reader, dict(backend.options)) == ("lmdb", rung.reader, {**rung.options})
+
+
+def test_each_rung_but_the_lowest_stands_on_one_below() -> None:
+    keys = [rung.key for rung in RUNGS]
+    assert RUNGS[0].below is None
+    assert all(rung.below in keys[: keys.index(rung.key)] for rung in RUNGS[1:])
+
+
+def test_the_scenario_measures_every_rung_and_nothing_else() -> None:
+    for matrix in load_scenario(ROOT / "scenarios" / "lmdbio.toml").matrix:
+        assert sorted(matrix.backends) == sorted(rung.backend for rung in RUNGS)
+
+
+def test_the_table_of_switches_names_every_alias() -> None:
+    text = (ROOT / "docs" / "readers.md").read_text(encoding="utf-8")
+    switches = re.findall(r"^\| `(\w+)` \((\w+)\) \| ([A-Z]+), `(\w+)` \|", text, re.MULTILINE)
+    rows = [row for row in LmdbDirectOptions.rows().values() if row.alias]
+    expected = {(row.name, row.text(row.default), row.alias.upper(), row.alias) for row in rows}
+    assert set(switches) == expected
+
+
+def test_the_tables_of_gains_have_a_row_per_optimisation_in_order() -> None:
+    text = (ROOT / "docs" / "scaling-io.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z]{2,4})(?:, loading included)? \|", text, re.MULTILINE)
+    optimisations = [rung.key.upper() for rung in RUNGS if rung.trouble]
+    assert rows == [*optimisations, *optimisations]
