@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storebench.report.findings import Kind
-from storebench.report.validate import validate
 
 from storebench.check.sides.read import read_side
 from storebench.errors import CorruptDataError
 from storebench.report.analysis import load_results
 from storebench.report.cells import summarise
+from storebench.report.validation.findings import Kind
+from storebench.report.validation.validate import validate
 from storebench.runs.folder import Run
 from storebench.runs.records import read_records
 from storebench.worker.replicate import CellRun

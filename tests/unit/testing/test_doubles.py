@@ -26,7 +26,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> SmallStore:
 def opened(small: SmallStore, double: Double) -> Reader:
     """Open a store with the double of its format's default reader."""
     reader = small.format.readers()[small.format.info.default_reader].reader
-    return double(reader)(small.path, small.manifest, {})
+    return double(reader)(small.path, small.manifest, reader.options_type())
 
 
 def test_a_wrong_pixel_is_wrong_by_one_bit_in_its_own_sample(small: SmallStore) -> None:
@@ -112,7 +112,7 @@ def test_doubles_of_different_kinds_can_be_combined(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "sleep", waits.append)
         with failing(at=5)(slow(seconds=0.5)(wrong_pixels(1)(ByFetch)))(
-            small.path, small.manifest, {}
+            small.path, small.manifest, ByFetch.options_type()
         ) as reader:
             served = read_pixels(reader, [0, 1])
             with pytest.raises(OSError, match="Input/output error"):
