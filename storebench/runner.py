@@ -86,8 +86,9 @@ def execute(
     """Run what is left of `run` and return all its new records.
 
     Every store is built before the first cell runs. A cell that fails is
-    recorded as failed, and the others go on. Where a store cannot be built, a run
-    without a record goes again.
+    recorded as failed, and the others go on. When all replicates are recorded, the
+    step tables move into one file. Where a store cannot be built, the folder of a
+    run without a record is removed.
 
     Parameters
     ----------
@@ -124,6 +125,7 @@ def execute(
         if rounds.repeats:
             converted = {cell: one.store for cell, one in prepared.items()}
             rounds.execute(converted, watcher.store(run.cells[0]).say, retry_failed=retry_failed)
+        run.finish()
     return made
 
 

@@ -12,8 +12,7 @@ from typing import Any
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.formats.earlier_names import renamed_backend
 from storebench.results import Record
-from storebench.runs.step_files import read_steps
-from storebench.runs.step_paths import step_path
+from storebench.runs.step_files import find_table, read_steps
 
 LOOP_TID = 0
 """Thread number of the training loop; producer w has number w + 2, so the loop's own producer has 1."""
@@ -49,16 +48,18 @@ def trace_events(record: Record, run: Path) -> list[Event]:
     Raises
     ------
     DataNotFoundError
-        The table of steps is not in the run's folder.
+        The step table is not in the run's folder.
     CorruptDataError
-        The record names a file elsewhere, or the file is no table of steps.
+        The record names a file elsewhere, or the file does not hold a step table.
     """
-    path = step_path(run, str(record.steps_file))
-    if not path.is_file():
+    name = str(record.steps_file)
+    path = find_table(run, name)
+    if path is None:
         raise DataNotFoundError(
-            "the table of steps is missing", where=path, hint="Copy the whole run folder."
+            "the table of steps is missing", where=run / name, hint="Copy the whole run folder."
         )
-    columns = {name: column.tolist() for name, column in read_steps(path, _COLUMNS, later=_LATER).items()}
+    table = read_steps(path, name, _COLUMNS, later=_LATER)
+    columns = {column: values.tolist() for column, values in table.items()}
     steps = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if not steps:
         raise CorruptDataError("a table of no steps", where=path)

@@ -17,6 +17,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from storebench.filesystem import sync
 from storebench.system.scratch import PREFIX, locked_folder, remove
@@ -43,11 +44,29 @@ def write_whole(path: Path, content: Content) -> None:
         if _is_special(path):
             path.write_bytes(_bytes(content))
             return
+        with open_whole(path) as file:
+            file.write(_bytes(content))
+
+
+@contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file for writing; it gets the name `path`, synced, when the with statement ends without an error.
+
+    A file that was there is replaced and keeps its permissions; where `path` is a symbolic link, the file that it
+    names is.
+
+    Raises
+    ------
+    OSError
+        It cannot be written. Its ``filename`` is `path`, and the old file is as it was.
+    """
+    with _named(path):
         target = Path(os.path.realpath(path))
         _refuse(target)
         with _unfinished(target.parent) as work:
             new = work / "new"
-            _fill(new, content)
+            with new.open("xb") as file:
+                yield file
             _sync_file(new, like=target)
             new.replace(target)
         sync(target.parent)

@@ -78,7 +78,8 @@ def load_results(paths: Paths) -> pd.DataFrame:
         (``samples_per_s``, ``data_wait_s``, ``data_wait_p99_ns``,
         ``bytes_on_disk``, ``resident_frac_before``, ...). Digests are
         ``samples_digest``, ``order_digest``, ``loss_digest``. ``steps_path`` is
-        the record's Parquet file, or null. What was not measured is null.
+        the Parquet file that holds the record's steps (null: none), ``steps_file`` the
+        name of its table there. What was not measured is null.
 
     Raises
     ------
@@ -95,13 +96,13 @@ def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
     ----------
     results
         The same as for `load_results`, or a (filtered) table that it returned. Only
-        the files of these rows are read: filter first, a run may hold millions of steps.
+        the steps of these rows are read: filter first, a run may hold millions of steps.
 
     Returns
     -------
     pandas.DataFrame
         ``run_id``, ``cell_id``, ``replicate``, ``epoch``, ``dataset``, ``backend``,
-        ``format``, ``codec``, ``cache``, ``workers``, and the columns of the step files: ``step``,
+        ``format``, ``codec``, ``cache``, ``workers``, and the columns of the step tables: ``step``,
         ``warmup``, ``samples``, ``payload_bytes``, ``start_ns``, ``data_wait_ns``,
         ``h2d_ns``, ``compute_ns``, ``paused_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
         ``decode_ns``, ``prep_ns``, ``ready_ns``, ``queue_depth``, ``loss``.
@@ -109,16 +110,16 @@ def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
     Raises
     ------
     DataNotFoundError
-        No record has a step file that is there.
+        No record has a step table.
     CorruptDataError
-        A step file is none.
+        A file is not one of step tables.
     """
     rows = results if isinstance(results, pd.DataFrame) else load_results(results)
     parts = []
-    for row in rows[["steps_path", *STEP_LABELS]].to_dict("records"):
+    for row in rows[["steps_path", "steps_file", *STEP_LABELS]].to_dict("records"):
         path = row["steps_path"]
-        if isinstance(path, str) and Path(path).is_file():
-            steps: pd.DataFrame = read_table(Path(path))
+        if isinstance(path, str):
+            steps: pd.DataFrame = read_table(Path(path), row["steps_file"])
             for position, label in enumerate(STEP_LABELS):
                 steps.insert(position, label, row[label])
             parts.append(steps)

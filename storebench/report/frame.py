@@ -29,7 +29,7 @@ from storebench.results import (
 )
 from storebench.runs.conversions import read_conversions, seconds_by_source
 from storebench.runs.records import run_looks
-from storebench.runs.step_paths import step_path
+from storebench.runs.step_files import find_table
 
 PARTS: dict[str, tuple[type, str]] = {
     "cell": (CellFields, "{}"),
@@ -55,7 +55,7 @@ RENAMED = {
 _WORDS = ("status", "au_kind", "cache_requested", "cache_verdict", "cache_below", "portion_kind")
 """Columns of enumerations, kept as the words that they stand for."""
 
-_DROPPED = {"reasons", "reader_notes", "environment", "steps_file"}
+_DROPPED = {"reasons", "reader_notes", "environment"}
 
 _MOST_DIGITS = 18
 
@@ -111,7 +111,7 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
     Raises
     ------
     CorruptDataError
-        A record names a table of steps outside of its run.
+        A record names a step table outside of its run.
     """
     kinds, given = column_types(), list(records)
     machines: dict[str, Environment] = {}
@@ -143,7 +143,8 @@ def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[st
         row[name] = None if row[name] is None else str(row[name])
     row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
     row["cell_id"] = record.cell.cell_id
-    row["steps_path"] = str(step_path(run, record.steps_file)) if record.steps_file else None
+    table = find_table(run, record.steps_file) if record.steps_file else None
+    row["steps_path"] = None if table is None else str(table)
     return row | _place(record.environment or machines.get(record.run_id)) | _cpu(record)
 
 

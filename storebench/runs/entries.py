@@ -1,4 +1,4 @@
-"""What a run's folder may hold under the names that a run writes to: folders of its own, and regular files.
+"""Check that the names a run writes to are its own: folders, and regular files.
 
 A ``steps`` that is a link would let a run remove files of another folder, and a FIFO would make it wait for ever.
 """
@@ -10,14 +10,14 @@ from pathlib import Path
 from storebench.errors import CorruptDataError, from_os_error
 from storebench.fileio.reading import kind_of
 from storebench.runs.conversions import CONVERSIONS_NAME
-from storebench.runs.records import LOGS_DIR, RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME
+from storebench.runs.records import LOGS_DIR, RECORDS_NAME, STEPS_DIR, STEPS_NAME, SUPERSEDED_NAME
 
 _FOLDERS = (STEPS_DIR, LOGS_DIR)
-_FILES = (RECORDS_NAME, SUPERSEDED_NAME, CONVERSIONS_NAME)
+_MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME, CONVERSIONS_NAME)
 
 
 def make_run_folders(folder: Path) -> None:
-    """Make the folders of a run, which may be there already; a copy of a run may lack those that were empty.
+    """Make the folders of a run, where they are missing; a copy of a run may lack those that were empty.
 
     Parameters
     ----------
@@ -27,18 +27,34 @@ def make_run_folders(folder: Path) -> None:
     Raises
     ------
     CorruptDataError
-        Something in it is a link or no folder where a run has a folder, or no regular file where a run has one.
-        Nothing was made.
+        An entry has the name of a run's folder or file, and is a link or of another kind. Nothing was made.
     OutputError
         A folder cannot be made.
+    """
+    check_entries(folder)
+    try:
+        for name in _FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise from_os_error(error, folder) from error
+
+
+def check_entries(folder: Path) -> None:
+    """Refuse entries of a run's folder that a run would not have there.
+
+    Raises
+    ------
+    CorruptDataError
+        An entry has the name of a run's folder or file, and is a link or of another kind.
+    OutputError
+        An entry cannot be looked at.
     """
     try:
         for name in _FOLDERS:
             _check_folder(folder / name)
-        for name in _FILES:
-            _check_file(folder / name)
-        for name in _FOLDERS:
-            (folder / name).mkdir(parents=True, exist_ok=True)
+        for name in _MAY_BE_LINKS:
+            _check_file(folder / name, follow_links=True)
+        _check_file(folder / STEPS_NAME, follow_links=False)
     except OSError as error:
         raise from_os_error(error, folder) from error
 
@@ -56,10 +72,11 @@ def _check_folder(path: Path) -> None:
         )
 
 
-def _check_file(path: Path) -> None:
-    if not path.exists():
+def _check_file(path: Path, *, follow_links: bool) -> None:
+    try:
+        mode = path.stat(follow_symlinks=follow_links).st_mode
+    except FileNotFoundError:
         return
-    mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise CorruptDataError(
             f"{_kind(mode)}, not a regular file",

@@ -3,8 +3,8 @@
 A cell writes its step tables into a folder of its attempt, ``steps/.unfinished-*``. When
 the replicate is over, the tables get their names, and then all its records are appended as
 one block. Whatever ends the process in between, the next one that takes up the run finds
-whole replicates, and removes the rest. Only one process at a time may do so
-(`storebench.runs.lock`).
+whole replicates, and removes the rest. When all replicates are recorded, the tables move into one file
+(`storebench.runs.merging`). Only one process at a time may write to the folder (`storebench.runs.lock`).
 """
 
 import contextlib
@@ -29,17 +29,20 @@ from storebench.results import Cell, Record, Status
 from storebench.runs.about import read_about
 from storebench.runs.entries import make_run_folders
 from storebench.runs.lock import claimed
+from storebench.runs.merging import merge_tables
 from storebench.runs.records import (
     LOGS_DIR,
     RECORDS_NAME,
     RUN_NAME,
     STEPS_DIR,
+    STEPS_NAME,
     SUPERSEDED_NAME,
     append_records,
     read_records,
     record_from_dict,
     record_to_dict,
 )
+from storebench.runs.step_files import merged_names
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
 from storebench.system.scratch import sweep
@@ -164,11 +167,11 @@ class Run:
         DataNotFoundError
             There is no run.
         CorruptDataError
-            Its ``run.json`` is not one, its ``steps`` or ``logs`` is a link or no folder, or a file of records is no
-            regular file.
+            Its ``run.json`` is not one, an entry of the folder is not what a run has there, or the file of its step
+            tables cannot be read.
         """
         run = cls.read(folder)
-        make_run_folders(folder)
+        _check(folder)
         return run
 
     def extended(self, replicates: int) -> "Run":
@@ -240,10 +243,10 @@ class Run:
         OutputError
             Another process is running it, or the folder cannot be written.
         CorruptDataError
-            Something in the folder is not what a run has there.
+            An entry of the folder is not what a run has there, or the file of its step tables cannot be read.
         """
         with claimed(self.folder):
-            make_run_folders(self.folder)
+            _check(self.folder)
             parts = {key for key, records in self._grouped().items() if not _is_whole(records)}
             if parts:
                 self._replace(parts, [])
@@ -251,6 +254,17 @@ class Run:
                 self._remove_leftovers()
             except OSError as error:
                 raise from_os_error(error, error.filename or self.folder) from error
+
+    def finish(self) -> None:
+        """Move the step tables into one file if every replicate is recorded.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            The file cannot be written; each table stays as it was.
+        """
+        if not self.left():
+            merge_tables(self.folder)
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[Path]:
@@ -328,7 +342,7 @@ class Run:
         """Give the step tables of a replicate names that no table has, synced to disk; return records that name them."""
         steps = self.folder / STEPS_DIR
         written = {record.epoch: Path(record.steps_file).name for record in records if record.steps_file}
-        names = _free_names(steps, written)
+        names = _free_names(self.folder, written)
         try:
             for epoch, name in names.items():
                 sync(tables / written[epoch])
@@ -366,13 +380,22 @@ def _is_whole(records: Sequence[Record]) -> bool:
     return len({record.epoch for record in records}) >= records[0].cell.epochs
 
 
-def _free_names(steps: Path, names: Mapping[int, str]) -> dict[int, str]:
+def _free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
     """Return the names of step tables by epoch, numbered where an earlier attempt at the replicate has left some."""
+    merged = merged_names(folder / STEPS_NAME)
     free, attempt = dict(names), 1
-    while any((steps / name).exists() for name in free.values()):
+    while any(
+        (folder / STEPS_DIR / name).exists() or f"{STEPS_DIR}/{name}" in merged for name in free.values()
+    ):
         attempt += 1
         free = {epoch: f"{Path(name).stem}-a{attempt}{Path(name).suffix}" for epoch, name in names.items()}
     return free
+
+
+def _check(folder: Path) -> None:
+    """Refuse a folder in which a run could not record what it measures."""
+    make_run_folders(folder)
+    merged_names(folder / STEPS_NAME)
 
 
 def _write_about(folder: Path, about: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Records on disk: the folder that a run writes, and reading and writing what is in it.
+"""The records in a run's folder: how they are written and read.
 
 A run's folder::
 
@@ -6,13 +6,15 @@ A run's folder::
       run.json          run id, the resolved scenario, the versions
       records.jsonl     one record per line; all records of a replicate are appended as one block and synced
       superseded.jsonl  records that were replaced: of failed replicates that ran again, or parts of replicates
-      steps/            one Parquet file per record: a row for each step
+      steps.parquet     one row per step, of all records of a finished run; one row group per record
+      steps/            while the run goes on, one such file per record
       logs/             what a failed cell printed
 
 A step table gets its name before the record that names it is written. Records
 and step tables are never overwritten: a record that is replaced moves to
-`superseded.jsonl`, and its step table stays. What a record is stands in
-`storebench.results`.
+`superseded.jsonl`, and its step table stays. When a run is finished, its step
+tables move into `steps.parquet` (`storebench.runs.merging`). `storebench.results`
+defines what a record is.
 """
 
 import dataclasses
@@ -33,6 +35,7 @@ RECORDS_NAME = "records.jsonl"
 SUPERSEDED_NAME = "superseded.jsonl"
 RUN_NAME = "run.json"
 STEPS_DIR = "steps"
+STEPS_NAME = "steps.parquet"
 LOGS_DIR = "logs"
 
 MOST_RECORDS_BYTES = 2**31

@@ -1,20 +1,22 @@
-"""Where a record's table of steps lies: in the ``steps`` folder of its run, and nowhere else."""
+"""Where the step tables of a run's records are stored: in the run's folder, and nowhere else."""
 
 from pathlib import Path
 
 from storebench.errors import CorruptDataError
-from storebench.runs.records import STEPS_DIR
+from storebench.runs.records import STEPS_DIR, STEPS_NAME
+
+_HINT = "Use a run folder as 'storebench bench' wrote it."
 
 
 def step_path(run: Path, name: str) -> Path:
-    """Return the path of a table of steps; there may be no file.
+    """Return the path of a step table that is a file of its own; there may be no file.
 
     Parameters
     ----------
     run
         The run's folder.
     name
-        A record's `steps_file`, which whoever wrote the record has chosen.
+        A record's `steps_file`, chosen by whoever wrote the record.
 
     Raises
     ------
@@ -27,9 +29,23 @@ def step_path(run: Path, name: str) -> Path:
         raise CorruptDataError(
             f"the step file {name!r} of a record lies outside of the run's {STEPS_DIR}/",
             where=run,
-            hint="Use a run folder as 'storebench bench' wrote it.",
+            hint=_HINT,
         )
     return run.joinpath(*parts)
+
+
+def merged_path(run: Path) -> Path:
+    """Return the path of the file that holds all step tables of a finished run; there may be no file.
+
+    Raises
+    ------
+    CorruptDataError
+        It is a symbolic link, which could lead out of the run's folder.
+    """
+    path = run / STEPS_NAME
+    if path.is_symlink():
+        raise CorruptDataError("a symbolic link, not a file of the run's own", where=path, hint=_HINT)
+    return path
 
 
 def _leads_out(run: Path, parts: tuple[str, ...]) -> bool:

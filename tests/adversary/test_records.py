@@ -17,6 +17,7 @@ import pytest
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
 from storebench.report.validation.validate import validate
+from tests.support.step_tables import split, write_merged
 
 Raw = dict[str, Any]
 Attack = Callable[[Raw], None]
@@ -199,10 +200,9 @@ def test_step_tables_that_are_exchanged_are_found(run: Path) -> None:
 
 def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
     record = one_of(rows(run), "png", "warm")
-    path = run / record["steps_file"]
-    table = pq.read_table(path).to_pydict()
-    table["data_wait_ns"][3] //= 2
-    pq.write_table(pa.table(table), path)
+    table = pq.read_table(run / "steps.parquet").to_pydict()
+    table["data_wait_ns"][table["steps_file"].index(record["steps_file"]) + 3] //= 2
+    write_merged(run, pa.table(table))
     assert "data_wait_s" in {one.figure for one in validate(run)}
 
 
@@ -216,6 +216,7 @@ def test_a_run_that_nobody_can_read_is_found(run: Path) -> None:
 def test_a_step_table_outside_the_run_is_not_believed(run: Path, tmp_path: Path) -> None:
     records = rows(run)
     record = one_of(records, "png", "warm")
+    split(run)
     (run / record["steps_file"]).rename(tmp_path / "elsewhere.parquet")
     record["steps_file"] = "../elsewhere.parquet"
     write(run, records)

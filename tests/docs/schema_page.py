@@ -22,7 +22,8 @@ A run's folder only grows. Nothing that is recorded is overwritten:
 | `run.json` | the run's id, the resolved scenario, the versions |
 | `records.jsonl` | one record per line. All records of a replicate are appended and synced at once, after their step tables; a half-written line or replicate at the end is what a killed run leaves, and is dropped |
 | `superseded.jsonl` | records that were replaced: those of failed replicates that `--retry-failed` ran again, and of parts of replicates that an earlier release left. Nothing counts them |
-| `steps/*.parquet` | a row for each step of a record |
+| `steps.parquet` | one row per step of every record of a finished run: [below](#one-row-of-stepsparquet) |
+| `steps/*.parquet` | the same while the run goes on: one file per record. When the last replicate is recorded, they move into `steps.parquet`. Runs of earlier releases have only these |
 | `logs/` | what a failed cell printed |
 | `probes/` | what one cell measured for others of the same run: the device's rates |
 
@@ -43,7 +44,7 @@ _PLAIN = {
     "au_kind": "what the utilization is of",
     "test_samples": "test images that the accuracy is taken over",
     "reader_notes": "what a reader of the figures should know of how the store was read",
-    "steps_file": "the record's step file, below the run's folder",
+    "steps_file": "name of the record's step table: a file below the run's folder, or the rows of `steps.parquet` with this name",
     "format": "the container",
     "codec": "how one image becomes bytes",
     "reader": "the way in to the format",
@@ -108,7 +109,36 @@ STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "queue_depth": ("int", "batches that lay ready when the loop asked"),
     "loss": ("float32", "the step's loss; null where nothing was computed"),
 }
-"""Column of a step file -> type and meaning."""
+"""Column of a step table -> type and meaning."""
+
+RECORD_COLUMNS: dict[str, tuple[str, str]] = {
+    "steps_file": ("string", "the record that has this `steps_file`"),
+    "cell_id": ("string", "its cell"),
+    "replicate": ("int", "its replicate"),
+    "epoch": ("int", "its epoch"),
+}
+"""Column of ``steps.parquet`` that says which record a row belongs to -> type and meaning."""
+
+_STEPS_LEAD = """## One row of `steps.parquet`
+
+Each row group holds the steps of one record, so a filter on `steps_file` reads only those. Replicates that were replaced
+are in the file, too: `superseded.jsonl` names them.
+
+```python
+import pandas as pd
+
+records = pd.read_json("results/reference/paper/records.jsonl", lines=True)
+mine = [("steps_file", "==", records["steps_file"][0])]
+steps = pd.read_parquet("results/reference/paper/steps.parquet", filters=mine)
+```
+
+`pyarrow.parquet.read_table` takes the same filters, and `storebench.load_steps` also reads runs that are not finished. A
+file in `steps/` lacks the first four columns. A column that an earlier release did not write is null in all rows of a
+record.
+
+Older runs, with a file per record, are read by all commands. `storebench bench --resume` of a finished run merges them, and
+so does `storebench.runs.merging.merge_tables(Path("RUN"))` for any run.
+"""
 
 
 def schema_markdown() -> str:
@@ -152,10 +182,9 @@ def _meaning(name: str, hints: dict[str, Any]) -> str:
 
 
 def _steps_part() -> str:
-    rows = [f"| `{name}` | {kind} | {meaning} |" for name, (kind, meaning) in STEP_COLUMNS.items()]
-    return "\n".join(
-        ["## One row of a step file", "", "| column | type | meaning |", "| --- | --- | --- |", *rows, ""]
-    )
+    columns = (RECORD_COLUMNS | STEP_COLUMNS).items()
+    rows = [f"| `{name}` | {kind} | {meaning} |" for name, (kind, meaning) in columns]
+    return "\n".join([_STEPS_LEAD, "| column | type | meaning |", "| --- | --- | --- |", *rows, ""])
 
 
 def attribute_docs(doc: str) -> dict[str, str]:

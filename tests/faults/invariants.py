@@ -17,6 +17,7 @@ from storebench.results import Status
 from storebench.runs.records import RECORDS_NAME, STEPS_DIR, read_records
 from storebench.stores.verify import verify_store
 from tests.faults.engine import DEADLY, SIGNALS, Ending, Fault
+from tests.support.step_tables import merged_tables
 
 KILLED = -9
 LEFTOVER = re.compile(r"\.tmp(?:-|\.|$)|\.lock$|^\.?storebench-|^pymp-|^\.convert-")
@@ -155,7 +156,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def complete_run_problems(run: Path, replicates: int, epochs: int) -> list[str]:
-    """Return what a run of one cell lacks: each epoch of each replicate once, all sound, and no step table besides."""
+    """Return what a run of one cell lacks: each epoch once, all sound, all step tables in one file, none besides."""
     try:
         records = read_records(run)
     except StorebenchError as error:
@@ -164,15 +165,19 @@ def complete_run_problems(run: Path, replicates: int, epochs: int) -> list[str]:
     wanted = Counter((replicate, epoch) for replicate in range(replicates) for epoch in range(epochs))
     found = [] if seen == wanted else [f"recorded (replicate, epoch): {sorted(seen.elements())}"]
     found += [f"failed: {record.failure}" for record in records if record.status is not Status.OK]
-    named = {str(record.steps_file) for record in records}
+    tables = merged_tables(run).keys()
+    found += [f"{record.steps_file} was not merged" for record in records if record.steps_file not in tables]
     text = "".join(path.read_text(errors="replace") for path in run.glob("*.jsonl"))
+    found += [f"no record names {name}" for name in sorted(tables) if name not in text]
     # Where removing an empty folder failed, the next start removes it.
-    entries = [
-        path for path in (run / STEPS_DIR).iterdir() if not (path.is_dir() and not any(path.iterdir()))
+    found += [
+        f"left in steps: {path.name}" for path in (run / STEPS_DIR).glob("*") if not _is_empty_folder(path)
     ]
-    tables = {f"{STEPS_DIR}/{path.name}" for path in entries}
-    found += [f"no record names {name}" for name in sorted(tables - named) if name not in text]
     return [*found, *(f"validate: {one}" for one in validate(run))]
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def failures_name_a_file(run: Path) -> list[str]:

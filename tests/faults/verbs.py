@@ -33,6 +33,7 @@ from tests.faults.templates import (
     scenario,
     storebench,
 )
+from tests.support.step_tables import split
 
 
 @dataclass(kw_only=True)
@@ -234,6 +235,20 @@ class Resume(Bench):
 
 
 @dataclass(kw_only=True)
+class Merge(Bench):
+    """``bench --resume`` of a run in which every replicate is recorded: it only merges the step tables."""
+
+    def prepare(self, work: Path) -> None:
+        split(self.templates.run(work))
+
+    def command(self, work: Path) -> list[str]:
+        return bench_command("--resume")
+
+    def again(self, work: Path) -> list[str]:
+        return self.command(work)
+
+
+@dataclass(kw_only=True)
 class Report(Verb):
     """``report`` into a new folder, or over an older report."""
 
@@ -423,6 +438,7 @@ def all_verbs(templates: Templates) -> list[Verb]:
         ),
         Stale(name="bench over a stale store", templates=templates, points=40, sample=1),
         Resume(name="bench --resume", templates=templates, points=64, sample=3, replicates=2, halves=1),
+        Merge(name="bench --resume that merges", templates=templates, points=40, sample=5),
         Report(name="report", templates=templates, points=32, sample=3, over=False),
         Report(name="report over an older one", templates=templates, points=32, sample=3, over=True),
         Check(name="check", templates=templates, points=40, sample=8),

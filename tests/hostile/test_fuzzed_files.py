@@ -16,6 +16,8 @@ import pytest
 from tests.hostile.hostile_run import SAMPLES, Here, records_of, write_records
 from tests.hostile.mutations import RAW, as_json, cut_or_flipped, mutated
 
+from tests.support.step_tables import split
+
 ROUNDS = 20
 """Random changes of one file."""
 
@@ -63,16 +65,29 @@ def test_a_run_json_with_impossible_values_is_one_line(here: Here, run: Path) ->
         judge_run(here, run, f"run.json: {change}")
 
 
+LAYOUTS = ("steps.parquet", "steps")
+"""How a run has its step tables: all in one file, or each in a file of its own."""
+
+
+def table_file(run: Path, layout: str) -> Path:
+    """Return the file of step tables to damage."""
+    if layout == "steps.parquet":
+        return run / layout
+    split(run)
+    return next((run / "steps").glob("*e0.parquet"))
+
+
 @pytest.mark.parametrize("name", RAW)
-@pytest.mark.parametrize("file", ["records.jsonl", "run.json", "conversions.jsonl", "against.json", "steps"])
+@pytest.mark.parametrize("file", ["records.jsonl", "run.json", "conversions.jsonl", "against.json", *LAYOUTS])
 def test_a_file_of_a_run_with_other_content_is_one_line(here: Here, run: Path, file: str, name: str) -> None:
-    path = next((run / "steps").glob("*.parquet")) if file == "steps" else run / file
+    path = table_file(run, file) if file in LAYOUTS else run / file
     path.write_bytes(RAW[name])
     judge_run(here, run, f"{file}: {name}")
 
 
-def test_a_damaged_table_of_steps_is_one_line(here: Here, run: Path) -> None:
-    path, random_ = next((run / "steps").glob("*e0.parquet")), random.Random(3)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_damaged_table_of_steps_is_one_line(here: Here, run: Path, layout: str) -> None:
+    path, random_ = table_file(run, layout), random.Random(3)
     content = path.read_bytes()
     for _ in range(ROUNDS):
         change, damaged = cut_or_flipped(content, random_)
@@ -80,37 +95,41 @@ def test_a_damaged_table_of_steps_is_one_line(here: Here, run: Path) -> None:
         judge_run(here, run, f"steps: {change}")
 
 
-COLUMNS: dict[str, Callable[[Any], Any]] = {
-    "text": lambda _: pa.array(["x"] * 6),
-    "nulls": lambda _: pa.nulls(6, pa.int64()),
-    "no numbers": lambda _: pa.array([float("nan")] * 6),
-    "large numbers": lambda _: pa.array([2**62] * 6),
-    "zeros": lambda _: pa.array([0] * 6),
-    "negative numbers": lambda _: pa.array([-1] * 6),
-    "lists": lambda _: pa.array([[1]] * 6),
-    "times": lambda _: pa.array([0] * 6, pa.timestamp("ns")),
+COLUMNS: dict[str, Callable[[int], Any]] = {
+    "text": lambda rows: pa.array(["x"] * rows),
+    "nulls": lambda rows: pa.nulls(rows, pa.int64()),
+    "no numbers": lambda rows: pa.array([float("nan")] * rows),
+    "large numbers": lambda rows: pa.array([2**62] * rows),
+    "zeros": lambda rows: pa.array([0] * rows),
+    "negative numbers": lambda rows: pa.array([-1] * rows),
+    "lists": lambda rows: pa.array([[1]] * rows),
+    "times": lambda rows: pa.array([0] * rows, pa.timestamp("ns")),
 }
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_a_table_of_steps_with_another_column_is_one_line(here: Here, run: Path, kind: str) -> None:
-    path = next((run / "steps").glob("*e0.parquet"))
+def test_a_table_of_steps_with_another_column_is_one_line(
+    here: Here, run: Path, kind: str, layout: str
+) -> None:
+    path = table_file(run, layout)
     write_records(run, records_of(run))
     table = pq.read_table(path)
-    assert len(table) == 6
+    assert len(table) == {"steps": 6, "steps.parquet": 12}[layout]
     for position, name in enumerate(table.column_names):
-        column = COLUMNS[kind](table[name])
-        pq.write_table(table.set_column(position, name, column), path)
+        column = COLUMNS[kind](len(table))
+        pq.write_table(table.set_column(position, name, column), path, row_group_size=6)
         here("validate", run).check(f"validate: {name} holds {kind}")
         here("trace", run, "--out", run / "trace.json").check(f"trace: {name} holds {kind}")
 
 
-def test_a_table_of_steps_without_a_column_or_a_row_is_one_line(here: Here, run: Path) -> None:
-    path = next((run / "steps").glob("*e0.parquet"))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_table_of_steps_without_a_column_or_a_row_is_one_line(here: Here, run: Path, layout: str) -> None:
+    path = table_file(run, layout)
     write_records(run, records_of(run))
     table = pq.read_table(path)
     for name in table.column_names:
-        pq.write_table(table.drop_columns([name]), path)
+        pq.write_table(table.drop_columns([name]), path, row_group_size=6)
         judge_run(here, run, f"{name} is missing")
     pq.write_table(table.slice(0, 0), path)
     judge_run(here, run, "no steps")

@@ -16,6 +16,8 @@ import pytest
 from tests.hostile.hostile_run import SAMPLES, Here, records_of, write_records
 from tests.hostile.mutations import DEEP
 
+from tests.support.step_tables import split
+
 Completed = subprocess.CompletedProcess[str]
 DEEP_JSON = "[" * DEEP + "]" * DEEP
 
@@ -119,10 +121,22 @@ def test_a_size_beyond_all_data_is_refused_on_the_command_line(tmp_path: Path) -
 
 @pytest.mark.parametrize("verb", ["report", "trace"])
 def test_a_table_of_steps_that_is_no_parquet_is_named(run: Path, tmp_path: Path, verb: str) -> None:
+    split(run)
     table = run / records_of(run)[0]["steps_file"]
     table.write_bytes(b"PAR1 it is not PAR1")
     done = storebench(tmp_path, verb, run)
     assert table.name in done.stdout + refused(done)
+
+
+@pytest.mark.parametrize("verb", ["report", "trace", "bench"])
+def test_a_file_of_all_steps_that_is_no_parquet_is_named(
+    run: Path, built: Path, tmp_path: Path, verb: str
+) -> None:
+    (run / "steps.parquet").write_bytes(b"PAR1 it is not PAR1")
+    bench = (built / "scenario.toml", "--resume", "--replicates", 2, "--out")
+    done = storebench(tmp_path, verb, *(bench if verb == "bench" else ()), run)
+    assert "steps.parquet" in done.stdout + refused(done)
+    assert not (run / "steps").exists() or not list((run / "steps").iterdir())
 
 
 def test_images_without_pixels_in_a_record_are_named(run: Path, tmp_path: Path) -> None:

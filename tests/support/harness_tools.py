@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow.parquet as pq
 
 from storebench.results import Cell, Record
 from storebench.runner import Silent, prepare
 from storebench.runs.records import STEPS_DIR
+from storebench.runs.step_files import find_table, read_arrow
 from storebench.scenario import Scenario, make_scenario
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import CellRun
@@ -98,8 +98,10 @@ def only_record(cell: Cell, stores: Path, run: Path) -> Record:
 
 def steps_of(record: Record | Mapping[str, Any], run: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the columns of a record's table of steps."""
-    name = record.steps_file if isinstance(record, Record) else record["steps_file"]
-    table = pq.read_table(run / str(name))
+    name = str(record.steps_file if isinstance(record, Record) else record["steps_file"])
+    path = find_table(run, name)
+    assert path is not None, f"{name} is not there"
+    table = read_arrow(path, name)
     return {column: table[column].to_numpy() for column in table.column_names}
 
 

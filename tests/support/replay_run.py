@@ -20,7 +20,7 @@ from storebench.errors import EXIT_INTERRUPTED, StorebenchError
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 
-OPERATIONS = ("fsync", "rename", "replace", "write")
+OPERATIONS = ("fsync", "rename", "replace", "write", "unlink")
 
 
 def replay(measured: Path, folder: Path) -> None:
@@ -35,6 +35,7 @@ def replay(measured: Path, folder: Path) -> None:
                 for one in records:
                     shutil.copy(measured / str(one.steps_file), tables)
                 run.record(records, tables, again=work.key in recorded)
+        run.finish()
 
 
 def plant(operation: str, fault: str, point: int) -> None:

@@ -22,7 +22,6 @@ from storebench.errors import StorebenchError
 from storebench.formats.arrays import Indices
 from storebench.formats.reads.direct_file import (
     NO_PIECES,
-    PAGE_BYTES,
     SMALL_BYTES,
     DirectFile,
     Offsets,
@@ -32,6 +31,7 @@ from storebench.formats.reads.direct_file import (
 )
 from storebench.formats.reads.policy import ReadPolicy
 from storebench.formats.reads.turns import Turns
+from storebench.probes.page_count import PAGE_BYTES
 
 MIN_UNIT_BYTES = 4 << 20
 """What is read together at least where reads are merged: LMDBIO's figure for COAL."""

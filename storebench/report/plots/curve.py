@@ -52,15 +52,15 @@ class Curve:
 
 
 def curve(row: Row, *, growing: bool) -> Curve | None:
-    """Return the curve of a record, or None where its step file cannot be read or the size of its store is missing.
+    """Return the curve of a record, or None where its steps cannot be read or the size of its store is missing.
 
     Growing pieces begin with single steps, others are of one length. The portion begins and ends with a piece.
     """
     path, count = row["steps_path"], row["store_count"]
-    if path is None or not count or not Path(path).is_file():
+    if not isinstance(path, str) or not count:
         return None
     try:
-        steps = read_steps(Path(path), ("samples", *_SPENT))
+        steps = read_steps(Path(path), row["steps_file"], ("samples", *_SPENT))
     except CorruptDataError:
         return None
     if not len(steps["samples"]):

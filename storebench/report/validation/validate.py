@@ -22,8 +22,7 @@ from storebench.runs.records import (
     record_from_dict,
     without_half_replicate,
 )
-from storebench.runs.step_files import read_steps
-from storebench.runs.step_paths import step_path
+from storebench.runs.step_files import find_table, read_steps
 from storebench.settings.words import ComputeKind
 from storebench.stats import MIN_ROUNDS
 
@@ -106,15 +105,16 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     if record.steps_file is None:
         return []
     try:
-        path = step_path(run, record.steps_file)
+        path = find_table(run, record.steps_file)
     except CorruptDataError as error:
         return [finding(Kind.STEPS, record, "steps_file", error.what)]
-    if not path.is_file():
+    if path is None:
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
-        steps = read_steps(path, [*_STEP_COLUMNS, *(COLUMNS if record.portion else ())], later=LATER_COLUMNS)
+        columns = [*_STEP_COLUMNS, *(COLUMNS if record.portion else ())]
+        steps = read_steps(path, record.steps_file, columns, later=LATER_COLUMNS)
     except CorruptDataError as error:
-        message = f"{record.steps_file} cannot be read: {error.what}"
+        message = f"{record.steps_file} cannot be read from {path.name}: {error.what}"
         return [finding(Kind.STEPS, record, "steps_file", message)]
     timed = ~steps["warmup"].astype(bool)
     sums = {f"{name}_s": float(steps[f"{name}_ns"][timed].sum()) / 1e9 for name in _STEP_SUMS}

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from storebench.errors import CorruptStoreError, UsageError
 from storebench.formats.base import Reader
-from storebench.formats.reads.direct_file import PAGE_BYTES, DirectFile, merge
+from storebench.formats.reads.direct_file import DirectFile, merge
 from storebench.formats.reads.turns import Turns
 from storebench.formats.registry import get_format
-from storebench.probes.page_cache import evict, resident
+from storebench.probes.page_cache import PAGE_BYTES, evict, resident
 from storebench.testing.stores import SmallStore, build_small_store
 
 SMALL, LARGE = (32, 32, 3), (120, 100, 3)

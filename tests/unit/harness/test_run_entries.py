@@ -9,7 +9,14 @@ import pytest
 from storebench.errors import CorruptDataError
 from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.folder import Run
-from storebench.runs.records import LOGS_DIR, RECORDS_NAME, RUN_NAME, STEPS_DIR, SUPERSEDED_NAME
+from storebench.runs.records import (
+    LOGS_DIR,
+    RECORDS_NAME,
+    RUN_NAME,
+    STEPS_DIR,
+    STEPS_NAME,
+    SUPERSEDED_NAME,
+)
 from tests.support.harness_tools import Bench, scenario
 
 MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny"}
@@ -68,6 +75,8 @@ KINDS = [
     pytest.param(RECORDS_NAME, Path.mkdir, "a folder", id="records is a folder"),
     pytest.param(SUPERSEDED_NAME, os.mkfifo, "a FIFO", id="superseded is a FIFO"),
     pytest.param(CONVERSIONS_NAME, os.mkfifo, "a FIFO", id="conversions is a FIFO"),
+    pytest.param(STEPS_NAME, os.mkfifo, "a FIFO", id="steps.parquet is a FIFO"),
+    pytest.param(STEPS_NAME, link, "a symbolic link", id="steps.parquet is a link"),
 ]
 
 

@@ -23,10 +23,12 @@ from storebench.runner import execute
 from storebench.runs.conversions import read_conversions
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
+from storebench.runs.merging import merge_tables
 from storebench.runs.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, read_records
 from storebench.worker.replicate import CellRun
 from tests.support import replay_run
 from tests.support.harness_tools import Bench, cell_job, scenario
+from tests.support.step_tables import all_tables, merged_tables
 
 MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny", "epochs": 2}
 ALL_EPOCHS = Counter((replicate, epoch) for replicate in (0, 1) for epoch in (0, 1))
@@ -60,11 +62,15 @@ backends = ["lmdb"]
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Runs of two replicates of one cell: measured, without a record, and with failed records only."""
+    """Runs of two replicates of one cell: measured, without a record, and with failed records only.
+
+    The tables of `measured` and `failed` are files of their own, those of `merged` are in one file.
+    """
 
     measured: Path
     empty: Path
     failed: Path
+    merged: Path
 
 
 def findings(*runs: Path) -> list[Finding]:
@@ -87,11 +93,13 @@ def measure(run: Run, stores: Path, failure: str | None = None) -> None:
 @pytest.fixture(scope="module")
 def runs(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     root = tmp_path_factory.mktemp("runs")
-    made = Runs(measured=root / "measured", empty=root / "empty", failed=root / "failed")
+    made = Runs(**{name: root / name for name in ("measured", "empty", "failed", "merged")})
     of = scenario(**MATRIX, backends=["lmdb"]).model_copy(update={"name": "replayed", "replicates": 2})
     measure(Run.create(of, made.failed, of.cells()), bench.stores, failure="the cache was not cold")
     measure(Run.create(of, made.measured, of.cells()), bench.stores)
     Run.create(of, made.empty, of.cells())
+    shutil.copytree(made.failed, made.merged)
+    assert merge_tables(made.merged) == 4
     assert findings(made.measured, made.failed) == []
     return made
 
@@ -118,10 +126,6 @@ def records_in(folder: Path) -> list[Record]:
         return []
 
 
-def tables_in(folder: Path) -> dict[str, bytes]:
-    return {f"{STEPS_DIR}/{file.name}": file.read_bytes() for file in (folder / STEPS_DIR).glob("*.parquet")}
-
-
 def named_in(folder: Path) -> set[str]:
     """Return the step tables that records name, superseded ones included."""
     everything = lines(folder / RECORDS_NAME) + lines(folder / SUPERSEDED_NAME)
@@ -138,21 +142,30 @@ def check_consistent(folder: Path, start: Path) -> None:
     for group in grouped.values():
         assert [record.epoch for record in group] == [0, 1]
         assert len({record.status for record in group}) == 1
-    assert named_in(folder) <= tables_in(folder).keys()
+    assert named_in(folder) <= all_tables(folder).keys()
     everything = lines(folder / RECORDS_NAME) + lines(folder / SUPERSEDED_NAME)
     assert set(lines(start / RECORDS_NAME)) <= set(everything), "a record is lost"
 
 
 def check_clean(folder: Path) -> None:
     """Check that a folder holds every table that a record names, and nothing that a process left behind."""
-    assert tables_in(folder).keys() == named_in(folder)
-    assert len(list((folder / STEPS_DIR).iterdir())) == len(tables_in(folder)), "something else is in steps"
+    named = named_in(folder)
+    assert all_tables(folder).keys() == named
+    left = {f"{STEPS_DIR}/{path.name}" for path in (folder / STEPS_DIR).glob("*")}
+    assert left <= named, "something else is in steps"
     assert not list(folder.glob(".*")), "a half-written file"
+
+
+def check_merged(folder: Path) -> None:
+    """Check that all tables of a folder are in one file, and nothing else is there."""
+    check_clean(folder)
+    assert merged_tables(folder).keys() == named_in(folder)
+    assert not (folder / STEPS_DIR).exists()
 
 
 def check_finished(folder: Path, before: Path) -> None:
     """Check a run that was finished after a fault, against its copy from before that: nothing is lost or doubled."""
-    check_clean(folder)
+    check_merged(folder)
     assert findings(folder) == []
     records = read_records(folder)
     assert Counter((record.replicate, record.epoch) for record in records) == ALL_EPOCHS
@@ -161,11 +174,13 @@ def check_finished(folder: Path, before: Path) -> None:
     assert set(lines(before / RECORDS_NAME)) <= everything.keys(), "a record is lost"
     assert set(everything.values()) == {1}, "a record is doubled"
     for name in {json.loads(line)["steps_file"] for line in lines(before / RECORDS_NAME)}:
-        assert tables_in(folder)[name] == tables_in(before)[name], "the table of a record was overwritten"
+        assert all_tables(folder)[name].equals(all_tables(before)[name]), (
+            "the table of a record was overwritten"
+        )
 
 
 @pytest.mark.parametrize("fault", sorted(ENDS))
-@pytest.mark.parametrize("begun", ["empty", "failed"])
+@pytest.mark.parametrize("begun", ["empty", "failed", "merged"])
 def test_a_fault_at_any_file_operation_leaves_whole_replicates(
     begun: str, fault: str, runs: Runs, tmp_path: Path
 ) -> None:
@@ -210,9 +225,9 @@ def test_part_of_a_replicate_that_an_older_release_left_is_set_aside(
     # What is measured again may come after replicates that were measured later: only the order differs.
     replay_run.replay(runs.measured, folder)
     assert Counter((one.replicate, one.epoch) for one in read_records(folder)) == ALL_EPOCHS
-    check_clean(folder)
+    check_merged(folder)
     table = json.loads(first)["steps_file"]
-    assert tables_in(folder)[table] == tables_in(before)[table]
+    assert all_tables(folder)[table].equals(all_tables(before)[table])
     again = [
         one.steps_file for one in read_records(folder) if one.replicate == json.loads(first)["replicate"]
     ]
@@ -293,13 +308,13 @@ def test_a_killed_runner_leaves_a_run_that_validates_and_resumes(bench: Bench, t
     )
     assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stderr
     assert [(one.replicate, one.epoch) for one in read_records(run)] == [(0, 0), (0, 1)]
-    assert len(tables_in(run)) == 4, "the kill was to come after the tables of the second replicate"
+    assert len(all_tables(run)) == 4, "the kill was to come after the tables of the second replicate"
     assert findings(run) == []
     resumed = bench.cli(*arguments, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert findings(run) == []
     assert Counter((one.replicate, one.epoch) for one in read_records(run)) == ALL_EPOCHS
-    check_clean(run)
+    check_merged(run)
 
 
 def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, tmp_path: Path) -> None:
