@@ -9,6 +9,7 @@ A run's folder::
       steps.parquet     one row per step, of all records of a finished run; one row group per record
       steps/            while the run goes on, one such file per record
       logs/             what a failed cell printed
+      probes/           what one cell measured for others of the run
 
 A step table gets its name before the record that names it is written. Records
 and step tables are never overwritten: a record that is replaced moves to
@@ -37,6 +38,8 @@ RUN_NAME = "run.json"
 STEPS_DIR = "steps"
 STEPS_NAME = "steps.parquet"
 LOGS_DIR = "logs"
+PROBES_DIR = "probes"
+"""Folder in which the cells of a run keep for each other what one of them measured."""
 
 MOST_RECORDS_BYTES = 2**31
 MOST_RUN_BYTES = 256 * 2**20

@@ -1,4 +1,4 @@
-"""The job of a cell's process, its answer, and the files that carry them."""
+"""The messages between the runner and a cell's process: the job, the answer, and the files that carry them."""
 
 import dataclasses
 import json
@@ -24,9 +24,9 @@ class CellJob:
     tables
         Folder for the step tables of this replicate.
     store, test_store
-        Training store, and the store that test accuracy is taken from (null: none).
+        The training store, and the store of test samples; None where no test accuracy is measured.
     out
-        Where the records go, as a JSON array.
+        The file for the answer: the records as JSON, or the failure.
     check_pixels
         Replay each epoch outside the timer and compare every sample's digest.
     drop_caches

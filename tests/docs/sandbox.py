@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from storebench.cli.main import app
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from storebench.formats.registry import parse_backend
+from storebench.runs.records import PROBES_DIR
 from storebench.scenario_files import shipped_scenarios
 from storebench.surroundings import Surroundings
 from storebench.worker import launch, replicate
@@ -100,10 +101,10 @@ class Sandbox:
 
         It has what earlier runs measured of the device, which takes seconds.
         """
-        folder, kept = Path("runs") / str(next(self.numbers)), self.root / replicate.PROBES_FOLDER
+        folder, kept = Path("runs") / str(next(self.numbers)), self.root / PROBES_DIR
         (self.root / folder).mkdir(parents=True)
         kept.mkdir(exist_ok=True)
-        (self.root / folder / replicate.PROBES_FOLDER).symlink_to(kept)
+        (self.root / folder / PROBES_DIR).symlink_to(kept)
         return [*without(words, "--out"), "--out", str(folder)]
 
     def interrupted(self, scenario: str, folder: str) -> None:

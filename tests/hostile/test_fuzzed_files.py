@@ -15,7 +15,6 @@ import pytest
 
 from tests.hostile.hostile_run import SAMPLES, Here, records_of, write_records
 from tests.hostile.mutations import RAW, as_json, cut_or_flipped, mutated
-
 from tests.support.step_tables import split
 
 ROUNDS = 20

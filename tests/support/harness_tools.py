@@ -20,7 +20,8 @@ from storebench.runs.records import STEPS_DIR
 from storebench.runs.step_files import find_table, read_arrow
 from storebench.scenario import Scenario, make_scenario
 from storebench.worker.job import CellJob
-from storebench.worker.replicate import CellRun
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
 
 SIX = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
 SAMPLES = 200
@@ -87,7 +88,7 @@ def cell_job(
 
 def cell_records(cell: Cell, stores: Path, run: Path, test_limit: int = 0) -> list[Record]:
     """Run a cell in this very process, with the code that a fresh process runs."""
-    return CellRun(cell_job(cell, stores, run, test_limit)).records()
+    return run_replicate(Setup.of(cell_job(cell, stores, run, test_limit)))
 
 
 def only_record(cell: Cell, stores: Path, run: Path) -> Record:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from storebench.worker.replicate import PROBES_FOLDER
+from storebench.runs.records import PROBES_DIR
 from tests.support import planted_plugin
 from tests.support.harness_tools import SAMPLES, SIX, Bench, environment
 
@@ -67,10 +67,10 @@ def six(bench: Bench) -> tuple[Path, list[dict[str, Any]]]:
 @pytest.fixture
 def run_folder(tmp_path: Path, bench: Bench) -> Path:
     """Make the folder of a run. What cells measure of the device, which takes seconds, they keep for all runs."""
-    folder, kept = tmp_path / "run", bench.root / PROBES_FOLDER
+    folder, kept = tmp_path / "run", bench.root / PROBES_DIR
     folder.mkdir()
     kept.mkdir(exist_ok=True)
-    (folder / PROBES_FOLDER).symlink_to(kept)
+    (folder / PROBES_DIR).symlink_to(kept)
     return folder
 
 

@@ -22,7 +22,8 @@ from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, residen
 from storebench.report.validation.portion import check_portion
 from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
 from storebench.worker.portion import portion_sums
-from storebench.worker.replicate import CellRun
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, cell_job, cell_records, only_record, scenario, steps_of
 
 COLD: dict[str, Any] = {
@@ -177,14 +178,14 @@ def test_the_page_index_of_a_direct_reader_is_evicted_with_the_store(
 ) -> None:
     cell = cold_cell("lmdb:direct")
     only_record(cell, bench.stores, run_folder)
-    run = CellRun(cell_job(cell, bench.stores, run_folder))
-    [index] = set(run.pages.files) - set(run.pages.data_files)
+    setup = Setup.of(cell_job(cell, bench.stores, run_folder))
+    [index] = set(setup.pages.files) - set(setup.pages.data_files)
     assert index.suffix == ".pages"
     warm([index])
-    run.pages.before_opening()
+    setup.pages.before_opening()
     assert resident([index]).pages_resident == 0
     warm([index])
-    assert run.pages.prepare("epoch").resident_frac_before == 0
+    assert setup.pages.prepare("epoch").resident_frac_before == 0
     assert resident([index]).pages_resident == 0
 
 
@@ -197,17 +198,17 @@ def test_a_warm_cell_reads_its_store_anew_however_its_pages_got_there(
     on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     cell = cold_cell("lmdb", cache="warm", max_steps=1)
-    run = CellRun(cell_job(cell, bench.stores, run_folder))
-    evict(run.pages.files)
-    for path in run.pages.files:
+    setup = Setup.of(cell_job(cell, bench.stores, run_folder))
+    evict(setup.pages.files)
+    for path in setup.pages.files:
         with path.open("rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             for at in range(0, path.stat().st_size, PAGE_BYTES):
                 os.pread(file.fileno(), PAGE_BYTES, at)
-    assert (resident(run.pages.files).frac or 0) > 0.99
+    assert (resident(setup.pages.files).frac or 0) > 0.99
     before = own_read_bytes()
-    assert run.pages.prepare("epoch").verdict == "verified"
-    assert own_read_bytes() - before >= 0.95 * sum(path.stat().st_size for path in run.pages.files)
+    assert setup.pages.prepare("epoch").verdict == "verified"
+    assert own_read_bytes() - before >= 0.95 * sum(path.stat().st_size for path in setup.pages.files)
 
 
 WATCH = """
@@ -293,11 +294,11 @@ def test_with_drop_caches_the_first_file_is_the_first_sample(
     on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
 ) -> None:
     cell = cold_cell("png", limit=600, batch_size=100)
-    run = CellRun(cell_job(cell, bench.stores, run_folder, drop_caches=True))
-    store = run.job.store
-    folders = sorted({path.parent for path in run.pages.data_files})
+    setup = Setup.of(cell_job(cell, bench.stores, run_folder, drop_caches=True))
+    store = setup.job.store
+    folders = sorted({path.parent for path in setup.pages.data_files})
     said = opens([dropped.parent, *folders])
-    [record] = run.records()
+    [record] = run_replicate(setup)
     opened = [path for _, path in said()]
     after = [path for path in opened[opened.index(dropped) + 1 :] if path.suffix == ".png"]
     manifest = Manifest.read(store)
@@ -322,11 +323,11 @@ def test_with_drop_caches_the_first_file_is_the_first_sample(
 def test_with_drop_caches_no_format_opens_a_file_before_step_one(
     backend: str, on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
 ) -> None:
-    run = CellRun(cell_job(cold_cell(backend), bench.stores, run_folder, drop_caches=True))
-    said = opens([dropped.parent, *sorted({path.parent for path in run.pages.data_files})])
-    [record] = run.records()
+    setup = Setup.of(cell_job(cold_cell(backend), bench.stores, run_folder, drop_caches=True))
+    said = opens([dropped.parent, *sorted({path.parent for path in setup.pages.data_files})])
+    [record] = run_replicate(setup)
     table = steps_of(record, run_folder)
-    names = set(run.pages.data_files)
+    names = set(setup.pages.data_files)
     seen = said()
     [dropped_ns] = [at_ns for at_ns, path in seen if path == dropped]
     opened = [at_ns for at_ns, path in seen if path in names and at_ns > dropped_ns]
@@ -346,7 +347,7 @@ def test_caches_that_cannot_be_dropped_are_refused_at_once(
     if os.geteuid() == 0:
         monkeypatch.setattr("storebench.probes.page_cache.DROP_CACHES", "/proc/no such file")
     with pytest.raises(UsageError, match="needs root"):
-        CellRun(job)
+        Setup.of(job)
 
 
 def test_the_sampler_is_gone_after_a_cell_and_after_one_that_failed(

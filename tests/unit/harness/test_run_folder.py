@@ -25,7 +25,8 @@ from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 from storebench.runs.merging import merge_tables
 from storebench.runs.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, read_records
-from storebench.worker.replicate import CellRun
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
 from tests.support import replay_run
 from tests.support.harness_tools import Bench, cell_job, scenario
 from tests.support.step_tables import all_tables, merged_tables
@@ -84,7 +85,7 @@ def measure(run: Run, stores: Path, failure: str | None = None) -> None:
         with run.attempt() as tables:
             job = cell_job(work.cell, stores, run.folder)
             job = dataclasses.replace(job, replicate=work.replicate, run_id=run.run_id, tables=tables)
-            records = CellRun(job).records()
+            records = run_replicate(Setup.of(job))
             if failure is not None:
                 records = [dataclasses.replace(one, status=Status.FAILED, failure=failure) for one in records]
             run.record(records, tables)

@@ -11,17 +11,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.support.planted import make_record, paper_records, steps_table, write_run
+from storebench.report.schema import RECORD_COLUMNS
+from storebench.report.validate import validate
 from typer.testing import CliRunner
 
 import storebench
 from storebench.cli.main import app
 from storebench.errors import CorruptDataError, OutputError
-from storebench.report.schema import RECORD_COLUMNS
-from storebench.report.validate import validate
 from storebench.results import Record
 from storebench.runs.merging import merge_tables
 from storebench.runs.records import append_record, read_records
+from tests.support.planted import make_record, paper_records, steps_table, write_run
 from tests.support.step_tables import LABELS, all_tables, merged_tables, own_tables
 
 RECORDS = [

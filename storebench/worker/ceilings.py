@@ -1,0 +1,49 @@
+"""What physics allows beside a cell: the rates of memory and of the device, and whether a cache lies below the kernel's."""
+
+import dataclasses
+
+from storebench.probes.below import below_cache, with_below
+from storebench.probes.device_rate import device_rates_once
+from storebench.probes.gather import gather_rate
+from storebench.results import CacheFacts, Ceilings
+from storebench.runs.records import PROBES_DIR
+from storebench.settings.words import BOUNDED_STATES, ComputeKind
+from storebench.training.calibration import matrix_products_per_s
+from storebench.worker.setup import Setup
+
+DEVICE_S = 0.8
+"""How long each of the device's rates is measured, once per replicate for all cells that only load."""
+
+
+def measure_ceilings(setup: Setup) -> Ceilings:
+    """Return the ceilings of a cell that only loads, or the yardstick of one that trains; others have none."""
+    cell, manifest = setup.cell, setup.manifest
+    if cell.compute.kind is ComputeKind.REAL:
+        return Ceilings(matrix_products_per_s=matrix_products_per_s(cell.device))
+    if cell.compute.kind is not ComputeKind.NONE or setup.traits.ready_made:
+        return Ceilings()
+    gather = gather_rate(manifest.dataset.image_shape, cell.batch_size, count=manifest.count)
+    device = device_rates_once(
+        setup.pages.data_files,
+        max(1, manifest.payload_bytes // max(1, manifest.count)),
+        kept=setup.job.run / PROBES_DIR / "device.json",
+        replicate=setup.job.replicate,
+        limit_s=DEVICE_S,
+        scratch=setup.job.store.parent,
+    )
+    return Ceilings(
+        gather_samples_per_s=gather.samples_per_s,
+        copy_ceiling_samples_per_s=gather.copy_ceiling_samples_per_s,
+        copy_method=gather.copy_method,
+        memory_bytes_per_s=gather.memory_bytes_per_s,
+        **dataclasses.asdict(device),
+    )
+
+
+def with_cache_below(setup: Setup, facts: CacheFacts) -> CacheFacts:
+    """Return the facts of a cold or limited cache with the verdict on a cache below the kernel's; others as they are."""
+    if setup.cell.cache not in BOUNDED_STATES or setup.traits.ready_made:
+        return facts
+    job = setup.job
+    disk = job.store if job.image is None else job.image.parent
+    return with_below(facts, below_cache(disk, fallback=job.run / PROBES_DIR))

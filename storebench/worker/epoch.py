@@ -1,0 +1,116 @@
+"""One timed epoch: train on every batch while the kernel's counters count and the store's residency is sampled."""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storebench.formats.base import Indices
+from storebench.loading.batch import EpochPlan
+from storebench.loading.kept import SampleKeeper
+from storebench.probes.counters import CounterProbe
+from storebench.probes.page_count import resident
+from storebench.results import CacheFacts, Counters, Portion
+from storebench.training.loop import run_epoch
+from storebench.training.trace import StepTable, step_table
+from storebench.worker.setup import Setup
+from storebench.worker.watch import ResidencyWatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The figures of an epoch, which become its record.
+
+    Attributes
+    ----------
+    cache
+        The facts at the epoch's start, and what was counted during and after it.
+    portion
+        The steps during which the requested cache state held; None where the state is one of the start only.
+    """
+
+    cache: CacheFacts
+    portion: Portion | None
+    table: StepTable
+    counters: Counters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What an epoch leaves for its proof.
+
+    Attributes
+    ----------
+    served
+        The indices of each batch, as the batch carried them.
+    losses
+        The loss of each step; empty where nothing was trained.
+    keeper
+        It holds the samples that were kept of the timed batches.
+    paused_s
+        How long the loop paused to keep them.
+    """
+
+    served: list[Indices]
+    losses: list[float]
+    keeper: SampleKeeper
+    paused_s: float
+
+
+def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured, Evidence]:
+    """Train on every batch of an epoch, and return what was measured and what was served.
+
+    Nothing here may open a file of the store between dropping the machine's caches and the first step.
+
+    Parameters
+    ----------
+    cache
+        The facts of the cache, which was prepared for this epoch.
+    """
+    batches = setup.batches(number)
+    with setup.outside_limit():
+        keeper = _keeper(setup, batches)
+        watch = _watch(setup)
+    probe = CounterProbe(setup.pids, setup.job.store)
+    with watch:
+        gc.collect()
+        if cache.applies_to == "epoch":
+            setup.pages.drop()
+        probe.start()
+        plan = EpochPlan(epoch=number, batches=batches)
+        times = run_epoch(watch.over(setup.loader.epoch(plan)), setup.step, keeper)
+        counters = probe.stop(sum(step.payload_bytes for step in times))
+        watch.stop()
+    after = resident(setup.pages.files)
+    losses = setup.step.losses()
+    table = step_table(times, losses, warmup_steps=setup.cell.warmup_steps)
+    cache, portion = watch.judge(cache, after, table, number)
+    cache = cache if setup.limit is None else setup.limit.judged(cache, after)
+    return (
+        Measured(cache=cache, portion=portion, table=table, counters=counters),
+        Evidence(
+            served=[step.indices for step in times],
+            losses=losses,
+            keeper=keeper,
+            paused_s=float(table["paused_ns"].sum()) / 1e9,
+        ),
+    )
+
+
+def _keeper(setup: Setup, batches: Sequence[Indices]) -> SampleKeeper:
+    """Return the keeper of samples of the timed batches; it keeps none of ready-made batches."""
+    return SampleKeeper(
+        [] if setup.traits.ready_made else [len(batch) for batch in batches],
+        setup.augment.output_shape(setup.manifest.dataset.image_shape),
+        first_step=setup.cell.warmup_steps,
+        paused=setup.loader.paused,
+    )
+
+
+def _watch(setup: Setup) -> ResidencyWatch:
+    return ResidencyWatch(
+        setup.cell,
+        setup.manifest,
+        setup.pages.files,
+        served_from_store=not setup.traits.holds_pixels,
+        late=setup.pages.drops,
+    )

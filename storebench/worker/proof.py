@@ -1,0 +1,100 @@
+"""Prove an epoch: it served each sample once, with the dataset's pixels, in the order that was drawn."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from storebench.digests import array_digest
+from storebench.loading.batch import EpochPlan
+from storebench.loading.checks import PixelCheck, check_pixels, coverage, order_digest
+from storebench.loading.kept import TimedCheck, Truth
+from storebench.results import Coverage, Digests
+from storebench.stores.find import read_digest_table
+from storebench.worker.epoch import Evidence
+from storebench.worker.setup import Setup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What was compared after an epoch.
+
+    Attributes
+    ----------
+    coverage
+        What the epoch served.
+    pixels
+        The samples of its first pass, served again outside the timer.
+    timed
+        The samples that were kept while the clock ran.
+    """
+
+    coverage: Coverage
+    pixels: PixelCheck
+    timed: TimedCheck
+    digests: Digests
+
+    @property
+    def failure(self) -> str | None:
+        """Why the epoch must not be used, in one line; None where all samples were right."""
+        served = self.coverage
+        if served.complete:
+            return None
+        return (
+            f"wrong samples: {served.missing} missing, {served.duplicates} served twice, "
+            f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels{_first(self.pixels)}; "
+            f"of {served.timed_checked} kept from the timed batches {served.timed_wrong} wrong{_first(self.timed)}"
+        )
+
+
+def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
+    """Compare the kept samples and a replay of the epoch with the store's digests, and count what was served."""
+    timed = _check_timed(setup, number, evidence)
+    pixels = _check_pixels(setup, number)
+    # Drawn anew: readers are given the arrays of a plan, and could write to them.
+    counted = coverage(setup.batches(number), evidence.served, pixels)
+    return Proof(
+        coverage=dataclasses.replace(
+            counted,
+            timed_checked=timed.checked,
+            timed_wrong=timed.wrong,
+            proof_s=evidence.paused_s,
+        ),
+        pixels=pixels,
+        timed=timed,
+        digests=Digests(
+            samples=pixels.digest, order=order_digest(evidence.served), loss=_loss_digest(evidence.losses)
+        ),
+    )
+
+
+def _check_timed(setup: Setup, number: int, evidence: Evidence) -> TimedCheck:
+    """Compare the samples that were kept while the clock ran."""
+    if setup.traits.ready_made:
+        return TimedCheck()
+    truth = Truth(
+        store=setup.job.store,
+        backend=setup.cell.backend,
+        table=read_digest_table(setup.job.store, setup.manifest),
+        augment=setup.augment,
+        seed=setup.cell.seed,
+    )
+    return truth.check(evidence.keeper.kept, number)
+
+
+def _check_pixels(setup: Setup, number: int) -> PixelCheck:
+    """Replay the epoch's first pass through the same loader, untimed, and compare the digest of every sample."""
+    if not setup.job.check_pixels or setup.traits.ready_made:
+        return PixelCheck()
+    table = read_digest_table(setup.job.store, setup.manifest)
+    plan = EpochPlan(epoch=number, batches=setup.batches(number, passes=1), check=True)
+    return check_pixels(setup.loader.epoch(plan), table)
+
+
+def _first(check: PixelCheck | TimedCheck) -> str:
+    return "" if check.first_wrong is None else f", the first sample {check.first_wrong}"
+
+
+def _loss_digest(losses: Sequence[float]) -> str | None:
+    return array_digest(np.asarray(losses, dtype=np.float32)) if losses else None

@@ -1,0 +1,82 @@
+"""From an epoch to its record: the status, the step table in a file, and every figure."""
+
+from dataclasses import dataclass
+
+from storebench._version import __version__
+from storebench.manifest import store_facts
+from storebench.probes.environment import environment
+from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, Record, Status
+from storebench.runs.records import STEPS_DIR
+from storebench.training.trace import write_steps
+from storebench.worker.ceilings import with_cache_below
+from storebench.worker.epoch import Measured
+from storebench.worker.measure import epoch_record
+from storebench.worker.proof import Proof
+from storebench.worker.setup import Setup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """One epoch of a replicate; without the state of the cache it is neither timed nor proven.
+
+    Attributes
+    ----------
+    cache
+        The facts of the cache at its start, and after it where it was timed.
+    accuracy
+        Share of test samples classified rightly, and how many there were; None where none were tested.
+    """
+
+    number: int
+    started_utc: str
+    cache: CacheFacts
+    measured: Measured | None = None
+    proof: Proof | None = None
+    accuracy: tuple[float, int] | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why its record must not be used, in one line; None where it may be."""
+        if self.cache.verdict is CacheVerdict.FAILED:
+            return f"the cache was not {self.cache.requested}: {self.cache.reason}"
+        return None if self.proof is None else self.proof.failure
+
+
+def record_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Record:
+    """Write the step table of an epoch and return its record.
+
+    Parameters
+    ----------
+    notes
+        What the readers say of how the store was read.
+    """
+    job, cell, measured, proof = setup.job, setup.cell, epoch.measured, epoch.proof
+    name = f"{cell.cell_id}-r{job.replicate}-e{epoch.number}.parquet"
+    if measured is not None:
+        write_steps(measured.table, job.tables / name)
+    record = Record(
+        storebench_version=__version__,
+        run_id=job.run_id,
+        cell=cell,
+        replicate=job.replicate,
+        epoch=epoch.number,
+        status=Status.OK if epoch.failure is None else Status.FAILED,
+        failure=epoch.failure,
+        started_utc=epoch.started_utc,
+        au_kind=setup.step.kind,
+        open_s=max(producer.open_ns for producer in setup.opened) / 1e9,
+        digests=proof and proof.digests,
+        coverage=proof and proof.coverage,
+        test_accuracy=epoch.accuracy[0] if epoch.accuracy else None,
+        test_samples=epoch.accuracy[1] if epoch.accuracy else 0,
+        store=store_facts(setup.manifest),
+        cache=with_cache_below(setup, epoch.cache),
+        portion=measured and measured.portion,
+        counters=measured.counters if measured else Counters(),
+        ceilings=ceilings,
+        reader_notes=notes,
+        steps_file=f"{STEPS_DIR}/{name}" if measured else None,
+        environment=environment(job.store, cell.device, image=job.image),
+        code=setup.code,
+    )
+    return record if measured is None else epoch_record(record, measured.table)

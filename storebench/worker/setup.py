@@ -1,0 +1,131 @@
+"""What a replicate needs before its store is opened: the store's manifest, the network, the loader, the cache's state."""
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+
+from storebench.formats.base import Indices, Traits
+from storebench.formats.origin import code_facts
+from storebench.formats.registry import traits_of
+from storebench.loading.augment import Augment
+from storebench.loading.batch import LoadJob, Opened
+from storebench.loading.loader import Loader, get_loader
+from storebench.loading.order import epoch_order, split_batches
+from storebench.manifest import Manifest
+from storebench.probes.cgroup import MemoryGroup
+from storebench.probes.limited import LimitedCache
+from storebench.results import Cell, CodeFacts
+from storebench.settings.loop import NO_MODEL
+from storebench.training.models import ModelSpec, get_model
+from storebench.training.steps import Step, make_step, warm_up
+from storebench.worker.cache_state import StoreCache
+from storebench.worker.job import CellJob
+
+
+@dataclass(kw_only=True)
+class Setup:
+    """The parts of one replicate, made from its job.
+
+    Attributes
+    ----------
+    pages
+        The page cache of the store's files.
+    limit
+        The limit on the page cache; None in cells that have none.
+    opened
+        What each producer said when it opened its reader; empty while the store is closed.
+    """
+
+    job: CellJob
+    code: CodeFacts
+    manifest: Manifest
+    traits: Traits
+    pages: StoreCache
+    model: ModelSpec | None
+    augment: Augment
+    step: Step
+    loader: Loader
+    limit: LimitedCache | None
+    opened: list[Opened] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, job: CellJob) -> Self:
+        """Make the parts; nothing of the store but its manifest is read.
+
+        Raises
+        ------
+        StorebenchError
+            The store cannot be read, or the cell cannot run here.
+        """
+        cell = job.cell
+        code = code_facts(cell.backend.format)
+        manifest = Manifest.read(job.store)
+        pages = StoreCache(cell.cache, cell.backend, job.store, drops=job.drop_caches)
+        model = None if cell.model == NO_MODEL else get_model(cell.model)
+        augment = model.augment if model else Augment()
+        if cell.threads is not None:
+            torch.set_num_threads(cell.threads)
+        step = _step(cell, manifest, model, augment)
+        load = LoadJob(
+            store=job.store,
+            backend=cell.backend,
+            augment=augment,
+            seed=cell.seed,
+            batch_size=cell.batch_size,
+            threads=cell.threads,
+        )
+        return cls(
+            job=job,
+            code=code,
+            manifest=manifest,
+            traits=traits_of(cell.backend),
+            pages=pages,
+            model=model,
+            augment=augment,
+            step=step,
+            loader=get_loader(cell.loader)(load, workers=cell.workers, pin=cell.device.startswith("cuda")),
+            limit=_limit(job, pages),
+        )
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that the replicate is of."""
+        return self.job.cell
+
+    @property
+    def pids(self) -> set[int]:
+        """Process ids of the loop and of its workers."""
+        return {os.getpid(), *(producer.pid for producer in self.opened)}
+
+    def batches(self, epoch: int, passes: int | None = None) -> list[Indices]:
+        """Return the batches of an epoch, or of its first `passes` passes over the samples."""
+        cell, every = self.cell, self.cell.passes or 1
+        orders = (
+            epoch_order(self.manifest.count, seed=cell.seed, epoch=epoch * every + turn, shuffle=cell.shuffle)
+            for turn in range(passes or every)
+        )
+        return [batch for order in orders for batch in split_batches(order, cell.batch_size, cell.max_steps)]
+
+    def outside_limit(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context whose memory does not count against the limit on the page cache."""
+        return contextlib.nullcontext() if self.limit is None else self.limit.outside()
+
+
+def _step(cell: Cell, manifest: Manifest, model: ModelSpec | None, augment: Augment) -> Step:
+    """Return the training step, its libraries warmed up; the network's weights depend on the cell's seed only."""
+    dataset = manifest.dataset
+    shape = augment.output_shape(dataset.image_shape)
+    torch.manual_seed(cell.seed)
+    step = make_step(cell.compute, model, shape, dataset.num_classes, cell.device)
+    warm_up(step, (cell.batch_size, *shape))
+    torch.manual_seed(cell.seed)
+    return step
+
+
+def _limit(job: CellJob, pages: StoreCache) -> LimitedCache | None:
+    if job.memory_group is None or job.cell.memory_bytes is None:
+        return None
+    return LimitedCache(MemoryGroup.at(job.memory_group), job.cell.memory_bytes, pages.files)
