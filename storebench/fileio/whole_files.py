@@ -170,13 +170,9 @@ def _fill_all(new: Path, folder: Path, files: Mapping[str, Content]) -> None:
 
 def _sync_file(path: Path, *, like: Path) -> None:
     """Wait until a file is on the disk, with the permissions of the one that it will replace."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.fchmod(handle, stat.S_IMODE(like.stat().st_mode))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with contextlib.suppress(FileNotFoundError):
+        path.chmod(stat.S_IMODE(like.stat().st_mode))
+    sync(path)
 
 
 def _exchange(work: Path, folder: Path, names: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from storebench.probes.direct_reads import (
 )
 from storebench.probes.fio import fio_rate
 from storebench.probes.mounts import IN_MEMORY, mount_of
-from storebench.probes.page_cache import PAGE_BYTES
+from storebench.probes.page_cache import PAGE_BYTES, let_go
 from storebench.probes.remembered import recall, remember
 
 SEQUENTIAL_BYTES = 4 << 20
@@ -252,7 +252,7 @@ def _fill(fd: int) -> None:
     for _ in range(SCRATCH_BYTES // SEQUENTIAL_BYTES):
         os.write(fd, rng.bytes(SEQUENTIAL_BYTES))
     os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    let_go(fd)
 
 
 def _choice(files: Sequence[str], rng: np.random.Generator) -> list[str]:

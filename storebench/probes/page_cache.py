@@ -1,7 +1,6 @@
 """Evict and fill the page cache for a store's files, and judge by the count whether a cell got what it asked for."""
 
 import contextlib
-import ctypes
 import errno
 import os
 import time
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError, UsageError
+from storebench.filesystem import sync_file_system
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_count import (
     PAGE_BYTES,
@@ -28,6 +28,7 @@ __all__ = [
     "cache_facts",
     "drop_caches",
     "evict",
+    "let_go",
     "require_drop_caches",
     "resident",
     "warm",
@@ -47,8 +48,6 @@ _READ_BYTES = 4 << 20
 _EVICT_WAITS_S = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0, 1.0)
 _MANY_FILES = 64
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def evict(paths: Paths) -> str:
     """Write files back and evict them from the page cache; return how ("fadvise").
@@ -66,6 +65,11 @@ def evict(paths: Paths) -> str:
         _sync_filesystem(files[0])
     _evict_until_gone(files)
     return "fadvise"
+
+
+def let_go(fd: int) -> None:
+    """Ask the kernel once, without waiting, to let go of the clean pages of an open file; mapped pages stay."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def drop_caches() -> str:
@@ -95,10 +99,12 @@ def require_drop_caches() -> None:
 
 
 def _sync_filesystem(path: Path | str) -> None:
-    """Write back the whole filesystem: far cheaper than a journal commit for each of many new files."""
+    """Write back the whole file system: far cheaper than a journal commit for each of many new files."""
     with opened(path) as fd:
-        if _libc.syncfs(fd):
-            _written_back(ctypes.get_errno(), f"the filesystem at {mount_of(path).point}", path)
+        try:
+            sync_file_system(fd, path)
+        except OSError as error:
+            _written_back(error.errno or 0, f"the filesystem at {mount_of(path).point}", path)
 
 
 def _sync_file(fd: int, path: Path | str) -> None:
@@ -128,7 +134,7 @@ def _evict_until_gone(files: Sequence[Path | str]) -> None:
         for path in left:
             with opened(path) as fd:
                 _sync_file(fd, path)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                let_go(fd)
         before, counts = pages, resident_by_file(left)
         left, pages = list(counts), sum(counts.values())
         # An open reader maps a few pages, and waiting does not take those away.

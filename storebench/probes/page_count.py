@@ -2,9 +2,9 @@
 
 Counting is by `cachestat(2)` (Linux 6.5 and later, number 451 on every 64-bit
 architecture), else by `mincore(2)` over a mapping that touches nothing. Two
-traps that this module knows: through overlayfs `cachestat` always says 0 (the
-pages belong to the file below, only a mapping leads there), and `mincore` says
-"all resident" of a file that the caller neither owns nor may write.
+traps: through overlayfs `cachestat` always says 0 (the pages belong to the file
+below, and only a mapping leads there), and `mincore` says "all resident" of a
+file that the caller neither owns nor may write.
 """
 
 import contextlib
@@ -18,9 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
+from storebench.errors import CellFailedError
 from storebench.probes.mounts import mount_of
 
 PAGE_BYTES = mmap.PAGESIZE
+
+NOT_ALLOWED = "the kernel answers only for files that you own or may write"
 
 _NR_CACHESTAT = 451
 _MAP_BYTES = 1 << 30
@@ -64,8 +67,8 @@ class Residency:
 NO_PAGES = Residency(pages_total=0, pages_resident=None, method="unknown", reason="the files have no pages")
 
 
-class _CannotCountError(Exception):
-    """Counting in one way does not work here; the text says why."""
+class CannotCountError(CellFailedError):
+    """Resident pages cannot be counted in one way; the text says why."""
 
 
 def resident(paths: Paths) -> Residency:
@@ -89,7 +92,7 @@ def pages_of(paths: Paths) -> int:
 def resident_by_file(paths: Sequence[Path | str]) -> dict[Path | str, int]:
     """Return the resident pages of each file that has some; empty where they cannot be counted."""
     for _, count in _ways(paths[0]):
-        with contextlib.suppress(_CannotCountError):
+        with contextlib.suppress(CannotCountError):
             return {path: pages for path, pages in zip(paths, _per_file(paths, count), strict=True) if pages}
     return {}
 
@@ -136,8 +139,8 @@ def _residency(total: int, ways: _Ways, counts: Callable[[_CountFd], Iterable[in
     for name, count in ways:
         try:
             found = sum(counts(count))
-        except _CannotCountError as error:
-            reasons.append(f"{name}: {error}")
+        except CannotCountError as error:
+            reasons.append(f"{name}: {error.what}")
         else:
             return Residency(pages_total=total, pages_resident=found, method=name)
     return Residency(pages_total=total, pages_resident=None, method="unknown", reason="; ".join(reasons))
@@ -173,39 +176,74 @@ def opened(path: Path | str) -> Iterator[int]:
 
 
 def _zfs(_fd: int, _size: int) -> int:
-    raise _CannotCountError("ZFS keeps file data in a cache of its own (ARC), which nobody can count by file")
+    raise CannotCountError("ZFS keeps file data in a cache of its own (ARC), which nobody can count by file")
 
 
-def _cachestat(fd: int, size: int) -> int:
-    # The exact length matters: "to the end" would count a large folio's pages beyond the file.
-    span = (ctypes.c_uint64 * 2)(0, _pages(size) * PAGE_BYTES)
+def cachestat_pages(fd: int, start: int, length: int) -> int:
+    """Return how many pages of a range of an open file are resident, by `cachestat(2)`.
+
+    Parameters
+    ----------
+    start, length
+        The range in bytes; `start` is a multiple of the page size.
+
+    Raises
+    ------
+    CannotCountError
+        The kernel is too old, or refuses.
+    """
+    # The exact length matters: "to the end" would count the pages of a large folio beyond the file.
+    span = (ctypes.c_uint64 * 2)(start, _pages(length) * PAGE_BYTES)
     stat = (ctypes.c_uint64 * 5)()
     if _libc.syscall(_NR_CACHESTAT, fd, span, stat, 0):
         code = ctypes.get_errno()
-        raise _CannotCountError(
-            "this kernel is older than 6.5" if code == errno.ENOSYS else os.strerror(code)
-        )
+        raise CannotCountError("this kernel is older than 6.5" if code == errno.ENOSYS else os.strerror(code))
     return int(stat[0])
 
 
+def mincore_pages(address: int, length: int) -> int:
+    """Return how many pages of a mapping of a file are resident, by `mincore(2)`.
+
+    The file must be one of which the kernel tells: see `may_mincore`.
+
+    Parameters
+    ----------
+    address
+        Where in this process's memory they begin.
+    length
+        In bytes.
+
+    Raises
+    ------
+    CannotCountError
+        The kernel refuses.
+    """
+    flags = np.zeros(_pages(length), np.uint8)
+    if _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)):
+        raise CannotCountError(os.strerror(ctypes.get_errno()))
+    return int(np.count_nonzero(flags & 1))
+
+
+def may_mincore(fd: int) -> bool:
+    """Return whether `mincore(2)` tells the truth of an open file: only to those who own or may write it."""
+    return os.fstat(fd).st_uid == os.geteuid() or os.access(f"/proc/self/fd/{fd}", os.W_OK)
+
+
+def _cachestat(fd: int, size: int) -> int:
+    return cachestat_pages(fd, 0, size)
+
+
 def _mincore(fd: int, size: int) -> int:
-    owner = os.fstat(fd).st_uid == os.geteuid()
-    if not owner and not os.access(f"/proc/self/fd/{fd}", os.W_OK):
-        raise _CannotCountError("the kernel answers only for files that you own or may write")
+    if not may_mincore(fd):
+        raise CannotCountError(NOT_ALLOWED)
     return sum(
         _mincore_span(fd, start, min(_MAP_BYTES, size - start)) for start in range(0, size, _MAP_BYTES)
     )
 
 
 def _mincore_span(fd: int, offset: int, length: int) -> int:
-    flags = np.zeros(_pages(length), np.uint8)
     with mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=offset) as mapped:
         view = np.frombuffer(mapped, np.uint8)
         address = view.ctypes.data
         del view  # a live view would forbid closing the mapping
-        code = _libc.mincore(
-            ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)
-        )
-    if code:
-        raise _CannotCountError(os.strerror(ctypes.get_errno()))
-    return int(np.count_nonzero(flags & 1))
+        return mincore_pages(address, length)

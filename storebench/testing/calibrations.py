@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from storebench.probes.gather import take_once
+from storebench.probes.page_cache import let_go
 
 BATCH = 64
 
@@ -46,10 +47,10 @@ def gather(shape: tuple[int, ...], samples: int, *, at_least_s: float = 0.004) -
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the kernel once, without waiting, to let go of files' clean pages; what is mapped stays."""
+    """Ask the kernel once, without waiting, to let go of the clean pages of files; mapped pages stay."""
     for path in paths:
         with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            let_go(file.fileno())
 
 
 def device_reads(paths: Iterable[Path], payload_bytes: int, *, reads: int = 64) -> Calibrate:

@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,14 @@ import numpy.typing as npt
 from storebench.errors import CorruptStoreError
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import mount_of
+from storebench.probes.page_count import (
+    NOT_ALLOWED,
+    PAGE_BYTES,
+    CannotCountError,
+    cachestat_pages,
+    may_mincore,
+    mincore_pages,
+)
 
 Offsets = npt.NDArray[np.int64]
 """Byte offsets in a file, int64 [n]."""
@@ -29,7 +37,6 @@ Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.uint8]
 """Samples of one size, uint8 [n, S], C order."""
 
-PAGE_BYTES = mmap.PAGESIZE
 SMALL_BYTES = 32 << 10
 """Below this a sample costs more in calls than in copying, so it is gathered from a mapping."""
 
@@ -41,7 +48,6 @@ and unmaps memory for each one."""
 
 _DENSE = 16  # below so many pages of span a sample, counting pages is faster than sorting samples
 _GROUP_BYTES, _GROUP_HINTS = 4 << 20, 256
-_NR_CACHESTAT = 451
 _MADV_POPULATE_READ = 22
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -120,7 +126,12 @@ class DirectFile:
     path
         The file.
     advise_random
-        False leaves the kernel's readahead as it is: the plain mapping that others use.
+        False leaves the kernel's read-ahead as it is: the plain mapping that others use.
+
+    Attributes
+    ----------
+    cannot_count
+        Why resident pages cannot be counted here, or "".
 
     Raises
     ------
@@ -143,10 +154,8 @@ class DirectFile:
         self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
         self.bytes: Rows = np.frombuffer(self._map, np.uint8)
         mount = mount_of(path)
-        # On overlayfs cachestat always says 0: the pages belong to the file below.
-        self._count = self._mincore if mount.fstype == "overlay" else self._cachestat
-        # Whoever could neither write nor own the file is told that all of it is resident (mincore(2)).
-        self._may_mincore = os.access(path, os.W_OK) or os.fstat(self.fd).st_uid == os.geteuid()
+        self._may_mincore = may_mincore(self.fd)
+        self._count, self.cannot_count = self._way(mount.fstype)
         # The kernel cuts a longer hint off at the device's read-ahead.
         ahead = int(block_device(mount).get("read_ahead_kb") or 0)
         self._hint_bytes = min(max(ahead, _LEAST_HINT_KIB), _MOST_HINT_KIB) << 10
@@ -182,26 +191,40 @@ class DirectFile:
         return self._may_mincore and self._mincore(start, stop - start) == -(-(stop - start) // PAGE_BYTES)
 
     def resident_frac(self, start: int, stop: int) -> float:
-        """Return the share of a range's pages that is in the page cache; 0 where nothing can tell."""
+        """Return the share of a range's pages that is in the page cache; 0 where `cannot_count` says why.
+
+        Raises
+        ------
+        CellFailedError
+            The kernel refuses to count pages although it did so when the file was opened.
+        """
+        if self._count is None:
+            return 0.0
         start &= -PAGE_BYTES
         stop = min(stop, self.size)
-        return max(0, self._count(start, stop - start)) / -(-(stop - start) // PAGE_BYTES)
+        return self._count(start, stop - start) / -(-(stop - start) // PAGE_BYTES)
+
+    def _way(self, fstype: str) -> tuple[Callable[[int, int], int] | None, str]:
+        """Return what counts the resident pages of a range of this file, or why nothing does."""
+        # On overlayfs cachestat always says 0: the pages belong to the file below.
+        ways = [self._mincore] if fstype == "overlay" else [self._cachestat, self._mincore]
+        reasons = []
+        for count in ways:
+            try:
+                count(0, min(self.size, PAGE_BYTES))
+            except CannotCountError as error:
+                reasons.append(error.what)
+            else:
+                return count, ""
+        return None, "; ".join(reasons)
 
     def _cachestat(self, start: int, length: int) -> int:
-        # Whole pages: a large folio can reach beyond the file.
-        span = (ctypes.c_uint64 * 2)(start, -(-length // PAGE_BYTES) * PAGE_BYTES)
-        stat = (ctypes.c_uint64 * 5)()
-        if _libc.syscall(_NR_CACHESTAT, self.fd, span, stat, 0):
-            return -1
-        return int(stat[0])
+        return cachestat_pages(self.fd, start, length)
 
     def _mincore(self, start: int, length: int) -> int:
-        flags = np.zeros(-(-length // PAGE_BYTES), np.uint8)
-        address = self.bytes.ctypes.data + start
-        code = _libc.mincore(
-            ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)
-        )
-        return -1 if code else int(np.count_nonzero(flags & 1))
+        if not self._may_mincore:
+            raise CannotCountError(NOT_ALLOWED)
+        return mincore_pages(self.bytes.ctypes.data + start, length)
 
     def ask_for(self, pieces: Pieces) -> None:
         """Start reading ranges into the page cache; returns when they are queued, not when they are read."""

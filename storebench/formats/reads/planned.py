@@ -149,9 +149,11 @@ class PlannedReads:
     def notes(self) -> dict[str, str]:
         """Say what was decided by residency, and what was asked for."""
         tally = self.tally
+        unknown = {"residency": f"not counted: {self.file.cannot_count}"} if self.file.cannot_count else {}
         return {
             "windows": f"{tally.resident} resident (gathered from the mapping), {tally.read} read explicitly",
             "asked": f"{tally.requests} requests, {tally.asked_bytes} bytes",
+            **unknown,
         }
 
     def close(self) -> None:

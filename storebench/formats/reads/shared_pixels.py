@@ -22,6 +22,7 @@ import numpy.typing as npt
 from storebench.errors import OutputError, UsageError
 from storebench.formats.arrays import Batch, Indices, check_range
 from storebench.manifest import Manifest
+from storebench.probes.gather import take_once
 from storebench.system.scratch import (
     SEGMENT_PREFIX,
     SEGMENTS,
@@ -158,6 +159,5 @@ def store_tag(store: Path, manifest: Manifest) -> str:
 def gather(pixels: Pixels, indices: Indices, out: Batch) -> int:
     """Copy images of an array into `out`, uint8 [n, H, W, C], one for each index; return their bytes."""
     check_range(indices, len(pixels))
-    # "clip" writes into `out` at once; the indices were checked.
-    np.take(pixels, indices, axis=0, out=out, mode="clip")
+    take_once(pixels, indices, out)  # it clips, but these indices were checked
     return out.nbytes

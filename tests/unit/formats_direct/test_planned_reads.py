@@ -1,5 +1,6 @@
 """Planned reads: the same samples as unplanned ones, few bytes too many, no page faults, bounded look-ahead."""
 
+import errno
 import os
 import resource
 import threading
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storebench.errors import CorruptStoreError, UsageError
+from storebench.errors import CellFailedError, CorruptStoreError, UsageError
 from storebench.formats.base import Reader
 from storebench.formats.reads.direct_file import DirectFile, merge
 from storebench.formats.reads.turns import Turns
@@ -306,3 +307,37 @@ def test_turns_let_no_more_in_than_they_say(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert most == 2
+
+
+def test_a_count_of_pages_that_fails_is_an_error_and_not_zero(some_file: DirectFile) -> None:
+    assert some_file.resident_frac(0, some_file.size) == 1.0
+    os.close(some_file.fd)
+    try:
+        with pytest.raises(CellFailedError, match=os.strerror(errno.EBADF)):
+            some_file.resident_frac(0, some_file.size)
+    finally:
+        some_file.fd = os.open(some_file.path, os.O_RDONLY)
+
+
+def test_a_kernel_without_cachestat_counts_by_mincore(
+    some_file: DirectFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storebench.probes.page_count._NR_CACHESTAT", 100_000)
+    file = DirectFile(some_file.path)
+    try:
+        assert file.cannot_count == ""
+        assert file.resident_frac(0, file.size) == 1.0
+    finally:
+        file.close()
+
+
+def test_pages_that_nothing_can_count_are_called_so_in_the_notes(
+    store: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storebench.probes.page_count._NR_CACHESTAT", 100_000)
+    monkeypatch.setattr("storebench.formats.reads.direct_file.may_mincore", lambda _: False)
+    with opened(store) as reader:
+        assert_serves(reader, store, np.arange(5))
+        note = reader.notes()["residency"]
+    assert "not counted: this kernel is older than 6.5" in note
+    assert "only for files that you own" in note
