@@ -49,7 +49,19 @@ def test_readers_do_not_import_formats_and_formats_not_each_other() -> None:
             assert f"{PACKAGE}.formats.{room}.format" not in imported, module
 
 
-@pytest.mark.parametrize("module", ["runner", "stores.convert", "report.build", "check.confirm", "cli.main"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "runner",
+        "stores.convert",
+        "report.build",
+        "check.confirm",
+        "cli.main",
+        "runs.folder",
+        "worker.job",
+        "worker.launch",
+    ],
+)
 def test_the_parent_process_does_not_load_torch(module: str) -> None:
     code = f"import sys, {PACKAGE}.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
