@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from storebench.results import Cell, Record
+from storebench.runs import step_files
 from storebench.training.trace import step_table
-from tests.docs.schema_page import STEP_COLUMNS, attribute_docs, schema_markdown, type_words
+from tests.docs.schema_page import (
+    RECORD_COLUMNS,
+    STEP_COLUMNS,
+    attribute_docs,
+    schema_markdown,
+    type_words,
+)
 
 
 class Colour(enum.StrEnum):
@@ -24,12 +31,13 @@ def test_every_field_of_the_schema_has_a_meaning() -> None:
 
 def test_every_part_of_a_record_has_a_section() -> None:
     page = schema_markdown()
-    for part in ("One record", "`Cell`", "`Portion`", "`CacheFacts`", "One row of a step file"):
+    for part in ("One record", "`Cell`", "`Portion`", "`CacheFacts`", "One row of `steps.parquet`"):
         assert page.count(f"\n## {part}\n") == 1, part
 
 
 def test_the_step_columns_are_those_that_are_written() -> None:
     assert list(step_table([], [], warmup_steps=0)) == list(STEP_COLUMNS)
+    assert tuple(RECORD_COLUMNS) == step_files.RECORD_COLUMNS
 
 
 @pytest.mark.parametrize(
