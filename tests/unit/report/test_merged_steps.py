@@ -11,8 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from storebench.report.schema import RECORD_COLUMNS
-from storebench.report.validate import validate
 from typer.testing import CliRunner
 
 import storebench
