@@ -18,7 +18,8 @@ from storebench.report.validation.findings import Kind
 from storebench.report.validation.validate import validate
 from storebench.runs.folder import Run
 from storebench.runs.records import read_records
-from storebench.worker.replicate import CellRun
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, cell_job, scenario
 
 MATRIX = {
@@ -99,7 +100,7 @@ def runs(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         with run.attempt() as tables:
             job = cell_job(work.cell, bench.stores, run.folder)
             job = dataclasses.replace(job, replicate=work.replicate, run_id=run.run_id, tables=tables)
-            run.record(CellRun(job).records(), tables)
+            run.record(run_replicate(Setup.of(job)), tables)
     shutil.copytree(root / "now", root / "earlier")
     make_earlier(root / "earlier")
     assert '"lmdb:direct?lmm=on"' in (root / "earlier" / "run.json").read_text(encoding="utf-8")
