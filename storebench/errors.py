@@ -12,7 +12,6 @@
     ├── RegressionError                1   a confirmed regression (``check``)
     ├── NotComparableError             3   no baseline, another environment
     │   └── SchemaVersionError         3   a store or record written by another schema version
-    ├── InconclusiveError              4   the spread is too wide for the policy
     └── IntegrityError                 5   wrong samples, a failed cell, nothing measured
         ├── CorruptDataError           5   a dataset file that is truncated, hostile or does not match its name
         ├── CorruptStoreError          5   a store that is incomplete or damaged
@@ -132,12 +131,6 @@ class NotComparableError(StorebenchError):
 
 class SchemaVersionError(NotComparableError):
     """A store or record that another version of storebench wrote."""
-
-
-class InconclusiveError(StorebenchError):
-    """The spread is too wide for a decision under the policy."""
-
-    exit_code = EXIT_INCONCLUSIVE
 
 
 class IntegrityError(StorebenchError):

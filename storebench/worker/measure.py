@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from storebench.results import Loss, Percentiles, Record
+from storebench.results import Loss, Record
 from storebench.settings.words import ComputeKind
+from storebench.stats import percentiles
 from storebench.training.trace import StepTable, handover_ns, wall_ns
 
 
@@ -52,14 +53,8 @@ def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:
         decode_s=_seconds(timed["decode_ns"].sum()),
         prep_s=_seconds(timed["prep_ns"].sum()),
         handover_s=_seconds(handover_ns(timed).sum()),
-        data_wait_ns=_percentiles(timed["data_wait_ns"]),
+        data_wait_ns=percentiles(timed["data_wait_ns"]),
     )
-
-
-def _percentiles(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Percentiles:
-    """Return percentiles that are waits which really happened (no interpolation)."""
-    p50, p95, p99 = np.percentile(values, (50, 95, 99), method="inverted_cdf")
-    return Percentiles(p50=int(p50), p95=int(p95), p99=int(p99), max=int(values.max()))
 
 
 def _loss(table: StepTable) -> Loss | None:
