@@ -1,7 +1,7 @@
-"""Another git revision beside the working tree, replicate by replicate: same machine, same minutes.
+"""Run another git revision beside the working tree, replicate by replicate: same machine, same minutes.
 
-Which repository that is stands in `storebench.check.revisions`, what each side
-imports and how its records prove it in `storebench.check.side_code`.
+`storebench.check.revisions` chooses the repository, and `storebench.check.side_code` determines what
+each side imports and how its records prove it.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ _SETTINGS = ("seed", "check_pixels", "test_limit")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The two run folders that a comparison wrote.
+    """The two run folders of a comparison.
 
     Attributes
     ----------
     repository
-        Top folder of the repository whose revision `commit` was compared with its working tree.
+        Top folder of the repository whose revision `commit` is compared with its working tree.
     dropped, added
-        Cells that only the revision's scenario has, and that only the working tree's has.
+        Cells that are only in the revision's scenario, and only in the working tree's.
     """
 
     baseline: Path
@@ -53,7 +53,7 @@ class Sides:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How both sides run.
+    """Options for running both sides.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Options:
     drop_caches: bool = False
 
     def chosen(self, scenario: Scenario) -> list[Cell]:
-        """Return the cells of a scenario that are to run."""
+        """Return the cells of a scenario to run."""
         wanted = {*self.only, *map(renamed_backend, self.only)}
         return [
             cell
@@ -90,32 +90,32 @@ def run_against(
 ) -> Sides:
     """Run `scenario` with the revision `ref` and with the working tree, interleaved.
 
-    For every replicate of every cell both sides run one after the other, the side that
-    goes first alternating. Each side builds and reads stores of its own. Cells that only one
-    of the two scenarios has run once, on that side.
+    For every replicate of every cell both sides run one after the other, and the sides take turns
+    at running first. Each side builds and reads its own stores. Cells that are in only one of the
+    two scenarios run once, on that side.
 
     Parameters
     ----------
     scenario
-        The working tree's.
+        The working tree's scenario.
     out
-        Two run folders are made in it: ``baseline`` and ``contender``.
+        Folder in which two run folders are made: ``baseline`` and ``contender``.
     stores
         Folder of the working tree's stores; the revision's are in ``against-COMMIT`` in it.
     source
-        File of the scenario, of which the baseline runs the revision's version, or the baseline's
+        File of the scenario, from which the baseline runs the revision's version, or the baseline's
         scenario itself; None runs `scenario` on both sides.
     repository
         A folder in the repository to compare; None chooses it (`storebench.check.revisions`).
     say
-        Is told what goes on.
+        Receives progress messages.
 
     Raises
     ------
     UsageError
         There is no such revision or repository, or the scenario uses no code from it.
     OutputError
-        There are runs in `out` already, another process makes some there, or the revision cannot be installed.
+        There are already runs in `out`, another process makes some there, or the revision cannot be installed.
     CellFailedError
         A side ended, cannot run its scenario at all, or ran other code than its own.
     """
@@ -127,7 +127,7 @@ def run_against(
         running.enter_context(claimed(out))
         for folder in (sides.baseline, sides.contender):
             if folder.exists():
-                raise OutputError("there is a run here already", where=folder, hint="Name another --out.")
+                raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
         say(f"{repo.title}: revision {commit[:12]} against the working tree")
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(source, scenario, repo, worktree, say)
@@ -197,16 +197,16 @@ def _codes(repo: Repository, worktree: Path, scratch: Path, say: Say) -> tuple[S
 def _revised(
     source: Path | Scenario | None, scenario: Scenario, repo: Repository, worktree: Path, say: Say
 ) -> Scenario:
-    """Return the scenario that the baseline runs: the revision's version of the file, where there is one."""
+    """Return the scenario that the baseline runs: the revision's version of the file, if there is one."""
     if source is None or isinstance(source, Scenario):
         return source or scenario
     path = source.resolve()
     if not path.is_relative_to(repo.root):
-        say(f"{source} is outside the repository: both sides run it as it is")
+        say(f"{source} is outside the repository: both sides run it unchanged")
         return scenario
     there = worktree / path.relative_to(repo.root)
     if not there.is_file():
-        say(f"the scenario {path.relative_to(repo.root)} is new: both sides run it as it is here")
+        say(f"the scenario {path.relative_to(repo.root)} is new: both sides run the version here")
         return scenario
     try:
         return load_scenario(there)
@@ -219,12 +219,12 @@ def _revised(
 
 
 def _lacking(job: "_Job", other: "_Job") -> tuple[Cell, ...]:
-    """Return the cells of a side that the other one does not have."""
+    """Return the cells of a side that the other one lacks."""
     return tuple(cell for cell in job.cells if cell.cell_id not in {one.cell_id for one in other.cells})
 
 
 def _tell(sides: Sides, before: Scenario, here: Scenario, say: Say) -> None:
-    """Say in which way the two versions of the scenario differ."""
+    """Report the differences between the two versions of the scenario."""
     for cell in sides.dropped:
         say(f"the scenario here lacks a cell of the revision's: {_described(cell, sides.added)}")
     for cell in sides.added:
@@ -247,14 +247,14 @@ def _described(cell: Cell, others: Collection[Cell]) -> str:
 
 
 def _one_sided(processes: "Sequence[_Side]", sides: Sides) -> None:
-    """Run the cells that one side alone has once, so that a check finds them missing and new."""
+    """Run the cells of only one side once, so that a check finds them missing and new."""
     for process, cells in zip(processes, (sides.dropped, sides.added), strict=True):
         for cell in cells:
             process.run(cell, 0)
 
 
 def _interleave(processes: "Sequence[_Side]", replicates: int, say: Say) -> None:
-    """Let both sides run every replicate, one after the other; the first of the two alternates."""
+    """Let both sides run every replicate, one after the other, taking turns at running first."""
     ids = {cell.cell_id for cell in processes[0].job.cells}
     both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
     work = schedule(both, replicates, processes[1].job.scenario.seed)
@@ -265,7 +265,7 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, say: Say) -> None
 
 
 def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:
-    """Write into both runs that they belong together, so that a check pairs their rounds."""
+    """Record in both runs that they belong together, so that a check pairs their rounds."""
     about = {
         "pairing": secrets.token_hex(8),
         "ref": ref,
@@ -291,12 +291,12 @@ class _Job:
     drop_caches: bool
 
     def as_json(self) -> str:
-        """Return what the side's process is started with: positions of cells, because ids may be computed anew."""
+        """Return the arguments of the side's process: positions of cells, because their ids may be computed anew."""
         ids = {cell.cell_id for cell in self.cells}
         cells = enumerate(self.scenario.cells())
         return json.dumps(
             {
-                # Only what the file says: a revision may not know the keys that were added since.
+                # Only keys from the file: a revision may not know keys that were added since.
                 "scenario": self.scenario.model_dump(mode="json", exclude_unset=True),
                 "cells": [position for position, cell in cells if cell.cell_id in ids],
                 "folder": str(self.folder.resolve()),
@@ -308,7 +308,7 @@ class _Job:
 
 
 class _Side:
-    """A process of one revision that runs one replicate of one cell whenever it is told to."""
+    """A process of one revision that runs one replicate of one cell per request."""
 
     def __init__(self, process: "subprocess.Popen[str]", job: _Job) -> None:
         self._process = process
@@ -317,7 +317,7 @@ class _Side:
         self.job = job
 
     def expect(self) -> None:
-        """Wait for the process to say that it is done with what it was told."""
+        """Wait until the process reports that it has finished its request."""
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
@@ -325,7 +325,7 @@ class _Side:
             raise CellFailedError(
                 f"the {self.job.folder.name} side ended with exit code {self._process.returncode}",
                 where=self.job.folder,
-                hint="Its own message stands above; can that revision run this scenario?",
+                hint="Its own message is above; can that revision run this scenario?",
             )
 
     def run(self, cell: Cell, replicate: int) -> None:
@@ -343,7 +343,7 @@ class _Side:
 
 @contextlib.contextmanager
 def _side(job: _Job) -> Iterator[_Side]:
-    """Start one side; it is ended in the end."""
+    """Start one side, and end it in any case."""
     python = job.code.python
     try:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""``storebench formats``: which formats there are, what they can do, and how to get the missing ones."""
+"""``storebench formats``: list the formats and their readers, and how to install the missing ones."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def formats(
 ) -> None:
     """List the formats with their codecs, readers, options and traits.
 
-    A star marks the codec and the reader that a bare name means.
+    A star marks the default codec and the default reader.
     """
     with exit_codes():
         from storebench.formats.registry import format_names
@@ -34,7 +34,7 @@ def formats(
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """Return the facts of one format, whether its library is installed or not."""
+    """Return the facts about one format, whether or not its library is installed."""
     from storebench.errors import MissingDependencyError
     from storebench.formats.registry import BUILTIN, entry_points, get_format
 
@@ -137,7 +137,7 @@ def _option_table(options: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _usage_line(verb: str, one: dict[str, Any]) -> list[str]:
-    """Return one line on how a store is written or read; none where the format's author does not say."""
+    """Return one line on how a store is written or read; none if the format's author does not say."""
     return [f"{verb} {one['usage']}. {one['expert_would']}".rstrip()] if one["usage"] else []
 
 

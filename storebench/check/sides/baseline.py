@@ -9,7 +9,7 @@ from storebench.fileio.json_text import brief
 from storebench.formats.earlier_names import renamed_cell_and_id
 
 BASELINE_VERSION = 2
-"""1 held the lower quartile of each session; it is read, and its sessions are compared with nothing."""
+"""Version 1 held the lower quartile of each session; it can be read, but its sessions are compared with nothing."""
 
 _READ_VERSIONS = (1, 2)
 
