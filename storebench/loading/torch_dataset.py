@@ -12,8 +12,6 @@ import numpy.typing as npt
 import torch
 import torch.utils.data as torch_data
 
-from storebench.codecs import get_codec
-from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, parse_backend
 from storebench.manifest import Manifest
@@ -161,13 +159,5 @@ def _backend_name(manifest: Manifest, reader: str | None, options: Mapping[str, 
 def _pixels(reader: Reader, indices: Indices) -> Batch:
     """Return the decoded pixels of some samples, uint8 [n, H, W, C]."""
     pixels = np.empty((len(indices), *reader.image_shape), dtype=np.uint8)
-    if reader.payload_codec == "raw":
-        reader.fetch_into(indices, pixels)
-        return pixels
-    codec = get_codec(reader.payload_codec)
-    for row, payload in enumerate(reader.fetch(indices)):
-        try:
-            codec.decode_into(payload, pixels[row])
-        except CorruptDataError as error:
-            raise CorruptDataError(f"sample {indices[row]}: {error.what}", where=reader.store) from error
+    reader.read_into(indices, pixels)
     return pixels
