@@ -1,4 +1,4 @@
-"""The file system under a path: which one it is, whether it has room left, and waiting until it has written files."""
+"""The file system of a path: its type, its free space, and waiting until it has written a file."""
 
 import os
 from os import PathLike
@@ -8,9 +8,9 @@ MOUNTINFO = "/proc/self/mountinfo"
 
 
 def mount_fields(path: str | PathLike[str]) -> list[str] | None:
-    """Return the fields of the line in /proc/self/mountinfo for the mount that `path` lies on, still escaped.
+    """Return the fields of the line in /proc/self/mountinfo for the mount of `path`, still escaped.
 
-    None where the kernel lists no mounts. `path` need not exist.
+    None if the kernel lists no mounts. `path` need not exist.
     """
     best: list[str] | None = None
     try:
@@ -27,7 +27,7 @@ def mount_fields(path: str | PathLike[str]) -> list[str] | None:
 
 
 def file_system(path: str | PathLike[str]) -> str:
-    """Return the type and the mount point of the file system that `path` lies on, such as "ext4 on /data"."""
+    """Return the type and the mount point of the file system of `path`, such as "ext4 on /data"."""
     fields = mount_fields(path)
     if fields is None:
         return "an unknown file system"
@@ -37,9 +37,9 @@ def file_system(path: str | PathLike[str]) -> str:
 
 
 def is_full(path: str | PathLike[str]) -> bool:
-    """Return whether the file system that `path` lies on has no block or no inode left for this process.
+    """Return whether the file system of `path` has no block or no inode left for this process.
 
-    Of a `path` that does not exist, the nearest folder above it is asked.
+    If `path` does not exist, its nearest existing parent is checked.
     """
     try:
         place = Path(path).absolute()
@@ -48,17 +48,17 @@ def is_full(path: str | PathLike[str]) -> bool:
         found = os.statvfs(place)
     except OSError:
         return False
-    # A file system that does not count blocks or inodes says that it has 0 in all.
+    # A file system that does not count blocks or inodes reports a total of 0.
     return (found.f_blocks > 0 and not found.f_bavail) or (found.f_files > 0 and not found.f_favail)
 
 
 def sync(path: str | PathLike[str]) -> None:
-    """Wait until the content of a file, or the names in a folder, are on the disk.
+    """Wait until the content of a file, or the names in a folder, are on disk.
 
     Raises
     ------
     OSError
-        It cannot be opened or written.
+        The path cannot be opened or written.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,8 +1,8 @@
-"""Cells into fresh processes, interleaved in a seeded random order, into one folder of records; resumable.
+"""Run cells in fresh processes, interleaved in a seeded random order, into one folder of records; resumable.
 
-Within each round every cell runs once, in an order drawn anew: a machine that
-slows down slows every backend. A replicate is recorded when all of it
-is over, by this process alone (`storebench.runs.folder`).
+Within each round every cell runs once, in a newly drawn order, so a machine that
+slows down slows every backend. A replicate is recorded when all of it is
+finished, by this process alone (`storebench.runs.folder`).
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ __all__ = ["Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The stores that a cell reads, and the image of the first where it is put on a device of its own."""
+    """The stores that a cell reads, and the image of the first if it is put on its own device."""
 
     store: Path
     manifest: Manifest
@@ -48,30 +48,30 @@ class Prepared:
 
 
 class Watcher(Protocol):
-    """Is told how a run goes on."""
+    """Receives the events of a run."""
 
     def store(self, cell: Cell) -> How:
         """Return how to build (or find) the store of `cell`, with its progress."""
 
     def started(self, work: Work, position: int, total: int) -> None:
-        """Learn that a replicate starts."""
+        """React to the start of a replicate."""
 
     def finished(self, work: Work, records: Sequence[Record]) -> None:
-        """Learn what a replicate gave."""
+        """React to the records of a finished replicate."""
 
 
 class Silent:
-    """A watcher that says nothing."""
+    """A watcher that reports nothing."""
 
     def store(self, cell: Cell) -> How:  # noqa: ARG002
-        """Build quietly; a store of other samples is replaced."""
+        """Build without messages; a store of other samples is replaced."""
         return How(replace=Replace.STALE)
 
     def started(self, work: Work, position: int, total: int) -> None:
-        """Say nothing."""
+        """Report nothing."""
 
     def finished(self, work: Work, records: Sequence[Record]) -> None:
-        """Say nothing."""
+        """Report nothing."""
 
 
 def execute(
@@ -83,7 +83,7 @@ def execute(
     retry_failed: bool = False,
     watcher: Watcher | None = None,
 ) -> list[Record]:
-    """Run what is left of `run` and return all its new records.
+    """Run the remaining replicates of `run` and return all new records.
 
     Every store is built before the first cell runs. A cell that fails is
     recorded as failed, and the others go on. When all replicates are recorded, the
@@ -93,7 +93,7 @@ def execute(
     Parameters
     ----------
     retry_failed
-        Also run replicates again that have a failed record: the new records replace theirs, which move to
+        Repeat replicates with a failed record as well: the new records replace the failed ones, which move to
         ``superseded.jsonl``.
 
     Raises
@@ -104,7 +104,7 @@ def execute(
         Another process is running it, or its folder cannot be written.
     """
     watcher = watcher or Silent()
-    running_digest()  # before the first cell: a change of the code during the run must show
+    running_digest()  # before the first cell, so that a change of the code during the run is detected
     with claimed(run.folder):
         run.mend()
         recorded, work = run.recorded(), run.left(retry_failed=retry_failed)
@@ -139,10 +139,10 @@ def _prepared(
     *,
     retry_failed: bool,
 ) -> dict[Cell, Prepared]:
-    """Build or find the stores that are needed for what is left of a run; remove a run in which nothing was measured."""
+    """Build or find the stores for the rest of a run; remove a run in which nothing was measured."""
     cells = dict.fromkeys(one.cell for one in work)
     if rounds.left(dict.fromkeys(run.cells, Path()), retry_failed=retry_failed):
-        # Conversions need the stores of finished cells, too; no cell's own device.
+        # Conversions need the stores of finished cells, too, but no cell's own device.
         cells |= dict.fromkeys(cell for cell in run.cells if cell.readahead_kib is None)
     try:
         for refusal in refusals((one.cell for one in work), stores).values():
@@ -182,7 +182,7 @@ def prepare(
 def _test_store(
     cell: Cell, train: Manifest, limit: int, stores: Path, data_root: Path | None, how: How
 ) -> Path | None:
-    """Return the store of test samples of the same origin, or None where the dataset has none."""
+    """Return the store of test samples of the same origin, or None if the dataset has none."""
     if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
         return None
     synthetic = train.dataset.provenance.origin is Origin.SYNTHETIC

@@ -1,9 +1,9 @@
-"""One timeline of an epoch in Chrome's trace format: the loop and each producer, on one clock.
+"""The timeline of one epoch in Chrome's trace format: the loop and each producer, on one clock.
 
-Opens in Perfetto (ui.perfetto.dev) or chrome://tracing. A flow arrow ties the
-batch that a producer made to the step that used it, and a counter shows how
-many finished batches lay ready. Format: the "Trace Event Format" document of
-the Chromium project.
+It opens in Perfetto (ui.perfetto.dev) or chrome://tracing. A flow arrow connects
+the batch that a producer made with the step that used it, and a counter shows the
+number of finished batches in the queue. Format: the "Trace Event Format" document
+of the Chromium project.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ Event = dict[str, Any]
 
 
 def choose_record(records: list[Record], wanted: str | None) -> Record:
-    """Return the record of the cell whose id or backend is `wanted`; None takes the first that has steps."""
+    """Return the record of the cell with this id or backend; None returns the first one that has steps."""
     stepped = [record for record in records if record.steps_file]
     if wanted is not None:
         known = {wanted, renamed_backend(wanted)}
@@ -120,10 +120,10 @@ def _producer_events(step: Event, origin: int) -> list[Event]:
 
 
 def _flow(step: Event, origin: int) -> list[Event]:
-    """Return the arrow from the end of the making of a batch to the beginning of the work on it.
+    """Return the arrow from the end of making a batch to the start of the work on it.
 
-    An arrow hangs on the slice that encloses its end, so it starts within the
-    last slice of the making; a batch that took no making has none.
+    An arrow attaches to the slice that encloses its end, so it starts within the
+    last slice of the making; a batch that took no time to make has none.
     """
     making = sum(step[f"{name}_ns"] for name in MAKING)
     if not making:

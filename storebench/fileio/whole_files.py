@@ -1,12 +1,12 @@
 """Write files whole or not at all: under a temporary name on the same file system, synced, then renamed.
 
-A write works in a hidden, locked folder beside the final place (`storebench.system.scratch`). The folder is removed when the
-write ends. What a killed process left is removed by the next write into that place.
+A write works in a hidden, locked folder beside the final place (`storebench.system.scratch`). The folder is removed when
+the write ends. The next write into that place removes what a killed process left.
 
-- One file (`write_whole`) is the old one or the new one at every moment, also when the process is killed.
-- A new folder (`write_all`) is there with all of its files, or not at all, also when the process is killed.
-- Files of a folder that is there (`write_all`) are put in their places when all of them are on the disk. An error or an
-  interrupt puts the old ones back. A kill during these renames leaves every file whole, some of them still the old ones.
+- One file (`write_whole`) is the old one or the new one at every moment, even if the process is killed.
+- A new folder (`write_all`) appears with all of its files, or not at all, even if the process is killed.
+- Files of an existing folder (`write_all`) are renamed once all of them are on disk. An error or an interrupt puts the
+  old ones back. After a kill during these renames every file is complete, but some are still the old ones.
 """
 
 import contextlib
@@ -23,22 +23,22 @@ from storebench.filesystem import sync
 from storebench.system.scratch import PREFIX, locked_folder, remove
 
 Content = str | bytes
-"""Text is written as UTF-8."""
+"""Text (written as UTF-8) or bytes."""
 
 _KIND = "unfinished"
 _UNFINISHED = f".{PREFIX}{_KIND}-"
 
 
 def write_whole(path: Path, content: Content) -> None:
-    """Write one file, and return when it is on the disk under its name.
+    """Write one file, and return when it is on disk under its name.
 
-    A file that was there is replaced and keeps its permissions; where `path` is a symbolic link, the file that it
-    names is. What is no regular file (a terminal, a pipe, ``/dev/null``) is written to as it is.
+    An existing file is replaced and keeps its permissions; if `path` is a symbolic link, its target is replaced. A path
+    that is not a regular file (a terminal, a pipe, ``/dev/null``) is written to directly.
 
     Raises
     ------
     OSError
-        It cannot be written. Its ``filename`` is `path`, and what was there before is as it was.
+        The file cannot be written. Its ``filename`` is `path`, and an earlier file is unchanged.
     """
     with _named(path):
         if _is_special(path):
@@ -75,7 +75,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
 def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
     """Write files of one folder, all of them or none, and return their paths.
 
-    Folders that are missing are made; at an error they are removed again. Other files of the folder stay.
+    Missing folders are created, and removed again after an error. Other files of the folder stay.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
     Raises
     ------
     OSError
-        A file cannot be written. Its ``filename`` is that file's path or `folder`, and what was there before is as it
-        was.
+        A file cannot be written. Its ``filename`` is that file's path or `folder`, and all earlier files are
+        unchanged.
     """
     with _named(folder), made_folder(folder.parent):
         is_new = not folder.exists()
@@ -105,7 +105,7 @@ def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
 
 @contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder and those above it; at an error, those that were made and are empty are removed again."""
+    """Make a folder and its parents; after an error, remove those that were created and are empty."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Let an error name the file that was asked for, instead of an unfinished one or none."""
+    """Make an error name the requested file, instead of an unfinished file or none."""
     try:
         yield
     except OSError as error:
@@ -155,10 +155,10 @@ def _fill(path: Path, content: Content) -> None:
 
 
 def _fill_all(new: Path, folder: Path, files: Mapping[str, Content]) -> None:
-    """Write all files into `new`, and then sync them: one by one that would cost a flush of the journal each."""
+    """Write all files into `new`, then sync them; syncing one by one would flush the journal for each."""
     for name, content in files.items():
         if Path(name).name != name:
-            raise ValueError(f"{name!r} is no name of a file in a folder")
+            raise ValueError(f"{name!r} is not the name of a file in a folder")
         with _named(folder / name):
             _refuse(folder / name)
             _fill(new / name, content)
@@ -169,14 +169,14 @@ def _fill_all(new: Path, folder: Path, files: Mapping[str, Content]) -> None:
 
 
 def _sync_file(path: Path, *, like: Path) -> None:
-    """Wait until a file is on the disk, with the permissions of the one that it will replace."""
+    """Wait until a file is on disk, with the permissions of the one that it will replace."""
     with contextlib.suppress(FileNotFoundError):
         path.chmod(stat.S_IMODE(like.stat().st_mode))
     sync(path)
 
 
 def _exchange(work: Path, folder: Path, names: Sequence[str]) -> None:
-    """Put the files in ``new`` in the places of old ones; at an error put the old ones back."""
+    """Move the files in ``new`` over the old ones; after an error, put the old ones back."""
     new, old = work / "new", work / "old"
     old.mkdir()
     begun: list[str] = []
@@ -196,7 +196,7 @@ def _exchange(work: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def _keep(target: Path, old: Path) -> None:
-    """Give the file that is about to be replaced a second name, where there is one."""
+    """Give the file that is about to be replaced a second name, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         try:
             os.link(target, old, follow_symlinks=False)
@@ -208,7 +208,7 @@ def _keep(target: Path, old: Path) -> None:
 
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
-    """Make a hidden folder in `folder` for the time of a write; remove those of writers that were killed."""
+    """Make a hidden folder in `folder` for the duration of a write; remove those of killed writers."""
     work, lock = locked_folder(_KIND, folder)
     try:
         yield work
@@ -217,5 +217,5 @@ def _unfinished(folder: Path) -> Iterator[Path]:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Return whether a path is what a writer makes for the time of a write, or left when it was killed."""
+    """Return whether a path is a writer's temporary folder, in use or left by a kill."""
     return path.name.startswith(_UNFINISHED)

@@ -1,4 +1,4 @@
-"""Evict and fill the page cache for a store's files, and judge by the count whether a cell got what it asked for."""
+"""Evict and fill the page cache for a store's files, and check by counting whether a cell got its requested state."""
 
 import contextlib
 import errno
@@ -39,26 +39,26 @@ COLD_MAX_FRAC = 0.01
 WARM_MIN_FRAC = 0.99
 WARM_ENOUGH_FRAC = 0.995
 WARM_PASSES = 5
-"""Some machines push idle pages out by themselves (DAMON): what is gone again is read again, a few times."""
+"""Some machines reclaim idle pages by themselves (DAMON); reclaimed pages are read again, a few times."""
 
 DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 _READ_BYTES = 4 << 20
-# Pages under writeback cannot be evicted yet; the waits add up to some three seconds.
+# Pages under writeback cannot be evicted yet; the waits add up to about three seconds.
 _EVICT_WAITS_S = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0, 1.0)
 _MANY_FILES = 64
 
 
 def evict(paths: Paths) -> str:
-    """Write files back and evict them from the page cache; return how ("fadvise").
+    """Write files back and evict them from the page cache; return the method ("fadvise").
 
-    Pages that somebody maps stay, and so do pages of tmpfs: count afterwards. Directory entries and inodes are hot
-    then, because every file was opened: see `drop_caches`.
+    Mapped pages and pages of tmpfs stay, so count afterwards. Directory entries and inodes are hot then, because
+    every file was opened; see `drop_caches`.
 
     Raises
     ------
     CellFailedError
-        A file cannot be written back, so what is on the disk is not what was written.
+        A file cannot be written back, so the disk does not hold its current content.
     """
     files = list(paths)
     if len(files) > _MANY_FILES:
@@ -73,15 +73,15 @@ def let_go(fd: int) -> None:
 
 
 def drop_caches() -> str:
-    """Drop every clean page, dentry and inode of the whole machine that is not in use; return how ("drop_caches").
+    """Drop every clean, unused page, dentry and inode of the whole machine; return the method ("drop_caches").
 
-    Call it last: to open or count a file makes its directory entry and its inode hot again. What somebody holds open
-    or maps stays.
+    Call it last, because opening or counting a file makes its directory entry and its inode hot again. Files that a
+    process holds open or maps stay.
 
     Raises
     ------
     UsageError
-        Without root. Nothing ever asks for a password.
+        Without root. storebench never asks for a password.
     """
     require_drop_caches()
     Path(DROP_CACHES).write_text("3\n", encoding="ascii")
@@ -89,17 +89,17 @@ def drop_caches() -> str:
 
 
 def require_drop_caches() -> None:
-    """Raise the error of `drop_caches` where that would fail, before long work begins."""
+    """Raise the error of `drop_caches` if it would fail, before long work begins."""
     if not os.access(DROP_CACHES, os.W_OK):
         raise UsageError(
             "dropping the caches of the whole machine needs root",
             where=DROP_CACHES,
-            hint="Leave out --drop-caches: eviction file by file needs no root.",
+            hint="Leave out --drop-caches: evicting single files needs no root.",
         )
 
 
 def _sync_filesystem(path: Path | str) -> None:
-    """Write back the whole file system: far cheaper than a journal commit for each of many new files."""
+    """Write back the whole filesystem, which is far cheaper than a journal commit for each of many new files."""
     with opened(path) as fd:
         try:
             sync_file_system(fd, path)
@@ -115,12 +115,12 @@ def _sync_file(fd: int, path: Path | str) -> None:
 
 
 def _written_back(code: int, what: str, path: Path | str) -> None:
-    """Raise the error that writing back gave, unless there was nothing to write: on a read-only filesystem."""
+    """Raise the error of a write-back, unless there was nothing to write because the filesystem is read-only."""
     if code not in (errno.EROFS, errno.EINVAL):
         raise CellFailedError(
             f"{what} cannot be written back ({os.strerror(code)})",
             where=path,
-            hint="Look for errors of the device ('dmesg') and whether it is full, then convert again.",
+            hint="Check for device errors ('dmesg') and for a full disk, then convert again.",
         )
 
 
@@ -137,24 +137,24 @@ def _evict_until_gone(files: Sequence[Path | str]) -> None:
                 let_go(fd)
         before, counts = pages, resident_by_file(left)
         left, pages = list(counts), sum(counts.values())
-        # An open reader maps a few pages, and waiting does not take those away.
+        # An open reader maps a few pages, which waiting does not remove.
         if not left or before == pages <= few:
             return
 
 
 def warm(paths: Paths, *, anew: bool = False) -> int:
-    """Read each file from start to end; return their bytes.
+    """Read each file from start to end; return the number of bytes.
 
-    A machine that pushes idle pages out may take some away while others are still
-    being read. So all are read again, up to `WARM_PASSES` times, while less than
-    `WARM_ENOUGH_FRAC` is resident. It may still be less in the end: count afterwards.
+    A machine that reclaims idle pages may drop some while others are still being read.
+    All files are therefore read again, up to `WARM_PASSES` times, while less than
+    `WARM_ENOUGH_FRAC` is resident. It may still be less in the end, so count afterwards.
 
     Parameters
     ----------
     anew
-        Evict them first. Pages that were read one by one lie in the cache as single pages, pages that were read in
-        a row in units of up to 2 MiB, which are mapped several times as fast: how they got there must not depend
-        on what was run before.
+        Evict them first. Pages that were read one by one are single pages in the cache, while pages that were read
+        sequentially are in units of up to 2 MiB, which are mapped several times as fast. The result must not depend
+        on how they were read before.
     """
     files = list(paths)
     if anew:
@@ -179,9 +179,9 @@ def _read(paths: Paths) -> int:
 
 
 def who_maps(paths: Paths) -> list[str]:
-    """Name the processes that map one of the files, as "pid 123 (python)"; this one is "(this process)".
+    """Return the processes that map one of the files, as "pid 123 (python)"; this one is "(this process)".
 
-    Processes of other users are seen by root only.
+    Processes of other users are visible only to root.
     """
     names, inodes = _identities(paths)
     found = []
@@ -206,7 +206,7 @@ def _identities(paths: Paths) -> tuple[set[str], set[tuple[str, str]]]:
 
 def _maps_one(line: str, names: set[str], inodes: set[tuple[str, str]]) -> bool:
     fields = line.split(maxsplit=5)
-    # By name as well: on btrfs and overlayfs the device in maps is not the one that stat gives.
+    # By name as well: on btrfs and overlayfs the device in maps differs from the one of stat.
     return len(fields) == 6 and ((fields[3], fields[4]) in inodes or fields[5] in names)
 
 
@@ -219,19 +219,19 @@ def cache_facts(
     how: str = "none",
     applies_to: str = "epoch",
 ) -> CacheFacts:
-    """Judge by the count just before the first timed step whether a cell got its cache state.
+    """Decide from the count just before the first timed step whether a cell got its cache state.
 
-    Call it right after counting `before`: the likely cause of a failure is looked
-    for now. The count after the epoch can be put in later with `dataclasses.replace`.
+    Call it right after counting `before`, because it also looks for the likely cause of a
+    failure. The count after the epoch can be added later with `dataclasses.replace`.
 
     Parameters
     ----------
     requested
         "cold" (at most 1% resident), "warm" (at least 99%) or "any" (nothing to verify).
     paths
-        The files counted, to find the likely cause of a failure.
+        The counted files, for finding the likely cause of a failure.
     how
-        How the state was brought about: what `evict` returned, "read", or "none".
+        How the state was reached: the result of `evict`, "read", or "none".
     """
     verdict, reason = _verdict(requested, before)
     if verdict is CacheVerdict.FAILED:
@@ -269,11 +269,11 @@ def _cold_cause(paths: Sequence[Path | str]) -> str:
         return ""
     mount = mount_of(paths[0])
     if mount.fstype in IN_MEMORY:
-        return f"cold cannot exist on {mount.fstype} ({mount.point}): its files live in memory only"
+        return f"cold cannot exist on {mount.fstype} ({mount.point}): its files are in memory only"
     holders = who_maps(paths)
     if holders:
         return f"likely cause: mapped by {', '.join(holders)}, and mapped pages cannot be evicted"
-    return "likely cause: another process reads or writes these files now"
+    return "likely cause: another process is reading or writing these files"
 
 
 def _warm_cause(before: Residency) -> str:
@@ -281,5 +281,5 @@ def _warm_cause(before: Residency) -> str:
     free = os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
     return (
         f"likely cause: memory (the store has {size / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free, "
-        "and a control group may allow less) or a reclaimer that pushes idle pages out (see 'storebench doctor')"
+        "and a control group may allow less) or reclaim of idle pages (see 'storebench doctor')"
     )

@@ -1,4 +1,4 @@
-"""Count the resident pages of files without touching one of them.
+"""Count the resident pages of files without touching any of them.
 
 Counting is by `cachestat(2)` (Linux 6.5 and later, number 451 on every 64-bit
 architecture), else by `mincore(2)` over a mapping that touches nothing. Two
@@ -37,18 +37,18 @@ _Ways = list[tuple[str, _CountFd]]
 
 @dataclass(frozen=True, kw_only=True)
 class Residency:
-    """How much of some files the page cache holds.
+    """The resident part of some files.
 
     Attributes
     ----------
     pages_total
         Pages that the files have.
     pages_resident
-        Pages of them in the page cache; None where nothing could count them.
+        Resident pages among them; None if nothing could count them.
     method
         "cachestat", "mincore" or "unknown".
     reason
-        Why nothing could count, or "".
+        Why they could not be counted, or "".
     """
 
     pages_total: int
@@ -58,7 +58,7 @@ class Residency:
 
     @property
     def frac(self) -> float | None:
-        """Resident pages over all pages; None where not counted or where there are no pages."""
+        """Resident pages over all pages; None if not counted or if there are no pages."""
         if self.pages_resident is None or not self.pages_total:
             return None
         return self.pages_resident / self.pages_total
@@ -68,11 +68,11 @@ NO_PAGES = Residency(pages_total=0, pages_resident=None, method="unknown", reaso
 
 
 class CannotCountError(CellFailedError):
-    """Resident pages cannot be counted in one way; the text says why."""
+    """One method of counting does not work here; the text says why."""
 
 
 def resident(paths: Paths) -> Residency:
-    """Count the resident pages of files without touching a page of them.
+    """Count the resident pages of files without touching any of them.
 
     Raises
     ------
@@ -85,12 +85,12 @@ def resident(paths: Paths) -> Residency:
 
 
 def pages_of(paths: Paths) -> int:
-    """Return how many pages files have."""
+    """Return the number of pages of some files."""
     return sum(_pages(Path(path).stat().st_size) for path in paths)
 
 
 def resident_by_file(paths: Sequence[Path | str]) -> dict[Path | str, int]:
-    """Return the resident pages of each file that has some; empty where they cannot be counted."""
+    """Return the resident pages of each file that has any; empty if they cannot be counted."""
     for _, count in _ways(paths[0]):
         with contextlib.suppress(CannotCountError):
             return {path: pages for path, pages in zip(paths, _per_file(paths, count), strict=True) if pages}
@@ -98,7 +98,7 @@ def resident_by_file(paths: Sequence[Path | str]) -> dict[Path | str, int]:
 
 
 class OpenFiles:
-    """Some files that stay open, so that their resident pages can be counted again and again at little cost.
+    """Files that stay open, so that their resident pages can be counted repeatedly at little cost.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class OpenFiles:
         self._ways = _ways(files[0]) if files else []
 
     def resident(self) -> Residency:
-        """Count the resident pages without touching a page."""
+        """Count the resident pages without touching any of them."""
         if not self._pages:
             return NO_PAGES
         return _residency(
@@ -134,7 +134,7 @@ class OpenFiles:
 
 
 def _residency(total: int, ways: _Ways, counts: Callable[[_CountFd], Iterable[int]]) -> Residency:
-    """Count in the first way that works here."""
+    """Count with the first method that works here."""
     reasons: list[str] = []
     for name, count in ways:
         try:
@@ -167,7 +167,7 @@ def _per_file(files: Sequence[Path | str], count: _CountFd) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened(path: Path | str) -> Iterator[int]:
-    """Open a file for reading and give its descriptor."""
+    """Open a file for reading and yield its descriptor."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd

@@ -1,6 +1,6 @@
-"""Check that the names a run writes to are its own: folders, and regular files.
+"""Checks on a run's folder: the names that a run writes to must be its own folders and regular files.
 
-A ``steps`` that is a link would let a run remove files of another folder, and a FIFO would make it wait for ever.
+If ``steps`` were a link, a run would remove files of another folder; a FIFO would make it wait for ever.
 """
 
 import os
@@ -17,19 +17,19 @@ _MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME, CONVERSIONS_NAME)
 
 
 def make_run_folders(folder: Path) -> None:
-    """Make the folders of a run, where they are missing; a copy of a run may lack those that were empty.
+    """Make the folders of a run, which may exist already; a copy of a run may lack those that were empty.
 
     Parameters
     ----------
     folder
-        The run's folder. It may be a link, and so may the files of records in it.
+        The run's folder. It and the record files in it may be links.
 
     Raises
     ------
     CorruptDataError
         An entry has the name of a run's folder or file, and is a link or of another kind. Nothing was made.
     OutputError
-        A folder cannot be made.
+        A folder cannot be created.
     """
     check_entries(folder)
     try:
@@ -60,15 +60,15 @@ def check_entries(folder: Path) -> None:
 
 
 def _check_folder(path: Path) -> None:
-    """Refuse a link, even one to a folder: a run would remove files of another folder."""
+    """Refuse a link, even one to a folder, because a run would remove files of another folder."""
     if not os.path.lexists(path):
         return
     mode = path.lstat().st_mode
     if not stat.S_ISDIR(mode):
         raise CorruptDataError(
-            f"{_kind(mode)}, where a run has a folder of its own",
+            f"{_kind(mode)}, but a run needs its own folder here",
             where=path,
-            hint="Replace it by a folder, or name another --out.",
+            hint="Replace it with a folder, or name another --out.",
         )
 
 
@@ -81,7 +81,7 @@ def _check_file(path: Path, *, follow_links: bool) -> None:
         raise CorruptDataError(
             f"{_kind(mode)}, not a regular file",
             where=path,
-            hint="Replace it by the file of the run, or name another --out.",
+            hint="Replace it with the file of the run, or name another --out.",
         )
 
 

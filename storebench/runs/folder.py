@@ -1,4 +1,4 @@
-"""The folder of a run: made, taken up again, extended, and added to, one whole replicate at a time.
+"""The folder of a run: created, resumed, extended, and appended to, one complete replicate at a time.
 
 A cell writes its step tables into a folder of its attempt, ``steps/.unfinished-*``. When
 the replicate is over, the tables get their names, and then all its records are appended as
@@ -58,7 +58,7 @@ Replicate = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One replicate of one cell, still to be run."""
+    """One replicate of one cell that has not run yet."""
 
     cell: Cell
     replicate: int
@@ -70,7 +70,7 @@ class Work:
 
 
 def schedule(cells: Sequence[Cell], replicates: int, seed: int) -> list[Work]:
-    """Return every replicate of every cell: round by round, each round in an order of its own."""
+    """Return every replicate of every cell, round by round, each round in its own random order."""
     rounds = []
     for replicate in range(replicates):
         order = list(cells)
@@ -81,7 +81,7 @@ def schedule(cells: Sequence[Cell], replicates: int, seed: int) -> list[Work]:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run: its folder, and what it is about."""
+    """A run: its folder and its description."""
 
     folder: Path
     run_id: str
@@ -92,19 +92,19 @@ class Run:
     def create(
         cls, scenario: Scenario, folder: Path, cells: Sequence[Cell], left_out: Sequence[LeftOut] = ()
     ) -> "Run":
-        """Make the folder of a new run; the cells that were left out are named in it, with the reason.
+        """Make the folder of a new run; ``run.json`` names the cells that were left out, with the reason.
 
         Raises
         ------
         OutputError
-            There is a run already, another process makes one, or the folder cannot be written.
+            There is already a run, another process creates one, or the folder cannot be written.
         CorruptDataError
-            Something in the folder is not what a run would have there.
+            Something in the folder is not what a run has there.
         """
         with claimed(folder):
             if (folder / RUN_NAME).exists():
                 raise OutputError(
-                    "there is a run here already",
+                    "there is already a run here",
                     where=folder,
                     hint="Name another --out, or continue it with 'storebench bench --resume'.",
                 )
@@ -134,7 +134,7 @@ class Run:
         DataNotFoundError
             There is no run.
         CorruptDataError
-            Its ``run.json`` is not one.
+            Its ``run.json`` is not valid.
         """
         path = folder / RUN_NAME
         try:
@@ -147,20 +147,20 @@ class Run:
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptDataError(
-                f"not a run ({type(error).__name__}: {error})", where=path, hint="Start anew."
+                f"not a run ({type(error).__name__}: {error})", where=path, hint="Start a new run."
             ) from None
         cells = [cell for cell in scenario.cells() if cell.cell_id in wanted]
         if len(cells) != len(wanted):
             raise CorruptDataError(
                 "its cells are not those of its scenario",
                 where=path,
-                hint="Another storebench wrote it: start anew.",
+                hint="Another version of storebench wrote it: start a new run.",
             )
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=cells)
 
     @classmethod
     def resume(cls, folder: Path) -> "Run":
-        """Take up the run in `folder` where it was interrupted.
+        """Resume the run in `folder` where it was interrupted.
 
         Raises
         ------
@@ -175,15 +175,15 @@ class Run:
         return run
 
     def extended(self, replicates: int) -> "Run":
-        """Return this run with more rounds to go; what is recorded stays, and the rounds keep their orders.
+        """Return this run with more rounds; recorded replicates stay, and the rounds keep their orders.
 
-        Rounds that are added to records may have been added because of what those showed. ``run.json``
-        keeps when that was (``extended_utc``), and intervals are wider for it.
+        Rounds may be added because of what the earlier records show. ``run.json`` therefore stores
+        the time (``extended_utc``), and intervals become wider.
 
         Raises
         ------
         UsageError
-            It has more rounds already.
+            It already has as many rounds or more.
         OutputError
             Another process is running it.
         """
@@ -204,25 +204,25 @@ class Run:
         return dataclasses.replace(self, scenario=scenario)
 
     def discard(self) -> None:
-        """Remove the folder of a run in which nothing was measured: it would only look like a result."""
+        """Remove the folder of a run in which nothing was measured, because it would only look like a result."""
         if any((self.folder / name).exists() for name in (RECORDS_NAME, SUPERSEDED_NAME)):
             return
         (self.folder / RUN_NAME).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody else's files stay, and so does their folder
+        with contextlib.suppress(OSError):  # files of others stay, and so does the folder
             for folder in (self.folder / STEPS_DIR, self.folder / LOGS_DIR, self.folder):
                 folder.rmdir()
 
     def recorded(self) -> dict[Replicate, list[Record]]:
-        """Return the records of every replicate that is recorded whole."""
+        """Return the records of every completely recorded replicate."""
         return {replicate: records for replicate, records in self._grouped().items() if _is_whole(records)}
 
     def left(self, *, retry_failed: bool = False) -> list[Work]:
-        """Return the replicates that are not recorded whole, in the order of the schedule.
+        """Return the replicates that are not completely recorded, in the order of the schedule.
 
         Parameters
         ----------
         retry_failed
-            Return those with a failed record, too.
+            Include those with a failed record.
         """
         done = {
             replicate
@@ -233,9 +233,9 @@ class Run:
         return [one for one in work if one.key not in done]
 
     def mend(self) -> None:
-        """Bring the folder into order after a process that was killed: only whole replicates stay recorded.
+        """Repair the folder after a killed process, so that only complete replicates stay recorded.
 
-        Records of a part of a replicate move to ``superseded.jsonl``. Unfinished step tables, and those that no record
+        Records of an incomplete replicate move to ``superseded.jsonl``. Unfinished step tables, and those that no record
         names, are removed.
 
         Raises
@@ -268,7 +268,7 @@ class Run:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[Path]:
-        """Make a folder for the step tables of one replicate; it is removed in the end.
+        """Make a folder for the step tables of one replicate; it is removed at the end.
 
         Raises
         ------
@@ -286,27 +286,27 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
 
     def record(self, records: Sequence[Record], tables: Path, *, again: bool = False) -> list[Record]:
-        """Record a replicate that is over: its step tables get their names, then all its records are written at once.
+        """Record a finished replicate: its step tables get their names, then all its records are written at once.
 
         Parameters
         ----------
         records
-            Of every epoch.
+            Records of every epoch.
         tables
-            Folder that holds the step tables that the records name.
+            Folder with the step tables that the records name.
         again
-            Whether the replicate is recorded already: its old records move to ``superseded.jsonl``. Their step
-            tables stay.
+            Whether the replicate is already recorded. Its old records then move to ``superseded.jsonl``, and their
+            step tables stay.
 
         Returns
         -------
         list of Record
-            The records as they were written: they name their step tables.
+            The records as written; they name their step tables.
 
         Raises
         ------
         DiskFullError, OutputError
-            Something cannot be written; nothing of the replicate is then recorded.
+            Something cannot be written; nothing of the replicate is recorded then.
         """
         try:
             named = self._with_tables(records, tables)
@@ -323,13 +323,13 @@ class Run:
     def _grouped(self) -> dict[Replicate, list[Record]]:
         grouped: dict[Replicate, list[Record]] = {}
         if (self.folder / RECORDS_NAME).is_file():
-            with contextlib.suppress(DataNotFoundError):  # nothing but half a line
+            with contextlib.suppress(DataNotFoundError):  # only part of a line
                 for record in read_records(self.folder, parts=True):
                     grouped.setdefault(_replicate_of(record), []).append(record)
         return grouped
 
     def _replace(self, old: Collection[Replicate], records: Sequence[Record]) -> None:
-        """Move the records of old replicates to ``superseded.jsonl`` and append others, at one stroke."""
+        """Move the records of old replicates to ``superseded.jsonl`` and append others, in one step."""
         path = self.folder / RECORDS_NAME
 
         def is_old(row: Row) -> bool:
@@ -339,7 +339,7 @@ class Run:
         replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, rows)
 
     def _with_tables(self, records: Sequence[Record], tables: Path) -> list[Record]:
-        """Give the step tables of a replicate names that no table has, synced to disk; return records that name them."""
+        """Give a replicate's step tables unused names, synced to disk; return records that name them."""
         steps = self.folder / STEPS_DIR
         written = {record.epoch: Path(record.steps_file).name for record in records if record.steps_file}
         names = _free_names(self.folder, written)
@@ -359,7 +359,7 @@ class Run:
         ]
 
     def _remove_leftovers(self) -> None:
-        """Remove half-written files, and step tables that no record names."""
+        """Remove partly written files, and step tables that no record names."""
         steps = self.folder / STEPS_DIR
         for folder in steps.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -376,12 +376,12 @@ def _replicate_of(record: Record) -> Replicate:
 
 
 def _is_whole(records: Sequence[Record]) -> bool:
-    """Whether records are those of every epoch of their replicate."""
+    """Return whether the records cover every epoch of their replicate."""
     return len({record.epoch for record in records}) >= records[0].cell.epochs
 
 
 def _free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
-    """Return the names of step tables by epoch, numbered where an earlier attempt at the replicate has left some."""
+    """Return the names of step tables by epoch, numbered if an earlier attempt at the replicate left some."""
     merged = merged_names(folder / STEPS_NAME)
     free, attempt = dict(names), 1
     while any(
@@ -399,7 +399,7 @@ def _check(folder: Path) -> None:
 
 
 def _write_about(folder: Path, about: Mapping[str, object]) -> None:
-    """Write what a run is about, whole or not at all."""
+    """Write the description of a run, completely or not at all."""
     try:
         write_whole(folder / RUN_NAME, json.dumps(about, indent=2) + "\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The records in a run's folder: how they are written and read.
+"""Records on disk: the files of a run's folder, and reading and writing them.
 
 A run's folder::
 
@@ -43,7 +43,7 @@ PROBES_DIR = "probes"
 
 MOST_RECORDS_BYTES = 2**31
 MOST_RUN_BYTES = 256 * 2**20
-"""What a ``run.json`` may have: 100,000 cells make some 100 MB."""
+"""Most bytes of a ``run.json``; 100,000 cells take about 100 MB."""
 
 
 @functools.cache
@@ -55,19 +55,19 @@ def _adapter() -> Any:
 
 
 def record_to_dict(record: Record) -> dict[str, Any]:
-    """Return a record as plain JSON values, as it stands in ``records.jsonl``."""
+    """Return a record as plain JSON values, as in ``records.jsonl``."""
     return {**dataclasses.asdict(record), "cell": record.cell.fields()}
 
 
 class RecordError(CorruptDataError):
-    """What stands where a record should is none.
+    """A value in place of a record is not a valid record.
 
     Attributes
     ----------
     record
-        The record as it stands there, where it has all fields and one of them cannot be as it is; else None.
+        The record, if all fields are present and one has an impossible value; else None.
     figure, wrong
-        That field, and what is wrong with it.
+        Name of that field, and its problem.
     """
 
     record: Record | None = None
@@ -75,7 +75,7 @@ class RecordError(CorruptDataError):
 
     @classmethod
     def of(cls, record: Record, figure: str, wrong: str, *, where: str) -> "RecordError":
-        """Return the error for a record with a field that cannot be as it is."""
+        """Return the error for a record with an impossible value in a field."""
         error = cls(f"not a record: {figure}: {wrong}", where=where)
         error.record, error.figure, error.wrong = record, figure, wrong
         return error
@@ -87,9 +87,9 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
     Raises
     ------
     SchemaVersionError
-        Another version of the schema.
+        The record has another schema version.
     RecordError
-        A field is missing, misspelt, of the wrong type, or a number that cannot be; the message names it.
+        A field is missing, misspelt, of the wrong type, or an impossible number; the message names it.
     """
     import pydantic
 
@@ -116,7 +116,7 @@ def _in_current_names(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of a record, as docs/schema.md prints it."""
+    """Return the JSON schema of a record, as in docs/schema.md."""
     schema: dict[str, Any] = _adapter().json_schema()
     return schema
 
@@ -132,7 +132,7 @@ def append_records(run: Path, records: Sequence[Record]) -> None:
     Raises
     ------
     DiskFullError, OutputError
-        They cannot be written; the file is as it was.
+        The records cannot be written; the file is unchanged.
     """
     append_lines(run / RECORDS_NAME, [record_to_dict(record) for record in records])
 
@@ -140,20 +140,20 @@ def append_records(run: Path, records: Sequence[Record]) -> None:
 def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
     """Read the records of a run's folder, of a ``records.jsonl`` or of a ``--json`` array.
 
-    A half-written line (a killed run) is dropped; a line that is whole JSON but
-    not a record is an error.
+    An incomplete line, which a killed run leaves, is dropped; a complete line of
+    JSON that is not a record is an error.
 
     Parameters
     ----------
     parts
-        Also return the records of a half-written replicate with which a ``records.jsonl`` ends.
+        Also return the records of an incomplete replicate at the end of a ``records.jsonl``.
 
     Raises
     ------
     DataNotFoundError
         There are no records there.
     SchemaVersionError, CorruptDataError
-        What stands there was not written by this version of storebench, or is no record.
+        The file was not written by this version of storebench, or holds something other than records.
     """
     source = Path(path)
     source = source / RECORDS_NAME if source.is_dir() else source
@@ -170,15 +170,15 @@ def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
         records = without_half_replicate(records)
     if not records:
         raise DataNotFoundError(
-            "the file holds no whole record", where=source, hint="Run the scenario again."
+            "the file does not hold a complete record", where=source, hint="Run the scenario again."
         )
     return records
 
 
 def without_half_replicate(records: list[Record]) -> list[Record]:
-    """Return the records of a file without those of a half-written replicate at its end.
+    """Return the records of a file without those of an incomplete replicate at its end.
 
-    A kill or a power cut may leave a part of the block that a replicate is written as.
+    A kill or a power loss may leave part of the block as which a replicate is written.
     """
     if not records:
         return records
@@ -197,14 +197,14 @@ def _replicate_of(record: Record) -> tuple[str, int, Cell]:
 
 
 def raw_records(file: Path) -> Iterator[tuple[str, dict[str, Any] | CorruptDataError]]:
-    """Yield where in a file each table of JSON stands, and the table, or why it cannot be read.
+    """Yield the position of each JSON object in a file, and the object, or the reason why it cannot be read.
 
-    What is no whole JSON, or no table, is left out.
+    Incomplete JSON and values that are not objects are left out.
 
     Raises
     ------
     CorruptDataError
-        The file begins as a JSON array does and is none: it cannot be read in part.
+        The file begins like a JSON array but is not valid, so it cannot be read in part.
     """
     text = read_small_file(file, most_bytes=MOST_RECORDS_BYTES).decode("utf-8", errors="replace")
     if text.lstrip().startswith("["):
@@ -228,7 +228,7 @@ def _whole(text: str, file: Path) -> list[Any]:
         records: list[Any] = parse_json(text, file)
     except CorruptDataError as error:
         raise CorruptDataError(
-            f"it begins like a list of records, but is no whole JSON: {error.what}",
+            f"it begins like a list of records, but is not complete JSON: {error.what}",
             where=file,
             hint="Write it again, with 'storebench run --json'.",
         ) from None
@@ -236,7 +236,7 @@ def _whole(text: str, file: Path) -> list[Any]:
 
 
 def run_looks(run: Path) -> int:
-    """Return how many times the rounds of a run may have been looked at: 1, and 1 for each time rounds were added."""
+    """Return how often the rounds of a run may have been looked at: 1, plus 1 for each time rounds were added."""
     try:
         about = parse_json(read_small_file(run / RUN_NAME, most_bytes=MOST_RUN_BYTES), run / RUN_NAME)
         return 1 + len(about.get("extended_utc", ()))

@@ -10,7 +10,7 @@ from storebench.names import name_of_text, text_of_name
 from storebench.results import Cell
 
 EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
-"""Exit code of a cell that has an answer and cannot write it: the disk is full."""
+"""Exit code of a cell that cannot write its answer because the disk is full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,9 @@ class CellJob:
     drop_caches
         Also drop the whole machine's caches for a cold cell (needs root).
     memory_group
-        Folder of the control group whose limit the page cache of a limited cell gets; None in every other.
+        Control group that limits the page cache of a limited cell; None for every other cell.
     image
-        The image to mount on `store`, in this process's own mount namespace; None where the store is there.
+        Image to mount on `store` in this process's own mount namespace; None if the store is read in place.
     """
 
     cell: Cell
@@ -63,14 +63,14 @@ def read_job(path: Path) -> CellJob:
 
 def write_job(job: CellJob, path: Path) -> None:
     """Write a job for a fresh process to read."""
-    # JSON is text: the names of folders need not be.
+    # JSON is text, but names of folders may be arbitrary bytes.
     fields = {**dataclasses.asdict(job), "cell": job.cell.fields()}
     content = json.dumps(fields, default=lambda value: text_of_name(str(value)))
     path.write_text(content, encoding="utf-8")
 
 
 def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
-    """Write the answer and return the exit code, or the one that says that there is no room for it."""
+    """Write the answer and return the exit code, or `EXIT_NO_ANSWER` if there is no room for the answer."""
     unfinished = job.out.with_suffix(".tmp")
     try:
         unfinished.write_text(json.dumps(answer), encoding="utf-8")

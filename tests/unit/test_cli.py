@@ -181,7 +181,7 @@ def test_a_run_is_never_overwritten_and_only_a_run_is_resumed(cli: Cli, tmp_path
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{}")
     said = refused(cli("bench", "good.toml", "--out", "run"))
-    assert "there is a run here already" in said
+    assert "there is already a run here" in said
     assert "--resume" in said
     refused(cli("run", "lmdb", "--dataset", "mnist", "--out", "run"))
     assert (tmp_path / "run" / "run.json").read_text() == "{}"

@@ -142,7 +142,7 @@ def test_a_line_that_is_no_record_is_an_error_with_line_and_field(tmp_path: Path
 def test_an_array_that_was_cut_is_an_error_of_one_line(tmp_path: Path) -> None:
     path = tmp_path / "records.json"
     path.write_text(json.dumps([record_to_dict(make())])[:-9])
-    with pytest.raises(CorruptDataError, match="no whole JSON"):
+    with pytest.raises(CorruptDataError, match="not complete JSON"):
         read_records(path)
 
 
@@ -171,7 +171,7 @@ def test_no_records_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError, match="storebench bench"):
         read_records(tmp_path)
     (tmp_path / RECORDS_NAME).write_text('{"half": ')
-    with pytest.raises(DataNotFoundError, match="no whole record"):
+    with pytest.raises(DataNotFoundError, match="does not hold a complete record"):
         read_records(tmp_path)
 
 

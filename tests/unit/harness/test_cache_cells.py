@@ -109,7 +109,7 @@ def test_any_claims_nothing_and_is_counted_all_the_same(bench: Bench, run_folder
     assert record.cache is not None
     assert record.cache.verdict == "unverified"
     assert record.cache.resident_frac_before is not None
-    assert "no cache state was asked for" in record.cache.reason
+    assert "no cache state was requested" in record.cache.reason
 
 
 @pytest.mark.parametrize("backend", ["memory:python", "memory:native", "memory:shared", "lmdb:shared"])

@@ -146,7 +146,7 @@ def test_png_files_are_cold_to_the_end(on_disk: None, bench: Bench, run_folder: 
     [
         ("memory:native", "cold", "served from memory"),
         ("lmdb", "warm", ""),
-        ("lmdb", "any", "no cache state was asked for"),
+        ("lmdb", "any", "no cache state was requested"),
         ("null", "cold", "nothing is read"),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_run_removes_nothing_from_a_folder_that_its_steps_link_to(
     done = bench.cli("bench", path, *words, "--out", folder, "--stores", tmp_path / "stores")
     assert done.returncode == 5
     [line] = done.stderr.splitlines()
-    assert f"{folder / STEPS_DIR}: a symbolic link, where a run has a folder of its own" in line
+    assert f"{folder / STEPS_DIR}: a symbolic link, but a run needs its own folder here" in line
     assert tree(tmp_path) == before
 
 

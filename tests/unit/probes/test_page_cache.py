@@ -291,7 +291,7 @@ def test_without_root_all_but_drop_caches_works(open_folder: Path, python: Calla
     assert states == "1.0 fadvise 0.0 100000 1.0"
     # The truth (0 of 25) or an honest unknown; mincore alone would have said 25.
     assert found == "0 " or (found.startswith("None ") and len(found) > 10)
-    assert refusal.endswith("Leave out --drop-caches: eviction file by file needs no root.")
+    assert refusal.endswith("Leave out --drop-caches: evicting single files needs no root.")
 
 
 @contextlib.contextmanager

@@ -411,7 +411,7 @@ def test_half_a_list_of_records_is_one_line_that_names_the_file(
     done = cli(command, "t.json")
     assert done.returncode == 5
     assert len(done.stderr.splitlines()) == 1
-    assert "t.json: it begins like a list of records, but is no whole JSON" in done.stderr
+    assert "t.json: it begins like a list of records, but is not complete JSON" in done.stderr
 
 
 def test_a_report_of_no_record_names_the_files_as_they_were_given(tmp_path: Path, cli: Cli) -> None:
