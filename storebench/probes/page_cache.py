@@ -252,7 +252,7 @@ def cache_facts(
 def _verdict(requested: CacheState, before: Residency) -> tuple[CacheVerdict, str]:
     frac = before.frac
     if requested == CacheState.ANY:
-        return CacheVerdict.UNVERIFIED, "no cache state was asked for"
+        return CacheVerdict.UNVERIFIED, "no cache state was requested"
     if requested not in (CacheState.COLD, CacheState.WARM):
         raise UsageError(f"no cache state is called {requested!r}", hint="Use cold, warm or any.")
     if frac is None:
