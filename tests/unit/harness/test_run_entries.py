@@ -93,7 +93,7 @@ def test_what_a_run_would_not_have_is_refused(
         (folder / name).rmdir()
     make(folder / name)
     before = tree(tmp_path)
-    with pytest.raises(CorruptDataError, match=f"{folder / name}: {kind}, .* Replace it by"):
+    with pytest.raises(CorruptDataError, match=f"{folder / name}: {kind}, .* Replace it with"):
         {"create": lambda: made(folder), "resume": lambda: Run.resume(folder), "mend": run.mend}[verb]()
     assert tree(tmp_path) == before
 
