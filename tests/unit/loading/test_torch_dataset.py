@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,12 +115,23 @@ def test_a_batch_is_one_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [len(indices) for indices in fetched] == [32, 32, COUNT - 64]
 
 
-def test_each_worker_opens_a_reader_of_its_own(tmp_path: Path) -> None:
+def test_each_worker_opens_a_reader_of_its_own(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = build_small_store(get_format("leveldb"), "raw", tmp_path)
-    dataset = StoreDataset(small.path, transform=WorkerNumber())
-    workers = torch.cat([numbers for numbers, _ in DataLoader(dataset, batch_size=8, num_workers=2)])
-    assert set(workers.tolist()) == {0, 1}
-    assert not [path for path in open_files() if path.startswith(str(tmp_path))]
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with StoreDataset(small.path, transform=WorkerNumber()) as dataset:
+        dataset[0]
+        assert (
+            len(list(temporary.glob("storebench-snapshot-*"))) == 1
+        )  # LevelDB's readers each make a snapshot of the store
+        batches = iter(DataLoader(dataset, batch_size=8, num_workers=2))
+        workers = {int(numbers[0]) for numbers, _ in (next(batches), next(batches))}
+        assert workers == {0, 1}
+        assert len(list(temporary.glob("storebench-snapshot-*"))) == 3
+        del batches
+    assert list(temporary.glob("storebench-snapshot-*")) == []
 
 
 def test_workers_leave_no_temporary_files(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -140,7 +152,7 @@ def test_workers_leave_no_temporary_files(tmp_path: Path, tmp_path_factory: pyte
         check=False,
     )
     assert done.stdout == f"{COUNT}\n", done.stderr
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.glob("storebench-snapshot-*")) == []
 
 
 def test_what_is_open_is_not_pickled(small: SmallStore, dataset: StoreDataset) -> None:
