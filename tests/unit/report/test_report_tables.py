@@ -99,7 +99,7 @@ def test_an_empty_or_half_written_folder_gives_one_line(tmp_path: Path, cli: Cli
     done = cli("report", "run")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "does not hold a complete record" in done.stderr
+    assert "no whole record" in done.stderr
 
 
 def test_a_half_written_last_line_is_dropped(tmp_path: Path) -> None:
