@@ -43,7 +43,7 @@ data: setup ## Find the datasets, or download them; synthetic stand-ins replace 
 	$(BIN)/storebench data fetch all --optional
 	$(BIN)/storebench data list
 
-bench-all: data ## Convert, run the paper's matrix cold and warm, and report (about 40 minutes on 2 cores)
+bench-all: data ## Convert, run the paper's matrix cold and warm, and report (about 50 minutes on 2 cores)
 	$(BIN)/storebench bench scenarios/paper.toml --out $(RUNS)/$(NOW)-paper
 	$(BIN)/storebench report $(RUNS)/$(NOW)-paper --out $(REPORT)
 
@@ -147,7 +147,7 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 reference: data ## Measure results/reference again: storage, the paper's matrix, and codecs (about 90 minutes)
 	rm -rf results/reference/paper results/reference/codecs results/reference/storage
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
-	$(BIN)/storebench bench scenarios/paper.toml --replicates 4 --out results/reference/paper
+	$(BIN)/storebench bench scenarios/paper.toml --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
 
 figures: setup ## Draw the README's plots from results/reference

@@ -26,7 +26,7 @@ def _imagenet(run: str, compute: str) -> pd.DataFrame:
 
 def answer() -> Axes:
     """Draw where the loop's time goes with a store larger than the page cache, Linux's default read-ahead."""
-    results = _imagenet("storage", "none")
+    results = _imagenet("paper", "none")
     limited = results[(results.cache == "limited") & (results.readahead_kib == LINUX_READAHEAD_KIB)]
     return storebench.plot_step_time(limited if len(limited) else results)
 
@@ -48,7 +48,7 @@ DRAWN: dict[str, Callable[[], Axes]] = {"answer": answer, "training": training, 
 
 def _imagenet_panels() -> Iterator[tuple[tuple[str, str, float], pd.DataFrame]]:
     """Yield (compute, cache state, read-ahead or 0) and the results of each panel of readers alone."""
-    results = _imagenet("storage", "none")
+    results = _imagenet("paper", "none")
     keys = [results.compute, results.cache, results.readahead_kib.astype("float64").fillna(0.0)]
     for key, panel in results.groupby(keys):
         yield cast("tuple[str, str, float]", key), panel
