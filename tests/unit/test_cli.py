@@ -87,7 +87,7 @@ def test_only_cells_import_torch() -> None:
             "stores.verify",
             "timeline",
         ),
-        *("check.against", "check.confirm", "report.build", "report.validate", "report.analysis"),
+        *("check.against", "check.confirm", "report.build", "report.validation.validate", "report.analysis"),
     )
     code = f"import sys, {', '.join(f'storebench.{name}' for name in modules)}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
