@@ -5,6 +5,7 @@ one tar of JPEGs. Their classes come from Caffe's ``val.txt`` (a line "NAME
 INDEX" per image, where INDEX counts the sorted classes) or from the devkit.
 """
 
+import weakref
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -191,6 +192,7 @@ class TarDataset(Dataset):
         offset, size = map(int, self._spans[index])
         if self._stream is None:
             self._stream = _open(self._path)
+            weakref.finalize(self, self._stream.close)
         self._stream.seek(offset)
         where = f"{self._path}:{self._name(index)}"
         return images.decode_rgb(BytesIO(self._stream.read(size)), where), int(self._labels[index])

@@ -3,6 +3,7 @@
 import io
 import math
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,8 +117,13 @@ def backend_look(backend: str, container: str, codec: str) -> Look:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Make a plot in our style, so that nobody's own settings change."""
-    with mpl.rc_context(cast("Any", _STYLE)):
+    """Make a plot in our style, and leave the caller's settings as they are.
+
+    Matplotlib warns of labels that are longer than the figure, and of characters that its font lacks. Both come from
+    names in the records, so the warnings would tell the reader of a report nothing that could be mended.
+    """
+    with mpl.rc_context(cast("Any", _STYLE)), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         yield
 
 

@@ -18,7 +18,7 @@ Cli = Callable[..., CompletedProcess[str]]
 
 
 def read_csv(path: Path) -> dict[str, dict[str, str]]:
-    return {row["backend"]: row for row in csv.DictReader(path.open())}
+    return {row["backend"]: row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())}
 
 
 def test_a_table_a_dataset_and_a_plot_with_the_planted_figures(tmp_path: Path) -> None:
