@@ -13,6 +13,7 @@ from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Spa
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
+from storebench.settings.words import Compute
 from storebench.stores.find import Store
 from storebench.testing.benchmarks import Measurement
 from storebench.testing.calibrations import BATCH, gather, gather_in_processes, matrix_product
@@ -59,7 +60,9 @@ def test_training_step(measured: Callable[[Measurement], None], thumbnails: Draw
     model = get_model("cifar10_quick")
     pixels = thumbnails.pixels()[: model.batch_size]
     torch.manual_seed(0)
-    step = make_step("real", model, model.augment.output_shape(thumbnails.info.image_shape), 10, "cpu")
+    step = make_step(
+        Compute("real"), model, model.augment.output_shape(thumbnails.info.image_shape), 10, "cpu"
+    )
     assert isinstance(step, CpuStep)
     labels = np.arange(len(pixels), dtype=np.int64) % 10
     spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)

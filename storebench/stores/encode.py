@@ -1,6 +1,5 @@
 """Encode a dataset's samples in order and in bounded memory, in several processes if that is faster."""
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -18,6 +17,7 @@ from storebench.codecs import Codec
 from storebench.datasets.base import Dataset, Image
 from storebench.digests import sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
+from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, expend
 from storebench.system.scratch import named_semaphores
 
@@ -217,15 +217,10 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
         pool.shutdown(cancel_futures=True)
 
 
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def _interrupts_held_back() -> Held:
     # Processes inherit the mask, so that only this process handles Ctrl-C and a closed terminal, and not the encoders
     # or the process that multiprocessing starts to unlink semaphores.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return Held((signal.SIGINT, signal.SIGHUP))
 
 
 _worker_encoder: Encoder | None = None

@@ -36,12 +36,18 @@ class _State:
         Whether the line has been written.
     block
         The `Raised` block that is active.
+    held
+        How many `Held` blocks are active.
+    waiting
+        The signal that came in one of them, or 0.
     """
 
     seen = False
     told = False
     installed = False
     block: "Raised | None" = None
+    held = 0
+    waiting = 0
 
 
 def install() -> None:
@@ -119,7 +125,10 @@ class Raised:
         again.daemon = True
         again.start()
 
-    def _raise(self, _number: int, _frame: object) -> None:
+    def _raise(self, number: int, _frame: object) -> None:
+        if _State.held:
+            _State.waiting = number
+            return
         now = time.monotonic()
         if self._first_s is not None and now - self._first_s < _SAME_S and not self._lost:
             return
@@ -129,16 +138,32 @@ class Raised:
 
 
 class Held:
-    """Defer interrupts during a with statement that is short and must not be cut in two."""
+    """Hold interrupts back for the time of a with statement that must not be cut in two, and is short.
 
-    def __init__(self) -> None:
+    The kernel may deliver a signal to a thread of a library, which blocks none; it is raised when the statement ends.
+
+    Parameters
+    ----------
+    numbers
+        The signals that this thread blocks, and every process that it starts meanwhile.
+    """
+
+    def __init__(self, numbers: tuple[int, ...] = _NUMBERS) -> None:
+        self._numbers = numbers
         self._before: object = None
 
     def __enter__(self) -> None:
-        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _NUMBERS)
+        _State.held += 1
+        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, self._numbers)
 
     def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
+        _State.held -= 1
+        waiting = 0 if _State.held else _State.waiting
+        if waiting:
+            _State.waiting = 0
         _signal.pthread_sigmask(_signal.SIG_SETMASK, self._before)
+        if waiting:
+            os.kill(os.getpid(), waiting)
 
 
 def _is_ours(number: int) -> bool:

@@ -270,7 +270,7 @@ def test_an_archive_that_unpacks_without_end_is_refused(limited: Limited, tmp_pa
     for name, header in (("images-idx3", images), ("labels-idx1", b"\0\0\x08\x01\x7f\xff\xff\xff")):
         packed = gzip.compress(header) + gzip.compress(b"\0" * (1 << 20)) * 4000
         (tmp_path / "data" / "mnist" / f"train-{name}-ubyte.gz").write_bytes(packed)
-    assert "ask for" in refusal(limited("convert", "memory", "-d", "mnist", "--real"), 5)
+    assert "declare" in refusal(limited("convert", "memory", "-d", "mnist", "--real"), 5)
 
 
 def linked_archive(kind: bytes) -> bytes:

@@ -183,6 +183,36 @@ def test_an_interrupt_in_code_compiled_from_text_ends_with_130(tmp_path: Path) -
     assert (done.returncode, done.stderr.strip()) == (130, LINE)
 
 
+WHILE_HELD = """
+import os, signal, sys, threading, time
+from storebench.cli import main
+from storebench.cli.common import exit_codes
+from storebench.system.interrupts import Held
+
+threading.Thread(target=time.sleep, args=(20,), daemon=True).start()  # it blocks no signal, as a library's thread
+
+@main.app.command("planted")
+def planted():
+    with exit_codes():
+        with Held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.3)
+            print("whole", flush=True)
+        time.sleep(20)
+        print("went on", flush=True)
+
+sys.argv = ["storebench", "planted"]
+main.main()
+"""
+
+
+def test_what_is_held_back_is_raised_afterwards_with_other_threads_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WHILE_HELD], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "whole\n", LINE)
+
+
 IN_A_DESTRUCTOR = """
 import os, signal, sys, time
 from storebench.system import interrupts

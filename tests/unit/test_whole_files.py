@@ -92,7 +92,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_all(tmp_path, {"report.md": "new", "report.html": "x"})
     assert contents(tmp_path) == before
-    with pytest.raises(ValueError, match="no name of a file"):
+    with pytest.raises(ValueError, match="is not the name of a file"):
         write_all(tmp_path, {"../report.md": "elsewhere"})
 
 

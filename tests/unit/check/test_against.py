@@ -240,7 +240,7 @@ def test_both_sides_run_every_replicate_side_by_side(
     )
     assert result.basis == "seconds, interleaved"
     assert result.state is State.INCONCLUSIVE  # two replicates are too few to say anything
-    with pytest.raises(OutputError, match="a run here already"):
+    with pytest.raises(OutputError, match="already a run here"):
         run_against("HEAD", scenario, sides.baseline.parent, sides.baseline.parent / "stores")
 
 

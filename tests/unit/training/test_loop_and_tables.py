@@ -13,6 +13,7 @@ import torch
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import open_reader, parse_backend
 from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.settings.words import Compute
 from storebench.stores.convert import How, ensure_store
 from storebench.training.evaluate import accuracy
 from storebench.training.loop import run_epoch
@@ -106,7 +107,7 @@ def test_accuracy_is_the_share_of_right_answers_over_every_test_sample(limit: in
     spec = DatasetSpec(name="mnist", split="test", limit=limit, synthetic=True)
     store = ensure_store(spec, parse_backend("memory+raw"), tmp_path, how=How(verify=False)).path
     torch.manual_seed(0)
-    step = make_step("real", MODELS["tiny"], (28, 28, 1), 10, "cpu")
+    step = make_step(Compute("real"), MODELS["tiny"], (28, 28, 1), 10, "cpu")
     assert isinstance(step, CpuStep)
     share, count = accuracy(step, MODELS["tiny"], store)
     with open_reader(store) as reader, torch.inference_mode():

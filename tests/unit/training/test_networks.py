@@ -11,6 +11,7 @@ from torch import nn
 
 from storebench.errors import UnknownNameError, UsageError
 from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.settings.words import Compute
 from storebench.training.models import MODELS, ModelSpec, Network, Shape, get_model
 from storebench.training.steps import CpuStep, EmulatedStep, NoStep, make_step
 
@@ -87,7 +88,7 @@ def test_three_steps_are_those_of_caffes_sgd_by_hand() -> None:
         gamma=0.5,
         power=2.0,
     )
-    step = make_step("real", spec, (2, 2, 1), 2, "cpu")
+    step = make_step(Compute("real"), spec, (2, 2, 1), 2, "cpu")
     assert isinstance(step, CpuStep)
     pixels = torch.tensor([[[[1], [2]], [[3], [4]]], [[[4], [0]], [[1], [1]]]], dtype=torch.uint8)
     inputs, labels = pixels.float().view(2, 4), torch.tensor([0, 1])
@@ -113,7 +114,7 @@ def test_three_steps_are_those_of_caffes_sgd_by_hand() -> None:
 
 def test_the_weights_are_to_the_bit_those_of_torchs_own_optimizer() -> None:
     torch.manual_seed(4)
-    step = make_step("real", MODELS["lenet"], (28, 28, 1), 10, "cpu")
+    step = make_step(Compute("real"), MODELS["lenet"], (28, 28, 1), 10, "cpu")
     assert isinstance(step, CpuStep)
     spec, twin = MODELS["lenet"], copy.deepcopy(step.network)
     named = dict(twin.named_parameters())
@@ -139,10 +140,11 @@ def test_the_weights_are_to_the_bit_those_of_torchs_own_optimizer() -> None:
 TRAIN = """
 import sys, torch
 from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.settings.words import Compute
 from storebench.training.models import get_model
 from storebench.training.steps import make_step, warm_up
 
-step = make_step("real", get_model("tiny"), (28, 28, 1), 10, "cpu")
+step = make_step(Compute("real"), get_model("tiny"), (28, 28, 1), 10, "cpu")
 warm_up(step, (4, 28, 28, 1))
 step.compute()
 print("torch" in sys.modules, "torch._dynamo" in sys.modules)
@@ -156,7 +158,7 @@ def test_training_does_not_import_torchs_compiler() -> None:
 
 def test_a_rehearsal_leaves_weights_gradients_and_losses_as_they_were() -> None:
     spec = MODELS["tiny"]
-    step = make_step("real", spec, (28, 28, 1), 10, "cpu")
+    step = make_step(Compute("real"), spec, (28, 28, 1), 10, "cpu")
     assert isinstance(step, CpuStep)
     before = [value.clone() for value in step.network.parameters()]
     step.copy(batch_of(torch.randint(0, 256, (4, 28, 28, 1), dtype=torch.uint8), [1, 2, 3, 4]))
@@ -176,17 +178,17 @@ def test_the_same_seed_gives_the_same_network() -> None:
 
 
 def test_what_stands_for_compute_is_what_was_asked_for() -> None:
-    assert isinstance(make_step("none", None, (1, 1, 1), 2, "cpu"), NoStep)
-    emulated = make_step("emulated:2.5", None, (1, 1, 1), 2, "cpu")
+    assert isinstance(make_step(Compute("none"), None, (1, 1, 1), 2, "cpu"), NoStep)
+    emulated = make_step(Compute("emulated:2.5"), None, (1, 1, 1), 2, "cpu")
     assert isinstance(emulated, EmulatedStep)
     assert (NoStep.kind, EmulatedStep.kind, CpuStep.kind) == ("none", "emulated", "real")
 
 
 def test_compute_without_a_network_or_a_device_is_refused() -> None:
     with pytest.raises(UsageError, match="needs a model"):
-        make_step("real", None, (1, 1, 1), 2, "cpu")
+        make_step(Compute("real"), None, (1, 1, 1), 2, "cpu")
     with pytest.raises(UnknownNameError, match="Did you mean 'caffenet'"):
         get_model("cafenet")
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="no CUDA device"):
-            make_step("real", MODELS["tiny"], (28, 28, 1), 10, "cuda")
+            make_step(Compute("real"), MODELS["tiny"], (28, 28, 1), 10, "cuda")
