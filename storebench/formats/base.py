@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from storebench.codecs import Payload
+from storebench.errors import UnknownNameError
 from storebench.formats.arrays import Batch, Indices
 from storebench.formats.reader import Fetched, Reader, Traits
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
@@ -166,10 +167,12 @@ class Format(ABC):
         Raises
         ------
         UsageError
-            The reader has no such option, or the option does not accept the value.
+            The format has no such reader, the reader no such option, or the option does not accept the value.
         """
-        name = name or self.info.default_reader
-        reader = self.readers()[name].reader
+        name, readers = name or self.info.default_reader, self.readers()
+        if name not in readers:
+            raise UnknownNameError.of(f"reader of {self.info.name}", name, readers)
+        reader = readers[name].reader
         typed = reader.options_type.parse((options or {}).items(), f"{self.info.name}:{name}")
         return reader(store, manifest, typed)
 

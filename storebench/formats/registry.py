@@ -195,7 +195,7 @@ def open_reader(store: Path | str, reader: str | None = None, **options: bool | 
     Raises
     ------
     UsageError
-        The reader has no such option, or the option does not accept the value.
+        The format has no such reader, the reader no such option, or the option does not accept the value.
     """
     folder = Path(store)
     manifest = Manifest.read(folder)

@@ -179,3 +179,8 @@ def test_formats_gives_every_option_as_json(cli: Cli) -> None:
     }
     turns = rows["hdf5"]["readers"]["direct"]["options"]["readers_at_a_time"]
     assert (turns["values"], turns["alias"]) == ("a whole number from 1 to 1024 or off", "stag")
+
+
+def test_opening_a_store_refuses_an_unknown_reader(store: SmallStore) -> None:
+    with pytest.raises(UsageError, match=r"no reader of lmdb is called 'gte'.*Did you mean 'get'"):
+        open_reader(store.path, "gte")
