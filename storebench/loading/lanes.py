@@ -68,16 +68,18 @@ class Slots:
         self._free: list[Allocate] = []
         self._lent: collections.deque[Allocate] = collections.deque()
         self._current = buffers[0]
+        self._rows = 0
 
     @property
     def exhausted(self) -> bool:
         """Whether every buffer is lent."""
         return not self._free
 
-    def reset(self) -> None:
-        """Take all buffers back: a new epoch begins."""
+    def reset(self, rows: int) -> None:
+        """Take all buffers back: a new epoch begins, whose largest batch has `rows` samples."""
         self._free = list(reversed(self._buffers))
         self._lent.clear()
+        self._rows = rows
 
     def lend(self) -> None:
         """Choose the buffer of the next batch."""
@@ -89,7 +91,12 @@ class Slots:
         self._free.append(self._lent.popleft())
 
     def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the chosen buffer, cut to `shape`: what the producer is given to allocate with."""
+        """Return the chosen buffer, cut to `shape`: what the producer is given to allocate with.
+
+        It has room for the largest batch, so a short one that comes first does not let a later one wait for new memory.
+        """
+        if shape[0] < self._rows:
+            return self._current((self._rows, *shape[1:]))[: shape[0]]
         return self._current(shape)
 
 
@@ -118,7 +125,7 @@ def _serve_share(
     channel: Channel, producer: Producer, slots: Slots, requests: Sequence[BatchRequest]
 ) -> Ask | None:
     """Make the batches of an epoch's share; return what the loop wants instead, if it does so on the way."""
-    slots.reset()
+    slots.reset(rows=max(len(request.indices) for request in requests))
     for request in requests:
         while channel.waiting() or slots.exhausted:
             asked: Ask = channel.receive()

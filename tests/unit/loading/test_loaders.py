@@ -20,6 +20,7 @@ from storebench.formats.registry import PAPER_BACKENDS
 from storebench.loading import ready
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Opened
+from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import LOADERS, Loader, get_loader
 from storebench.loading.order import epoch_order
 from storebench.loading.ready import READY_BATCHES
@@ -331,6 +332,20 @@ class TestMakingBatchesAhead:
                     places[batch.worker].add(batch.pixels.data_ptr())
         assert all(1 <= len(own) <= 3 for own in places.values())  # fewer where the loop is quick
         assert not places[0] & places[1]
+
+    def test_a_slot_that_a_short_batch_filled_first_is_no_smaller(
+        self, name: str, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        """Memory that is new in the middle of an epoch would cost a step its page faults."""
+        with get_loader(name)(make_job(), workers=1) as loader:
+            loader.open()
+            sizes = [1, 1, 1, *[9] * 6]
+            served = []  # kept, so that no new buffer lies where one was given up
+            for batch in loader.epoch(EpochPlan(epoch=0, batches=[np.arange(size) for size in sizes])):
+                served.append(batch.pixels)
+                time.sleep(0.01)  # so that all of a lane's memory is in use
+        assert [len(pixels) for pixels in served] == sizes
+        assert len({pixels.data_ptr() for pixels in served}) <= SLOTS
 
     @pytest.mark.usefixtures("odd")
     def test_a_slow_loop_does_not_wait(self, name: str, make_job: MakeJob, make_plan: MakePlan) -> None:
