@@ -21,7 +21,7 @@ from tests.support.parallel import (  # noqa: F401 - hooks of pytest
     pytest_runtest_protocol,
     pytest_xdist_make_scheduler,
 )
-from tests.support.quick_cli import CommandServer
+from tests.support.quick_cli import SERVER, CommandServer
 
 # No deadline: a busy machine is no defect. In CI the same examples every time: a red run must mean a change.
 settings.register_profile(
@@ -52,10 +52,14 @@ CompletedText = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="session")
-def commands() -> Iterator[CommandServer]:
+def commands() -> CommandServer:
     """Run commands in copies of one process that has imported everything (`tests.support.quick_cli`)."""
-    with CommandServer() as server:
-        yield server
+    return SERVER
+
+
+def pytest_sessionfinish() -> None:
+    """End the process that ran the commands."""
+    SERVER.close()
 
 
 @pytest.fixture(scope="session")
@@ -74,8 +78,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Callable[..., CompletedText]:
-    """Run the real command line in a subprocess, in a folder of its own."""
+def cli(commands: CommandServer, tmp_path: Path) -> Callable[..., CompletedText]:
+    """Run the real command line in a folder of its own, without waiting for an interpreter to start."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> CompletedText:
+        return commands.run(*arguments, cwd=tmp_path, env={**os.environ, **(env or {})}, timeout=timeout)
+
+    return run
+
+
+@pytest.fixture
+def fresh_cli(tmp_path: Path) -> Callable[..., CompletedText]:
+    """Run the command line in an interpreter of its own: where it matters what is imported, and when."""
 
     def run(*arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> CompletedText:
         return subprocess.run(
@@ -87,16 +101,6 @@ def cli(tmp_path: Path) -> Callable[..., CompletedText]:
             timeout=timeout,
             check=False,
         )
-
-    return run
-
-
-@pytest.fixture
-def quick_cli(commands: CommandServer, tmp_path: Path) -> Callable[..., CompletedText]:
-    """Run the command line in a folder of its own, without waiting for an interpreter to start."""
-
-    def run(*arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> CompletedText:
-        return commands.run(*arguments, cwd=tmp_path, env={**os.environ, **(env or {})}, timeout=timeout)
 
     return run
 

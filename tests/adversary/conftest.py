@@ -1,12 +1,11 @@
 """A small real run that attacks are planted into: made once, copied for each attack."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.quick_cli import storebench
 
 SCENARIO = """
 name = "adversary"
@@ -40,26 +39,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a real run: HDF5 cold and warm, PNG files warm, and null, two rounds each."""
     root = tmp_path_factory.mktemp("adversary")
     (root / "scenario.toml").write_text(SCENARIO, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "storebench",
-        "bench",
-        "scenario.toml",
-        "--out",
-        "run",
-        "--stores",
-        "stores",
-    ]
-    done = subprocess.run(
-        command,
-        cwd=root,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = storebench(root, "bench", "scenario.toml", "--out", "run", "--stores", "stores")
     assert done.returncode == 0, done.stderr
     return root / "run"
 

@@ -10,7 +10,6 @@ import pickle
 import re
 import socket
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from io import BytesIO
@@ -19,7 +18,7 @@ from pathlib import Path
 import pytest
 from PIL import Image as PilImage
 
-from tests.support.quick_cli import CommandServer
+from tests.support.quick_cli import CommandServer, storebench
 
 MORE_MEMORY = 1 << 30
 TIME_S = 60.0
@@ -400,9 +399,7 @@ def test_a_scenario_that_is_no_file_is_refused(name: str, limited: Limited, tmp_
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a small store in it."""
     root = tmp_path_factory.mktemp("made")
-    command = [sys.executable, "-m", "storebench", "convert", "memory", "-d", "mnist"]
-    options = ["--synthetic", "--limit", "8"]
-    subprocess.run([*command, *options], cwd=root, check=True, timeout=TIME_S, capture_output=True)
+    assert storebench(root, "convert", "memory", "-d", "mnist", "--synthetic", "--limit", "8").returncode == 0
     return next(root.glob("stores/*/memory*"))
 
 

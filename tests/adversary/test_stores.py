@@ -1,32 +1,17 @@
 """Attacks on a store after it was verified: a run from it must fail, and name what is wrong."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.quick_cli import storebench
+
 SIZE = ("--dataset", "cifar10", "--limit", "64", "--synthetic")
 FOLDER = "cifar10-train-limit64-synthetic"
-Completed = subprocess.CompletedProcess[str]
-
-
-def storebench(folder: Path, *arguments: str) -> Completed:
-    return subprocess.run(
-        [sys.executable, "-m", "storebench", *arguments],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:

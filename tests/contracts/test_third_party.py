@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.quick_cli import CommandServer
+
 PLUGIN = '''
 """One file with all payloads, one with where they begin: the smallest format there can be."""
 
@@ -96,24 +98,22 @@ def plugin(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(site)}
 
 
-def test_it_is_listed(plugin: dict[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "storebench", "formats"]
-    listed = subprocess.run([*command, "--json"], env=plugin, capture_output=True, text=True, check=True)
+def test_it_is_listed(plugin: dict[str, str], commands: CommandServer, tmp_path: Path) -> None:
+    listed = commands.run("formats", "--json", cwd=tmp_path, env=plugin)
     found = {row["name"]: row for row in json.loads(listed.stdout)}
     assert found["pack"]["builtin"] is False
     assert found["pack"]["default_codec"] == "jpeg"
-    table = subprocess.run(command, env=plugin, capture_output=True, text=True, check=True)
+    table = commands.run("formats", cwd=tmp_path, env=plugin)
     assert "installed (storebench_pack)" in table.stdout
 
 
-def test_it_is_converted_to_and_verified(plugin: dict[str, str], tmp_path: Path) -> None:
-    arguments = ["convert", "pack+png", "--dataset", "mnist", "--synthetic", "--limit", "40", "--json"]
-    command = [sys.executable, "-m", "storebench"]
-    done = subprocess.run(
-        [*command, *arguments], cwd=tmp_path, env=plugin, capture_output=True, text=True, check=True
-    )
+def test_it_is_converted_to_and_verified(
+    plugin: dict[str, str], commands: CommandServer, tmp_path: Path
+) -> None:
+    samples = ("--dataset", "mnist", "--synthetic", "--limit", "40")
+    done = commands.run("convert", "pack+png", *samples, "--json", cwd=tmp_path, env=plugin)
     store = json.loads(done.stdout)[0]["path"]
-    subprocess.run([*command, "verify", store], cwd=tmp_path, env=plugin, capture_output=True, check=True)
+    assert commands.run("verify", store, cwd=tmp_path, env=plugin).returncode == 0
 
 
 def test_it_passes_the_contract(plugin: dict[str, str], tmp_path: Path) -> None:

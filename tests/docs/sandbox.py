@@ -2,14 +2,10 @@
 
 import contextlib
 import itertools
-import multiprocessing
-import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest import mock
 
 from typer.testing import CliRunner
 
@@ -18,10 +14,9 @@ from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from storebench.formats.registry import parse_backend
 from storebench.runs.records import PROBES_DIR
 from storebench.scenario_files import shipped_scenarios
-from storebench.surroundings import Surroundings
-from storebench.worker import launch, replicate
 from tests.docs.command_line import positional, without
 from tests.support.dataset_files import cifar_binary, labels, pixels, write_class_folders, write_mnist
+from tests.support.warm_cells import warm_cells
 
 MNIST, CIFAR10_BATCH, TEST = 96, 16, 24
 BACKEND = "lmdb"
@@ -76,7 +71,7 @@ class Sandbox:
 
     def run(self, *words: str) -> None:
         """Run ``storebench WORDS`` in this process."""
-        with contextlib.chdir(self.root), mock.patch.object(launch, "_fresh_process", _forked_process):
+        with contextlib.chdir(self.root), warm_cells():
             result = CliRunner(env=self.env).invoke(app, list(words))
         allowed = (EXIT_OK, EXIT_INCONCLUSIVE) if words[0] == "check" else (EXIT_OK,)
         assert result.exit_code in allowed, (
@@ -111,21 +106,6 @@ class Sandbox:
         """Leave in `folder` what a killed run left: everything but its records."""
         self.run("bench", scenario, "--out", folder)
         (self.root / folder / "records.jsonl").unlink()
-
-
-def _forked_process(job: Path, log: Path, _: Surroundings, _timeout_s: float) -> int | None:
-    """Run a cell in a copy of this process: a fresh one spends its time on importing torch."""
-    process = multiprocessing.get_context("fork").Process(target=_cell, args=(job, log))
-    process.start()
-    process.join()
-    return process.exitcode
-
-
-def _cell(job: Path, log: Path) -> None:
-    with log.open("ab") as output:
-        for standard in (1, 2):
-            os.dup2(output.fileno(), standard)
-    sys.exit(replicate.main([str(job)]))
 
 
 def make_sandbox(root: Path, repository: Path) -> Sandbox:

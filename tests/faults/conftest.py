@@ -2,11 +2,13 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 
 import pytest
 
 from tests.faults.engine import Library, hear_signals
 from tests.faults.sample import Sample
+from tests.support.quick_cli import CommandServer
 
 
 @pytest.fixture(scope="session")
@@ -18,5 +20,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
 
 
 @pytest.fixture(scope="session")
-def sample(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Sample:
-    return Sample(library, tmp_path_factory.mktemp("faults"))
+def sample(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
+    server = CommandServer(LD_PRELOAD=str(library.path))
+    yield Sample(library, tmp_path_factory.mktemp("faults"), server)
+    server.close()

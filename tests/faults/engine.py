@@ -12,13 +12,17 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.quick_cli import Command, CommandServer
+
 SOURCE = Path(__file__).with_name("faults.c")
+STOREBENCH = (sys.executable, "-m", "storebench")
 
 KINDS = ("kill", "torn", "power", "full", "eio", "int", "hup", "read")
 """What may happen at an operation; "read" is EIO from a call that reads, all others happen at calls that write."""
@@ -166,6 +170,7 @@ def run(
     *,
     exchange: bool = True,
     variables: Mapping[str, str] | None = None,
+    server: CommandServer | None = None,
 ) -> Ending:
     """Run `command` in ``place.work`` and return how it ended, once all its processes have gone.
 
@@ -179,6 +184,8 @@ def run(
         False lets renameat2() refuse to exchange two names.
     variables
         Added to the environment.
+    server
+        Starts ``storebench`` as a copy of a process that has imported it, with the library; None starts an interpreter.
     """
     token = f"FAULTS_TOKEN={uuid.uuid4().hex}"
     env = _environment(place, token) | dict(variables or {})
@@ -192,17 +199,10 @@ def run(
         (place.folder / "stderr").open("wb") as err,
         _mapped(place.folder / "control") as control,
     ):
-        process = subprocess.Popen(
-            command,
-            cwd=place.work,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-        )
-        code = _wait(process, control, token)
-        orphans = _end_orphans(token)
+        process = _start(command, place, env, (out.fileno(), err.fileno()), server)
+        family = _Family(token=token, session=process.pid)
+        code = _wait(process, control, family)
+        orphans = _end_orphans(family)
         seconds = time.monotonic() - started
         _, main, fired, down, *_ = _CONTROL.unpack_from(control)
     log = _read_log(place.folder / "calls")
@@ -221,6 +221,28 @@ def run(
         orphans=orphans,
         segments=log.segments,
         seconds=seconds,
+    )
+
+
+def _start(
+    command: Sequence[str],
+    place: Place,
+    env: Mapping[str, str],
+    streams: tuple[int, int],
+    server: CommandServer | None,
+) -> subprocess.Popen[bytes] | Command:
+    """Start a command in a session of its own."""
+    if server is not None and tuple(command[:3]) == STOREBENCH:
+        return server.start(*command[3:], cwd=place.work, env=env, streams=streams, session=True)
+    out, err = streams
+    return subprocess.Popen(
+        command,
+        cwd=place.work,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
     )
 
 
@@ -252,7 +274,36 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
         yield mapped
 
 
-def _wait(process: subprocess.Popen[bytes], control: mmap.mmap, token: str) -> int | None:
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """What the processes of a command have in common: a variable, or, where they are copies, their session."""
+
+    token: str
+    session: int
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the processes that are there."""
+        wanted = self.token.encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                variables = path.read_bytes()  # none where it has ended and is only waited for
+                if wanted in variables or (variables and os.getsid(int(path.parent.name)) == self.session):
+                    yield int(path.parent.name)
+            except OSError:
+                continue  # it has just ended, or is another user's
+
+    def kill(self) -> None:
+        """Kill them, and those that they start meanwhile."""
+        while family := list(self):
+            for pid in family:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+
+def _wait(
+    process: subprocess.Popen[bytes] | Command, control: mmap.mmap, family: _Family
+) -> int | None:
     """Wait for the end of a command; after a power cut end all of its processes, and a hanging one after a while."""
     deadline = time.monotonic() + HUNG_S
     while True:
@@ -264,37 +315,18 @@ def _wait(process: subprocess.Popen[bytes], control: mmap.mmap, token: str) -> i
             if not down and not hung:
                 continue
         process.kill()
-        _kill_family(token)
+        family.kill()
         process.wait()
         return -signal.SIGKILL if down else None
 
 
-def _family(token: str) -> Iterator[int]:
-    """Yield the processes that have `token` in their environment."""
-    wanted = token.encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if wanted in path.read_bytes():
-                yield int(path.parent.name)
-        except OSError:
-            continue  # it has just ended, or is another user's
-
-
-def _kill_family(token: str) -> None:
-    while family := list(_family(token)):
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _end_orphans(token: str) -> tuple[str, ...]:
+def _end_orphans(family: _Family) -> tuple[str, ...]:
     """Wait for the processes that a command has left to end by themselves; end the others and return their names."""
     deadline = time.monotonic() + ORPHAN_S
-    while family := list(_family(token)):
+    while left := list(family):
         if time.monotonic() > deadline:
-            names = tuple(_command_line(pid) for pid in family)
-            _kill_family(token)
+            names = tuple(_command_line(pid) for pid in left)
+            family.kill()
             return names
         time.sleep(0.05)
     return ()

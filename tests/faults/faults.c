@@ -77,7 +77,8 @@ static long raw_open(const char *path, int flags)
     return REAL(syscall)(SYS_openat, AT_FDCWD, path, flags, 0666);
 }
 
-__attribute__((constructor)) static void begin(void)
+/* At the start of a program; a copy of a process calls it again when it has the variables of a command. */
+EXPORT __attribute__((constructor)) void faults_begin(void)
 {
     const char *path = getenv("FAULTS_CONTROL");
     root = getenv("FAULTS_ROOT");

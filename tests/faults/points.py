@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.faults.engine import Call, Ending, Fault, Library, Place, run
 from tests.faults.invariants import ending_problems, leftovers, recovery_problems
 from tests.faults.verbs import Verb
+from tests.support.quick_cli import CommandServer
 
 _GOLDEN = 0.6180339887498949  # its multiples, modulo 1, are spread evenly however many there are
 
@@ -74,16 +75,20 @@ class Trials:
         Where the folders are made.
     keep
         Whether they are kept where something did not hold.
+    server
+        Starts the commands, one at a time, as copies of itself; None starts interpreters.
     """
 
-    def __init__(self, library: Library, folder: Path, *, keep: bool = False) -> None:
-        self._library, self._folder, self._keep = library, folder, keep
+    def __init__(
+        self, library: Library, folder: Path, *, keep: bool = False, server: CommandServer | None = None
+    ) -> None:
+        self._library, self._folder, self._keep, self._server = library, folder, keep, server
 
     def count(self, verb: Verb) -> Counted:
         """Run a command without a fault and return its operations; it must do all of its work."""
         place = self._place(verb)
         try:
-            ending = run(verb.command(place.work), place, self._library, exchange=verb.exchange)
+            ending = self._run(verb.command(place.work), place, self._library, exchange=verb.exchange)
             if ending.code is None or ending.code < 0 or "Traceback" in ending.stderr:
                 raise RuntimeError(f"{verb.name}: exit code {ending.code} without a fault\n{ending.stderr}")
             verb.normal = ending.code
@@ -99,7 +104,7 @@ class Trials:
         """Let `fault` happen in a command, run the command that goes on, and judge both."""
         started = time.monotonic()
         place = self._place(verb)
-        ending = run(verb.command(place.work), place, self._library, fault, exchange=verb.exchange)
+        ending = self._run(verb.command(place.work), place, self._library, fault, exchange=verb.exchange)
         problems = [
             f"after the fault: {one}" for one in _judged(lambda: _after_fault(verb, place, ending, fault))
         ]
@@ -107,7 +112,7 @@ class Trials:
             # Not shutil: there may be sockets.
             subprocess.run(["cp", "-a", str(place.work), str(place.folder / "after-the-fault")], check=True)
             (place.folder / "stderr-of-the-fault").write_text(ending.stderr)
-        again = run(verb.again(place.work), place)
+        again = self._run(verb.again(place.work), place)
         problems += recovery_problems(again, normal=verb.normal)
         if again.code == verb.normal:
             segments = (*ending.segments, *again.segments)
@@ -129,6 +134,17 @@ class Trials:
             problems=tuple(problems),
             seconds=time.monotonic() - started,
         )
+
+    def _run(
+        self,
+        command: Sequence[str],
+        place: Place,
+        library: Library | None = None,
+        fault: Fault | None = None,
+        *,
+        exchange: bool = True,
+    ) -> Ending:
+        return run(command, place, library, fault, exchange=exchange, server=self._server)
 
     def _place(self, verb: Verb) -> Place:
         folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="point-")).resolve()

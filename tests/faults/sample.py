@@ -6,6 +6,7 @@ from tests.faults.engine import Call, Fault, Library
 from tests.faults.points import Point, Trials, choose, chosen_kinds
 from tests.faults.templates import Templates
 from tests.faults.verbs import all_verbs
+from tests.support.quick_cli import CommandServer
 
 SEED = 0
 
@@ -21,11 +22,14 @@ def names(*verbs: str) -> list[str]:
 
 
 class Sample:
-    """Plant faults of the sample by their names; a command's operations are counted when its first one is planted."""
+    """Plant faults of the sample by their names; a command's operations are counted when its first one is planted.
 
-    def __init__(self, library: Library, folder: Path) -> None:
-        self._trials = Trials(library, folder)
-        self._verbs = {verb.name: verb for verb in all_verbs(Templates(folder / "templates"))}
+    Its commands are copies of a process that has imported everything: ``make test-faults`` starts an interpreter for each.
+    """
+
+    def __init__(self, library: Library, folder: Path, server: CommandServer) -> None:
+        self._trials = Trials(library, folder, server=server)
+        self._verbs = {verb.name: verb for verb in all_verbs(Templates(folder / "templates", server))}
         self._chosen: dict[str, list[tuple[Fault, Call]]] = {}
 
     def plant(self, name: str) -> Point:

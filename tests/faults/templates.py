@@ -1,12 +1,12 @@
 """What commands under faults start from, made once by commands without faults: stores, a run, a report, a baseline."""
 
 import shutil
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.engine import Place, run
+from tests.faults.engine import STOREBENCH, Place, run
+from tests.support.quick_cli import CommandServer
 
 STORES = {
     "memory": "memory+raw",
@@ -39,7 +39,7 @@ epochs = 2
 
 
 def storebench(*words: str) -> list[str]:
-    return [sys.executable, "-m", "storebench", *words]
+    return [*STOREBENCH, *words]
 
 
 class Templates:
@@ -49,10 +49,12 @@ class Templates:
     ----------
     folder
         Where they are kept.
+    server
+        Starts the commands as copies of itself; None starts interpreters.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, server: CommandServer | None = None) -> None:
+        self._folder, self._server = folder, server
         self._lock = threading.Lock()
         self._made: set[str] = set()
 
@@ -100,7 +102,7 @@ class Templates:
             (place.work / "scenario.toml").write_text(scenario)
             if run_of is not None:
                 shutil.copytree(run_of, place.work / "run")
-            ending = run(command, place)
+            ending = run(command, place, server=self._server)
             if ending.code != 0:
                 raise RuntimeError(f"{' '.join(command)}: exit code {ending.code}\n{ending.stderr}")
             self._made.add(name)

@@ -1,9 +1,6 @@
 """A real run, real stores and the command line in this process, for files that are damaged on purpose."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +8,7 @@ from typer.testing import CliRunner
 
 from storebench.cli.main import app
 from tests.hostile.hostile_run import SAMPLES, Answer, Here
+from tests.support.quick_cli import storebench
 
 SCENARIO = """
 name = "hostile"
@@ -56,15 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("bench", "scenario.toml", "--out", "run", "--stores", "stores"),
         ("verify", f"stores/{SAMPLES}/lmdb+raw", "--reader", "direct"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "storebench", *arguments],
-            cwd=root,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = storebench(root, *arguments)
         assert done.returncode == 0, done.stderr
     return root
 

@@ -1,19 +1,6 @@
-"""Run the command line on files that it must refuse, and check how it did."""
+"""Check how the command line refused a file."""
 
 import subprocess
-import sys
-from pathlib import Path
-
-
-def storebench(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "storebench", *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:

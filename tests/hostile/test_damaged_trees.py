@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.refusals import refused, storebench
+from tests.hostile.refusals import refused
+from tests.support.quick_cli import storebench
 
 PAGE = 4096
 BRANCH, LEAF = 1, 2

@@ -15,22 +15,11 @@ import pytest
 
 from tests.hostile.hostile_run import SAMPLES, Here, records_of, write_records
 from tests.hostile.mutations import DEEP
+from tests.support.quick_cli import storebench
 from tests.support.step_tables import split
 
 Completed = subprocess.CompletedProcess[str]
 DEEP_JSON = "[" * DEEP + "]" * DEEP
-
-
-def storebench(folder: Path, *arguments: object, **env: str) -> Completed:
-    return subprocess.run(
-        [sys.executable, "-m", "storebench", *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def refused(done: Completed, code: int = 5) -> str:

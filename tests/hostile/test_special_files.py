@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.refusals import refused, storebench
+from tests.hostile.refusals import refused
+from tests.support.quick_cli import storebench
 
 
 def instead_of(path: Path, make: Callable[[Path], None]) -> None:

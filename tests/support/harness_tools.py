@@ -22,6 +22,7 @@ from storebench.scenario import Scenario, make_scenario
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
+from tests.support.quick_cli import CommandServer
 
 SIX = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
 SAMPLES = 200
@@ -39,22 +40,15 @@ class Bench:
     root: Path
     stores: Path
     env: Mapping[str, str]
+    commands: CommandServer
 
     def command(self, *arguments: str | Path) -> list[str]:
-        """Return the command line of `storebench` in an interpreter of its own."""
+        """Return the command line of `storebench` in an interpreter of its own, to be killed or interrupted."""
         return [sys.executable, "-m", "storebench", *map(str, arguments)]
 
     def cli(self, *arguments: str | Path, timeout: float = 240) -> CompletedText:
-        """Run the real command line."""
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.root,
-            env=dict(self.env),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        """Run the real command line in a process that is warm, and so are its cells (`tests.support.warm_cells`)."""
+        return self.commands.run(*map(str, arguments), cwd=self.root, env=self.env, timeout=timeout)
 
     def run(self, *arguments: str | Path, out: Path) -> tuple[CompletedText, list[dict[str, Any]]]:
         """Run ``storebench run`` on one torch thread; return how it ended and its records."""

@@ -1,28 +1,32 @@
 """The command line in a process that has imported everything: what it does, prints and returns, in a tenth of the time.
 
 A server imports the package once. For each command it forks a child, which runs `storebench.__main__.main` with
-that command's arguments, folder and environment, and ends as any interpreter does. Tests of starting, of imports, of
-signals, and of what a process inherits start an interpreter of their own instead.
+that command's arguments, folder and environment, and ends as any interpreter does. The cells of a run are copies of it in
+turn (`tests.support.warm_cells`). Tests of starting, of imports, of signals, and of what a process inherits start an
+interpreter of their own instead.
 """
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
 import resource
+import select
 import selectors
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CompletedText = subprocess.CompletedProcess[str]
@@ -34,16 +38,46 @@ HEAVY = (
 )  # fmt: skip
 OWN = (
     "storebench.cli.main", "storebench.runner", "storebench.scenario", "storebench.report", "storebench.stores.convert",
-    "storebench.stores.verify", "storebench.worker.replicate",
+    "storebench.stores.verify", "storebench.worker.replicate", "tests.support.warm_cells",
 )  # fmt: skip
 FORMATS = ("h5py", "lmdb", "plyvel")
 NUMBER = struct.Struct("<q")
 
 
-class CommandServer:
-    """A process that runs commands one after another, each in a child of its own; started by the first one."""
+class Command:
+    """A command that was started; it is waited for as `subprocess.Popen` is."""
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int, control: socket.socket) -> None:
+        self.pid = pid
+        self._control = control
+        self._code: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code, negative for a signal; raise `subprocess.TimeoutExpired` after so many seconds."""
+        if self._code is None:
+            if not select.select([self._control], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("storebench", timeout or 0)
+            self._code = _received(self._control)
+        return self._code
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        if self._code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class CommandServer:
+    """A process that runs commands one after another, each in a child of its own; started by the first one.
+
+    Parameters
+    ----------
+    variables
+        Variables of the server's own environment, beside those of this process.
+    """
+
+    def __init__(self, **variables: str) -> None:
+        self._variables = variables
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
@@ -54,6 +88,7 @@ class CommandServer:
         env: Mapping[str, str],
         timeout: float = 120,
         more_memory: int | None = None,
+        largest_file: int | None = None,
     ) -> CompletedText:
         """Run ``storebench ARGUMENTS``.
 
@@ -63,30 +98,66 @@ class CommandServer:
             Seconds after which the command is killed.
         more_memory
             Bytes of address space that it may have beyond what is loaded; None for no limit.
+        largest_file
+            Bytes beyond which it can write no file; None for no limit.
 
         Raises
         ------
         subprocess.TimeoutExpired
             It took longer.
         """
-        request = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "more_memory": more_memory}
-        body, control = json.dumps(request).encode(), self._started()
         (out, child_out), (error, child_error) = os.pipe(), os.pipe()
-        socket.send_fds(control, [NUMBER.pack(len(body))], [child_out, child_error])
+        streams = child_out, child_error
+        limits = {"more_memory": more_memory, "largest_file": largest_file}
+        command = self.start(*arguments, cwd=cwd, env=env, streams=streams, limits=limits)
         os.close(child_out)
         os.close(child_error)
-        control.sendall(body)
-        child = _received(control)
         try:
             said = _read_all((out, error), time.monotonic() + timeout)
         except TimeoutError:
-            os.kill(child, signal.SIGKILL)
-            _received(control)
+            command.kill()
+            command.wait()
             raise subprocess.TimeoutExpired(["storebench", *arguments], timeout) from None
+        except BaseException:
+            command.kill()
+            self.close()  # what it would still answer belongs to nobody
+            raise
         finally:
             os.close(out)
             os.close(error)
-        return subprocess.CompletedProcess(["storebench", *arguments], _received(control), *said)
+        return subprocess.CompletedProcess(["storebench", *arguments], command.wait(), *said)
+
+    def start(
+        self,
+        *arguments: str,
+        cwd: Path,
+        env: Mapping[str, str],
+        streams: tuple[int, int],
+        limits: Mapping[str, int | None] | None = None,
+        session: bool = False,
+    ) -> Command:
+        """Start ``storebench ARGUMENTS``; wait for its end before the next one is started.
+
+        Parameters
+        ----------
+        streams
+            Descriptors of its standard output and its standard error.
+        limits
+            "more_memory" and "largest_file", as `run` has them.
+        session
+            Whether it leads a session of its own.
+        """
+        request = {
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "env": dict(env),
+            "limits": dict(limits or {}),
+            "session": session,
+        }
+        body, control = json.dumps(request).encode(), self._started()
+        socket.send_fds(control, [NUMBER.pack(len(body))], list(streams))
+        control.sendall(body)
+        return Command(_received(control), control)
 
     def _started(self) -> socket.socket:
         if self._control is None:
@@ -95,7 +166,7 @@ class CommandServer:
                 [sys.executable, "-m", "tests.support.quick_cli", str(theirs.fileno())],
                 cwd=ROOT,
                 # Threads of numerical libraries would not survive the fork.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **self._variables},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -105,15 +176,19 @@ class CommandServer:
     def close(self) -> None:
         """End the server."""
         if self._control is not None and self._process is not None:
+            self._control.shutdown(socket.SHUT_RDWR)  # a forked process may hold it, too
             self._control.close()
             self._process.wait()
             self._control = self._process = None
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+SERVER = CommandServer()
+"""The server of this process of the suite; `tests/conftest.py` ends it with the session."""
+
+
+def storebench(folder: Path, *arguments: object, timeout: float = 240, **variables: str) -> CompletedText:
+    """Run ``storebench ARGUMENTS`` in a folder, with variables beside those of this process."""
+    return SERVER.run(*map(str, arguments), cwd=folder, env={**os.environ, **variables}, timeout=timeout)
 
 
 def _read_all(handles: tuple[int, int], deadline: float) -> tuple[str, str]:
@@ -170,19 +245,31 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def become(request: Mapping[str, Any], pipes: list[int]) -> None:
-    """Take over a command's folder, environment, streams, limits and arguments."""
+    """Take over a command's session, folder, environment, streams, limits and arguments."""
+    if request["session"]:
+        os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    tempfile.tempdir = None
     sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     for number, handle in enumerate(pipes, start=1):
         os.dup2(handle, number)
         os.close(handle)
-    if request["more_memory"] is not None:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        most = pages * resource.getpagesize() + request["more_memory"]
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit(**request["limits"])
+    if "FAULTS_CONTROL" in os.environ:  # this is the command whose operations `tests.faults` counts
+        ctypes.CDLL(None).faults_begin()
     sys.argv = ["storebench", *request["arguments"]]
+
+
+def limit(more_memory: int | None = None, largest_file: int | None = None) -> None:
+    """Limit what this process may take from now on; see `CommandServer.run`."""
+    if more_memory is not None:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + more_memory
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    if largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
 
 def preload() -> None:
@@ -208,9 +295,11 @@ def main() -> None:
 def run_command() -> int:
     """Run the command line; return its exit code."""
     from storebench.__main__ import main as command
+    from tests.support.warm_cells import warm_cells
 
     try:
-        command()
+        with warm_cells():
+            command()
     except SystemExit as end:
         return int(end.code or 0)
     return 0

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from storebench.stores.convert import ensure_store
 from storebench.stores.find import Store
 from storebench.stores.samples import StoreSamples
 from storebench.stores.verify import verify_store
+from tests.support.quick_cli import storebench
 
 SPEC = DatasetSpec(name="cifar10", limit=30, synthetic=True)
 
@@ -41,9 +41,8 @@ def png(stores: Path) -> Store:
     return ensure_store(SPEC, parse_backend("png"), stores)
 
 
-def storebench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "storebench", "convert", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def convert(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return storebench(folder, "convert", *arguments)
 
 
 def cells(*backends: str, **changes: object) -> list[Cell]:
@@ -61,7 +60,7 @@ def cells(*backends: str, **changes: object) -> list[Cell]:
 def test_a_conversion_holds_the_samples_of_its_source_and_of_the_dataset(
     png: Store, tmp_path: Path, target: str
 ) -> None:
-    done = storebench(target, "--from", str(png.path), "--out", str(tmp_path), "--json")
+    done = convert(tmp_path, target, "--from", str(png.path), "--out", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     (facts,) = json.loads(done.stdout)
     assert facts["samples_digest"] == png.manifest.samples_digest
@@ -72,7 +71,7 @@ def test_a_conversion_holds_the_samples_of_its_source_and_of_the_dataset(
 
 
 def test_a_lossy_conversion_is_of_the_pixels_that_it_keeps(png: Store, tmp_path: Path) -> None:
-    done = storebench("lmdb+jpeg", "--from", str(png.path), "--out", str(tmp_path), "--json")
+    done = convert(tmp_path, "lmdb+jpeg", "--from", str(png.path), "--out", str(tmp_path), "--json")
     (facts,) = json.loads(done.stdout)
     assert facts["samples_digest"] != png.manifest.samples_digest
     assert verify_store(Path(facts["path"])).count == 30
@@ -100,13 +99,13 @@ def test_samples_of_a_store_are_those_of_the_dataset_in_any_process(png: Store) 
     ],
 )
 def test_what_cannot_be_meant_is_refused(png: Store, arguments: list[str], said: str) -> None:
-    done = storebench(*(str(png.path) if one == "STORE" else one for one in arguments))
+    done = convert(png.path.parent, *(str(png.path) if one == "STORE" else one for one in arguments))
     assert done.returncode == 2
     assert said in done.stderr
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
-    done = storebench("lmdb", "--from", str(tmp_path))
+    done = convert(tmp_path, "lmdb", "--from", str(tmp_path))
     assert done.returncode == 5
     assert str(tmp_path) in done.stderr
 

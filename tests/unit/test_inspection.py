@@ -1,8 +1,6 @@
 """What a random sample of a foreign file costs: through the command line, on files made by the formats' own libraries."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -12,11 +10,7 @@ import pytest
 
 from storebench.errors import CorruptDataError, CorruptStoreError, DataNotFoundError, UsageError
 from storebench.stores.inspection import inspect
-
-
-def storebench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "storebench", "inspect", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+from tests.support.quick_cli import storebench
 
 
 @pytest.fixture
@@ -80,22 +74,22 @@ def test_chunks_are_read_whole_and_costly_ones_come_with_their_mending(tmp_path:
     assert (found["train/packed"].advice, found["flat"].advice) == (None, None)
     assert found["train/packed"].layout.endswith("gzip")
     assert found["flat"].touched_bytes == pytest.approx(12_288, abs=4096)
-    text = storebench(path)
+    text = storebench(tmp_path, "inspect", path)
     assert text.returncode == 0, text.stderr
     assert "h5repack -l train/images:CONTI" in text.stdout
-    facts = json.loads(storebench(path, "--json").stdout)
+    facts = json.loads(storebench(tmp_path, "inspect", path, "--json").stdout)
     assert [one["name"] for one in facts["parts"]] == list(found)
 
 
 def test_the_command_line_says_what_a_random_value_costs(caffe: Path) -> None:
-    found = storebench(caffe)
+    found = storebench(caffe.parent, "inspect", caffe)
     assert found.returncode == 0, found.stderr
     assert "the unnamed database: 100 records, 12,300 bytes each" in found.stdout
     assert "at least 16,384 bytes, 1.33 times the record's own" in found.stdout
 
 
 def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
-    found = storebench(tmp_path)
+    found = storebench(tmp_path, "inspect", tmp_path)
     assert found.returncode == DataNotFoundError.exit_code
     assert found.stderr.count("\n") == 1
     assert "no file to inspect" in found.stderr
@@ -127,11 +121,11 @@ def test_the_name_of_a_data_set_is_printed_plainly(tmp_path: Path) -> None:
     name = "x\n::error::pwn \x1b[31m\u202e;rm -rf ~"
     with h5py.File(path, "w") as file:
         file.create_dataset(name, data=np.zeros((500, 64, 64, 3), np.uint8), chunks=(250, 64, 64, 3))
-    found = storebench(path)
+    found = storebench(tmp_path, "inspect", path)
     assert found.returncode == 0, found.stderr
     assert r"x : :error::pwn \x1b[31m\u202e;rm -rf ~: 500 records" in found.stdout
     assert "h5repack -l 'x" in found.stdout  # quoted, as a shell wants it
     assert not [line for line in found.stdout.splitlines() if line.lstrip().startswith("::")]
     assert not {"\x1b", "\u202e"} & set(found.stdout)
-    [part] = json.loads(storebench(path, "--json").stdout)["parts"]
+    [part] = json.loads(storebench(tmp_path, "inspect", path, "--json").stdout)["parts"]
     assert part["name"] == name

@@ -26,9 +26,9 @@ MNIST = ("-d", "mnist", "--synthetic", "--limit", "8")
     ids=lambda words: " ".join(words[:2]),
 )
 def test_output_and_exit_code_are_those_of_a_fresh_process(
-    words: tuple[str, ...], cli: Cli, quick_cli: Cli
+    words: tuple[str, ...], cli: Cli, fresh_cli: Cli
 ) -> None:
-    fresh, quick = cli(*words), quick_cli(*words)
+    fresh, quick = fresh_cli(*words), cli(*words)
     assert (quick.returncode, quick.stdout, quick.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
 
 

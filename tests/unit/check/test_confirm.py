@@ -16,6 +16,7 @@ from storebench.runner import Run, execute
 from storebench.runs.records import read_records
 from storebench.scenario import Scenario
 from tests.support.planted_sides import record, write_run
+from tests.support.warm_cells import warm_cells
 
 BENCHMARK = """
 import os, time
@@ -101,7 +102,8 @@ def test_a_counter_needs_no_second_run(tmp_path: Path) -> None:
 
 
 def test_suspected_cells_of_a_run_go_through_the_runner_again(tmp_path: Path) -> None:
-    matrix = {"dataset": "mnist", "limit": 64, "synthetic": True, "model": "none", "compute": "emulated:0.01"}
+    matrix = {"dataset": "mnist", "limit": 64, "synthetic": True, "threads": 1}
+    matrix |= {"model": "none", "compute": "emulated:0.01"}
     scenario = Scenario.model_validate(
         {
             "name": "tiny",
@@ -111,7 +113,8 @@ def test_suspected_cells_of_a_run_go_through_the_runner_again(tmp_path: Path) ->
         }
     )
     run = Run.create(scenario, tmp_path / "run", scenario.cells())
-    execute(run, tmp_path / "stores")
+    with warm_cells():
+        execute(run, tmp_path / "stores")
     contender = read_side(run.folder, baseline=False)
     # A baseline that nothing could be as fast as: every run of this cell is a confirmed slow-down.
     fast = tmp_path / "fast.json"
@@ -123,6 +126,7 @@ def test_suspected_cells_of_a_run_go_through_the_runner_again(tmp_path: Path) ->
     policy = Policy(min_replicates=2, alpha=0.5)
     results = judge(baseline, contender, policy)
     assert results[0].suspected
-    again = confirm(results, baseline, contender, policy, How(stores=tmp_path / "stores"))
+    with warm_cells():
+        again = confirm(results, baseline, contender, policy, How(stores=tmp_path / "stores"))
     assert again[0].confirmed
     assert len(read_records(run.folder)) == 2  # the contender's own folder is as it was

@@ -13,6 +13,7 @@ import torch
 from storebench.runs.records import PROBES_DIR
 from tests.support import planted_plugin
 from tests.support.harness_tools import SAMPLES, SIX, Bench, environment
+from tests.support.quick_cli import CommandServer
 
 SIX_SCENARIO = f"""
 name = "six"
@@ -49,9 +50,9 @@ def plugged(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def bench(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Bench:
+def bench(tmp_path_factory: pytest.TempPathFactory, plugin: Path, commands: CommandServer) -> Bench:
     root = tmp_path_factory.mktemp("bench")
-    return Bench(root=root, stores=root / "stores", env=environment(plugin))
+    return Bench(root=root, stores=root / "stores", env=environment(plugin), commands=commands)
 
 
 @pytest.fixture(scope="session")

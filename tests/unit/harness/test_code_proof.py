@@ -69,34 +69,27 @@ for record in execute(run, root / "stores", watcher=Editor()):
 """
 
 
-def one_record(folder: Path, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Run the command line in `folder` with a safe path; return its only record."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "storebench", *words, "--out", str(folder / "out"), "--json"],
-        cwd=folder,
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def only_code(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the facts of the code in the only record that a command printed."""
     assert done.returncode == 0, done.stderr
     [record] = json.loads(done.stdout)
-    return dict(record)
+    return dict(record["code"])
 
 
 def test_a_package_in_the_working_directory_is_not_what_a_cell_runs(tmp_path: Path) -> None:
     other = tmp_path / "storebench"
     other.mkdir()
     (other / "__init__.py").write_text("raise SystemExit('the package of the working directory')\n")
-    code = one_record(tmp_path, *RUN, "memory:python")["code"]
+    command = [sys.executable, "-P", "-m", "storebench", *RUN, "memory:python", "--out", "out", "--json"]
+    code = only_code(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False))
     assert code["digest"] == code_digest(package_folder())
     assert code["commit"] == str(checkout_of(package_folder()))
     assert code["plugin"] == ""
 
 
 def test_a_record_names_the_plugin_that_it_ran(tmp_path: Path, bench: Bench, plugin: Path) -> None:
-    words = (*RUN, "planted", "--stores", str(tmp_path / "stores"))
-    first = one_record(tmp_path, *words, env=dict(bench.env))["code"]["plugin"].split()
+    done = bench.cli(*RUN, "planted", "--stores", tmp_path / "stores", "--out", tmp_path / "out", "--json")
+    first = only_code(done)["plugin"].split()
     assert first[:2] == ["storebench-planted", "-"]
     assert first[2] == code_digest(plugin / "planted_plugin.py")
 
@@ -144,18 +137,14 @@ def test_a_cell_that_runs_code_changed_during_the_run_fails(tmp_path: Path) -> N
     assert second.startswith("failed the cell ran other code than its runner")
 
 
-def test_rounds_cannot_be_added_to_records_of_other_code(tmp_path: Path) -> None:
+def test_rounds_cannot_be_added_to_records_of_other_code(tmp_path: Path, bench: Bench) -> None:
     scenario = tmp_path / "tiny.toml"
     scenario.write_text(TINY)
-    words = [sys.executable, "-P", "-m", "storebench", "bench", str(scenario), "--out", str(tmp_path / "out")]
-
-    def bench(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*words, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    assert bench().returncode == 0
+    words = ("bench", scenario, "--out", tmp_path / "out", "--stores", bench.stores)
+    assert bench.cli(*words).returncode == 0
     records = tmp_path / "out" / "records.jsonl"
     records.write_text(records.read_text().replace(code_digest(package_folder()), "0" * 32))
-    done = bench("--resume", "--replicates", "2")
+    done = bench.cli(*words, "--resume", "--replicates", "2")
     assert done.returncode == 2
     assert "its records are of other code" in done.stderr
     assert len(records.read_text().splitlines()) == 1

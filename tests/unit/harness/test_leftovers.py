@@ -1,6 +1,7 @@
 """What a killed command leaves goes when the program starts again, and nothing else does."""
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import signal
@@ -27,7 +28,7 @@ SEGMENT = "-".join((f"{PREFIX}pixels", str(os.getuid())))
 @pytest.fixture
 def here(bench: Bench, temporary: Path) -> Bench:
     """Return the command line with a folder for temporary files of its own."""
-    return Bench(root=bench.root, stores=bench.stores, env={**bench.env, "TMPDIR": str(temporary)})
+    return dataclasses.replace(bench, env={**bench.env, "TMPDIR": str(temporary)})
 
 
 def segments() -> set[str]:

@@ -13,12 +13,12 @@ import pytest
 from storebench.report.build import write_report
 from tests.support.planted import paper_records, write_run
 
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
-)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next((found for name in NAMES if (found := shutil.which(name))), "")
+MISSING = "there is no Chromium here: install it (Debian: apt-get install chromium; others: Chromium or Chrome on PATH)"
 
 pytestmark = [
-    pytest.mark.skipif(not BROWSER, reason="there is no Chromium here"),
+    pytest.mark.skipif(not BROWSER, reason=MISSING),
     pytest.mark.timeout(120),
 ]
 
