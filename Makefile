@@ -21,7 +21,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
         bench-overhead bench-sampling bench-counters bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
-        figures docs report test test-faults lint clean distclean
+        figures docs report test test-full test-faults lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,6 +161,9 @@ report: setup ## Report on the newest run of the paper's matrix
 
 test: setup ## Run the test suite, in two processes
 	$(BIN)/python -m pytest -q -n 2
+
+test-full: setup ## The same with the tests that take minutes
+	$(BIN)/python -m pytest -q -n 2 --full
 
 # FAULTS="--only bench" tries one command, FAULTS=--sample the faults that the test suite plants.
 FAULTS ?=

@@ -2,9 +2,11 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -37,10 +39,19 @@ RERUNS = 4
 """How often a test that counts pages is run again, on a machine that takes pages away while they are counted."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make test-full`."""
+    parser.addoption("--full", action="store_true", help="run the tests that take minutes as well")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run tests of `still_pages` again where DAMON pushes idle pages out, and only there; order those of `pytest -n`."""
     if TURN in config.stash:
         in_order_of_scopes(items)
+    if not config.getoption("--full"):
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.skip(reason="it takes minutes: make test-full"))
     if damon() == "off":
         return
     for item in items:
@@ -103,6 +114,17 @@ def fresh_cli(tmp_path: Path) -> Callable[..., CompletedText]:
         )
 
     return run
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """Make a folder in which writing to disk costs nothing, where there is one; for tests that sync hundreds of times."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or shutil.disk_usage(memory).free < 256 << 20:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="sb-", dir=memory) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -26,6 +26,29 @@ def _slowly(method):
 """
 
 
+COPIED = """
+
+import multiprocessing
+
+from storebench.worker import replicate
+
+
+def _copied(job, output):
+    os.environ.update(_environment(job.parent))
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    sys.exit(replicate.main([str(job)]))
+
+
+def _fresh_process(job, log, around, timeout_s):
+    with log.open("ab") as output:
+        process = multiprocessing.get_context("fork").Process(target=_copied, args=(job, output.fileno()))
+        process.start()
+    process.join(timeout_s)
+    return process.exitcode
+"""
+
+
 def git(folder: Path, *arguments: str) -> str:
     """Return what git says; "" where it fails."""
     identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
@@ -54,6 +77,12 @@ def plant(path: Path, name: str, seconds: float) -> None:
     assert path.is_file(), path
     with path.open("a", encoding="utf-8") as file:
         file.write(SLOW.format(name=name, seconds=seconds))
+
+
+def copy_cells(package: Path) -> None:
+    """Let each cell of a revision be a copy of its side's process, which spares an interpreter that imports torch."""
+    with (package / "worker" / "launch.py").open("a", encoding="utf-8") as file:
+        file.write(COPIED)
 
 
 def plugin_repository(folder: Path, source: Path) -> Path:

@@ -1,7 +1,8 @@
 """Cells that need no interpreter of their own: each runs in a copy of a process that has imported torch already.
 
-What a cell does, counts, writes and returns is the same; only the second and a half of importing is missing. Tests of
-the launch itself, of what kills a cell, and of limited memory start interpreters (`storebench.worker.launch`).
+What a cell does, counts, writes and returns is the same; the second and a half of importing is missing, and the machine's
+ceilings are measured for a moment only (`tests.support.short_yardsticks`). Tests of the launch itself, of
+what kills a cell, and of limited memory start interpreters (`storebench.worker.launch`).
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import expend
 from storebench.worker import launch, replicate
+from tests.support.short_yardsticks import shorten
 
 _fresh = launch._fresh_process
 
@@ -57,6 +59,7 @@ def _cell(job: Path, output: int) -> None:
     tempfile.tempdir = None
     for standard in (1, 2):
         os.dup2(output, standard)
+    shorten()
     sys.exit(replicate.main([str(job)]))
 
 

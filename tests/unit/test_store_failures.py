@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 from PIL import Image as PilImage
 
 from storebench.formats import PAPER_BACKENDS
+from tests.support.quick_cli import CommandServer
 
 ROOT = Path(__file__).resolve().parents[2]
 CompletedText = subprocess.CompletedProcess[str]
@@ -140,32 +140,19 @@ def test_a_full_temporary_folder_is_named(size: str, cli: Cli, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "png"])
-def test_a_file_that_may_not_grow_leaves_nothing_behind(backend: str, tmp_path: Path) -> None:
-    limit = 1 << 20
-    done = subprocess.run(
-        [sys.executable, "-m", "storebench", "convert", backend, *CIFAR, "--size", "600"],
-        cwd=tmp_path,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_file_that_may_not_grow_leaves_nothing_behind(
+    backend: str, commands: CommandServer, tmp_path: Path
+) -> None:
+    words = ("convert", backend, *CIFAR, "--size", "600")
+    done = commands.run(*words, cwd=tmp_path, env=os.environ, largest_file=1 << 20)
     refused(done, 5, "ulimit -f", "nothing half-written")
     assert not (tmp_path / "stores").exists()
 
 
-def test_a_table_that_may_not_grow_is_one_line(tmp_path: Path) -> None:
+def test_a_table_that_may_not_grow_is_one_line(commands: CommandServer, tmp_path: Path) -> None:
     limit = 4 << 10  # less than the 8 bytes of each label, more than any image
-    mnist = ("--dataset", "mnist", "--synthetic", "--limit", "700")
-    done = subprocess.run(
-        [sys.executable, "-m", "storebench", "convert", "png", *mnist],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("convert", "png", "--dataset", "mnist", "--synthetic", "--limit", "700")
+    done = commands.run(*words, cwd=tmp_path, env=os.environ, largest_file=limit)
     refused(done, 5, "ulimit -f", "nothing half-written")
     assert not (tmp_path / "stores").exists()
 
@@ -187,7 +174,10 @@ def test_an_output_that_is_a_file_is_refused(cli: Cli, tmp_path: Path) -> None:
     refused(cli("convert", "hdf5", *CIFAR, "--limit", "10", "--out", "file"), 2, "file")
 
 
-SLOW = ("convert", "png", *CIFAR, "--size", "5000", "--processes", "2")
+SIZE = 3000
+"""Samples whose conversion takes a second or two: long enough to be met in the middle of it."""
+
+SLOW = ("convert", "png", *CIFAR, "--size", str(SIZE), "--processes", "2")
 
 
 def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_path: Path) -> None:
@@ -197,14 +187,12 @@ def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_pat
     assert encoders
     killed.kill()
     killed.communicate()
-    folder = tmp_path / "stores" / STORE_ID.format(size=5000)
+    folder = tmp_path / "stores" / STORE_ID.format(size=SIZE)
     assert in_the_making(folder)
     assert not (folder / "files+png").exists()
     wait_until(lambda: not any(child.is_running() for child in encoders), timeout_s=20)
 
-    done = cli(
-        "convert", "hdf5", *CIFAR, "--size", "5000"
-    )  # another format of the same dataset cleans up, too
+    done = cli("convert", "hdf5", *CIFAR, "--size", str(SIZE))  # another format of the dataset cleans up, too
     assert done.returncode == 0, done.stderr
     assert "removed" in done.stderr
     assert [path.name for path in folder.iterdir()] == ["hdf5+raw"]
@@ -256,7 +244,7 @@ def test_two_converts_of_one_store_build_it_once(tmp_path: Path) -> None:
     assert "built in" in first_out
     assert "there already" in second_out
     assert "waiting for it to finish" in second_error
-    folder = tmp_path / "stores" / STORE_ID.format(size=5000)
+    folder = tmp_path / "stores" / STORE_ID.format(size=SIZE)
     assert [path.name for path in folder.iterdir()] == ["files+png"]
 
 
@@ -266,7 +254,7 @@ def test_a_convert_beside_another_leaves_its_work_alone(cli: Cli, tmp_path: Path
     (work,) = in_the_making(tmp_path)
     working.send_signal(signal.SIGSTOP)
     try:
-        done = cli("convert", "hdf5", *CIFAR, "--size", "5000")
+        done = cli("convert", "hdf5", *CIFAR, "--size", str(SIZE))
         assert work.is_dir()
     finally:
         working.send_signal(signal.SIGCONT)
@@ -285,7 +273,7 @@ from storebench.formats import parse_backend
 
 @contextlib.contextmanager
 def disk_that_stalls(title):
-    yield lambda done, total: time.sleep(3 if done < 30 else 0)
+    yield lambda done, total: time.sleep(2 if done < 30 and total > 1000 else 0)
 
 if __name__ == "__main__":
     dataset = ProcessIds(count=int(sys.argv[2]), shape=(256, 256, 3))

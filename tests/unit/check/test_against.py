@@ -26,6 +26,7 @@ from tests.support.revision_tools import (
     ROOT,
     clone_here,
     commit,
+    copy_cells,
     git,
     installed,
     plant,
@@ -56,11 +57,11 @@ model = "none"
 threads = 1
 {rest}
 """
-EMULATED = 'compute = "emulated:0.01"\npasses = 20'
+EMULATED = 'compute = "emulated:0.01"\npasses = 8'
 PLACES = (
     f'backends = ["lmdb", "png", "memory:python"]\n{EMULATED}',
     f'backends = ["memory:python"]\nloader = "threads"\nworkers = 2\n{EMULATED}',
-    'backends = ["memory:python"]\ncompute = "emulated:0.02"\npasses = 20',
+    'backends = ["memory:python"]\ncompute = "emulated:0.02"\npasses = 8',
 )
 """Emulated computing measures no ceilings, which take longer than these cells. Several passes take long enough that a
 busy machine does not hide a slow-down."""
@@ -111,10 +112,11 @@ def scenario() -> Scenario:
 
 
 @pytest.mark.slow
-@pytest.mark.quiet
 @pytest.mark.timeout(1200)
 def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tmp_path: Path) -> None:
-    package, before = untouched / "storebench", git(untouched, "rev-parse", "HEAD")
+    package = untouched / "storebench"
+    copy_cells(package)
+    before = commit(untouched, "Let cells be copies of their side's process")
     plant(package / "formats" / "lmdb" / "get.py", "LmdbGetReader.fetch_into", 0.01)
     plant(package / "codecs.py", "PngCodec.decode_into", 0.001)
     plant(package / "loading" / "threads.py", "ThreadLane.take", 0.01)

@@ -14,6 +14,7 @@ from storebench.runs.records import PROBES_DIR
 from tests.support import planted_plugin
 from tests.support.harness_tools import SAMPLES, SIX, Bench, environment
 from tests.support.quick_cli import CommandServer
+from tests.support.short_yardsticks import shorten
 
 SIX_SCENARIO = f"""
 name = "six"
@@ -82,6 +83,12 @@ def torch_state() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.set_rng_state(state)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let cells in this process measure the machine's ceilings for a moment only."""
+    shorten(monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -183,23 +183,23 @@ def check_finished(folder: Path, before: Path) -> None:
 @pytest.mark.parametrize("fault", sorted(ENDS))
 @pytest.mark.parametrize("begun", ["empty", "failed", "merged"])
 def test_a_fault_at_any_file_operation_leaves_whole_replicates(
-    begun: str, fault: str, runs: Runs, tmp_path: Path
+    begun: str, fault: str, runs: Runs, in_memory: Path
 ) -> None:
     script = Path(replay_run.__file__)
     start = getattr(runs, begun)
-    command = [sys.executable, str(script), str(runs.measured), str(start), str(tmp_path), fault]
+    command = [sys.executable, str(script), str(runs.measured), str(start), str(in_memory), fault]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     points = [line.split() for line in done.stdout.splitlines()]
     reached = [(name, code) for name, code in points if code != "0"]
     assert {int(code) for _, code in reached} == {ENDS[fault]}
     assert len(reached) >= 14
     for name, _ in points:
-        folder = tmp_path / name
+        folder = in_memory / name
         check_consistent(folder, start)
         if fault != "kill":
             check_clean(folder)
             assert len(raw_lines(folder)) == len(records_in(folder)), "a part of a block stayed"
-        before = shutil.copytree(folder, tmp_path / f"{name}-before")
+        before = shutil.copytree(folder, in_memory / f"{name}-before")
         replay_run.replay(runs.measured, folder)
         check_finished(folder, before)
         content = (folder / RECORDS_NAME).read_bytes()
