@@ -77,33 +77,33 @@ def test_a_file_without_a_suffix_is_read_and_a_slash_tells_it_from_a_name(cli: C
 
 
 def test_a_format_without_its_library_is_left_out_with_one_line(
-    fresh_cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
 ) -> None:
     (tmp_path / "mine.toml").write_text(SCENARIO.format(backends='"leveldb", "png", "leveldb+jpeg"'))
-    done = fresh_cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
+    done = cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
     assert [cell["backend"] for cell in json.loads(done.stdout)["cells"]] == ["png"]
     (line,) = done.stderr.splitlines()
     assert line.startswith(
         "left out: the format 'leveldb' needs the library 'plyvel', which is not installed."
     )
     assert "pip install 'storebench[leveldb]'" in line
-    listed = fresh_cli("scenarios", env=without_plyvel)
+    listed = cli("scenarios", env=without_plyvel)
     assert listed.returncode == 0
     assert listed.stderr.count("left out") == 1
 
 
 def test_default_backends_are_left_out_as_well(
-    fresh_cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
 ) -> None:
     text = SCENARIO.replace("backends = [{backends}]\n", "")
     (tmp_path / "mine.toml").write_text(text)
-    done = fresh_cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
+    done = cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
     backends = [cell["backend"] for cell in json.loads(done.stdout)["cells"]]
     assert backends == ["png", "hdf5", "memory:python", "memory:native", "lmdb"]
 
 
 def test_a_format_asked_for_by_name_is_refused_without_its_library(
-    fresh_cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
 ) -> None:
     (tmp_path / "mine.toml").write_text(SCENARIO.format(backends='"leveldb"'))
     for words in (
@@ -111,7 +111,7 @@ def test_a_format_asked_for_by_name_is_refused_without_its_library(
         ("convert", "leveldb", "--dataset", "mnist", "--synthetic"),
         ("run", "png", "leveldb", "--dataset", "mnist", "--synthetic"),
     ):
-        done = fresh_cli(*words, env=without_plyvel)
+        done = cli(*words, env=without_plyvel)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert "pip install 'storebench[leveldb]'" in line
@@ -119,24 +119,24 @@ def test_a_format_asked_for_by_name_is_refused_without_its_library(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
-def test_formats_says_what_installs_a_missing_library(fresh_cli: Cli, without_plyvel: dict[str, str]) -> None:
-    done = fresh_cli("formats", env=without_plyvel)
+def test_formats_says_what_installs_a_missing_library(cli: Cli, without_plyvel: dict[str, str]) -> None:
+    done = cli("formats", env=without_plyvel)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("leveldb: ")]
     assert (
         "'plyvel', which is not installed. Run: pip install 'storebench[leveldb]' (plyvel has no wheel"
         in line
     )
     (row,) = [
-        row for row in json.loads(fresh_cli("formats", "--json", env=without_plyvel).stdout) if row["missing"]
+        row for row in json.loads(cli("formats", "--json", env=without_plyvel).stdout) if row["missing"]
     ]
     assert row["install"] == "pip install 'storebench[leveldb]'"
 
 
 @pytest.mark.parametrize("backends", ["1", '"png", 1', '["png"]'])
 def test_backends_that_are_no_names_are_refused_with_their_line(
-    fresh_cli: Cli, tmp_path: Path, without_plyvel: dict[str, str], backends: str
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str], backends: str
 ) -> None:
     (tmp_path / "mine.toml").write_text(SCENARIO.format(backends=backends))
-    done = fresh_cli("bench", "mine.toml", env=without_plyvel)
+    done = cli("bench", "mine.toml", env=without_plyvel)
     assert done.returncode == 2
     assert done.stderr.startswith("storebench: mine.toml:7: backends")

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -11,10 +12,10 @@ HELPERS = {path.stem for path in FILES} - COLLECTED
 LONGEST_NAME = 69
 
 
-def parsed() -> Iterator[tuple[str, ast.Module]]:
-    """Yield the path in the project and the syntax tree of every file of the suite."""
-    for path in FILES:
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def parsed() -> tuple[tuple[str, ast.Module], ...]:
+    """Return the path in the project and the syntax tree of every file of the suite."""
+    return tuple((str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))) for path in FILES)
 
 
 def imports(tree: ast.Module) -> Iterator[str]:

@@ -174,10 +174,9 @@ def check_finished(folder: Path, before: Path) -> None:
     everything = Counter(lines(folder / RECORDS_NAME) + lines(folder / SUPERSEDED_NAME))
     assert set(lines(before / RECORDS_NAME)) <= everything.keys(), "a record is lost"
     assert set(everything.values()) == {1}, "a record is doubled"
+    tables, earlier = all_tables(folder), all_tables(before)
     for name in {json.loads(line)["steps_file"] for line in lines(before / RECORDS_NAME)}:
-        assert all_tables(folder)[name].equals(all_tables(before)[name]), (
-            "the table of a record was overwritten"
-        )
+        assert tables[name].equals(earlier[name]), "the table of a record was overwritten"
 
 
 @pytest.mark.parametrize("fault", sorted(ENDS))

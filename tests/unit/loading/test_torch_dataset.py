@@ -83,7 +83,7 @@ def test_a_loop_over_the_dataset_ends(dataset: StoreDataset) -> None:
     assert sum(1 for _ in samples) == COUNT
 
 
-@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+@pytest.mark.parametrize("method", [None, "fork"])
 def test_a_loader_serves_every_sample(small: SmallStore, method: str | None) -> None:
     with StoreDataset(small.path) as dataset:
         dataset[0]  # a reader is open in this process before any worker starts
@@ -97,6 +97,18 @@ def test_a_loader_serves_every_sample(small: SmallStore, method: str | None) -> 
         np.testing.assert_array_equal(images, small.pixels)
         np.testing.assert_array_equal(labels, small.labels)
         np.testing.assert_array_equal(dataset[3][0].permute(1, 2, 0), small.pixels[3])
+
+
+@pytest.mark.parametrize(("name", "codec"), [("lmdb", "raw"), ("files", "png")], ids=["lmdb", "files"])
+def test_a_spawned_worker_serves_every_sample(name: str, codec: str, tmp_path: Path) -> None:
+    """It unpickles the dataset and opens a reader of its own; tests/contracts has every reader in spawned processes."""
+    small = build_small_store(get_format(name), codec, tmp_path)
+    with StoreDataset(small.path) as dataset:
+        dataset[0]
+        spawned = DataLoader(dataset, batch_size=16, num_workers=1, multiprocessing_context="spawn")
+        images, labels = loaded(spawned)
+    np.testing.assert_array_equal(images, small.pixels)
+    np.testing.assert_array_equal(labels, small.labels)
 
 
 def test_a_batch_is_one_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
