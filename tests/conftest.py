@@ -1,5 +1,6 @@
-"""Fixtures that every test may use: where the real data is, and a command line in a subprocess."""
+"""Fixtures that every test may use: where the real data is, and the command line."""
 
+import gc
 import os
 import resource
 import shutil
@@ -57,6 +58,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("still_pages"):
             item.add_marker(pytest.mark.flaky(reruns=RERUNS))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported and collected: it lives to the end, and cells collect before they time."""
+    gc.collect()
+    gc.freeze()
 
 
 CompletedText = subprocess.CompletedProcess[str]

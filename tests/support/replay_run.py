@@ -1,8 +1,8 @@
 """Record replicates that were measured before, as the runner does; a fault ends it at each file operation in turn.
 
-Usage: replay_run.py MEASURED BEGUN OUT FAULT. For each operation and n = 1, 2, ... the run BEGUN is copied to
-OUT/OPERATION-n, and a process of its own goes on with it until its n-th call of os.OPERATION, where FAULT
-happens: "kill", "full" (ENOSPC) or "interrupt". No fault reaches the last copy of an operation.
+Usage: replay_run.py MEASURED BEGUN OUT FAULT FIRST EVERY. For each operation and n = FIRST, FIRST + EVERY, ... the run
+BEGUN is copied to OUT/OPERATION-n, and a process of its own goes on with it until its n-th call of os.OPERATION, where
+FAULT happens: "kill", "full" (ENOSPC) or "interrupt". No fault reaches the last copy of an operation.
 """
 
 import dataclasses
@@ -72,8 +72,9 @@ def ended(measured: Path, folder: Path) -> int:
 def main(arguments: Sequence[str]) -> None:
     """Print the name of each copy, and how its process ended."""
     measured, begun, out = map(Path, arguments[:3])
+    first, every = map(int, arguments[4:])
     for operation in OPERATIONS:
-        for point in itertools.count(1):
+        for point in itertools.count(first, every):
             folder = shutil.copytree(begun, out / f"{operation}-{point}")
             child = os.fork()
             if not child:
