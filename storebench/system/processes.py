@@ -7,6 +7,7 @@ descendants. `end_processes` finds them by that name, even after the processes t
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -86,10 +87,21 @@ def end_processes(folders: Collection[Path]) -> list[int]:
     ended: set[int] = set()
     deadline = time.monotonic() + _ENDING_S
     # Repeat until none is left: a process may have forked just before it was killed.
-    while (found := {pid for pid in _own_processes() if _kill(pid, marks)}) and time.monotonic() < deadline:
-        ended |= found
-        time.sleep(0.01)
+    while killed := {pid: handle for pid in _own_processes() if (handle := _kill(pid, marks)) is not None}:
+        ended |= killed.keys()
+        for handle in killed.values():
+            _wait(handle, deadline)
+            os.close(handle)
+        if time.monotonic() > deadline:
+            break
     return sorted(ended)
+
+
+def _wait(handle: int, deadline: float) -> None:
+    """Wait until a process has ended; without memory, but still there, it holds its files and locks."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    poll.poll(max(0, round(1000 * (deadline - time.monotonic()))))
 
 
 def _own_processes() -> Iterator[int]:
@@ -100,20 +112,19 @@ def _own_processes() -> Iterator[int]:
                     yield int(folder.name)
 
 
-def _kill(pid: int, marks: AbstractSet[bytes]) -> bool:
-    """Kill a process if it carries one of the marks; return whether it does."""
+def _kill(pid: int, marks: AbstractSet[bytes]) -> int | None:
+    """Kill a process if it carries one of the marks; return a handle of it, or None if it carries none."""
     try:
         # Through a handle, so that the inspected process is the one that is killed, even if it ends in between.
         handle = os.pidfd_open(pid)
     except OSError:
-        return False
+        return None
     try:
         variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
-        if marks.isdisjoint(variables):
-            return False
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        if not marks.isdisjoint(variables):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            return handle
     except OSError:
-        return False  # it has ended, or this user may not inspect it
-    finally:
-        os.close(handle)
-    return True
+        pass  # it has ended, or this user may not inspect it
+    os.close(handle)
+    return None

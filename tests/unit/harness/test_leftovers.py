@@ -236,6 +236,21 @@ def test_processes_are_ended_by_the_folder_that_they_were_started_for(tmp_path: 
         assert processes[1].poll() is None
 
 
+LARGE = "import time; held = b'x' * (400 << 20); print('there', flush=True); time.sleep(600)"
+"""To give so much memory back takes the kernel longer than to kill a process."""
+
+
+def test_a_process_that_was_ended_holds_nothing_any_more(tmp_path: Path) -> None:
+    """Its files, locks and sockets are free for whoever ended it."""
+    folder = tmp_path / "storebench-replicate-11111111"
+    env = {**os.environ, MARK: folder.name}
+    with subprocess.Popen([sys.executable, "-c", LARGE], env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert end_processes([folder]) == [process.pid]
+        assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_process_is_named_by_id_and_start() -> None:
     ticks = started_ticks(os.getpid())
     assert ticks is not None
