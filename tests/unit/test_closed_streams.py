@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.quick_cli import storebench
+
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-")
 SAMPLES = "-d mnist --synthetic --limit 8 --out stores"
 
@@ -37,7 +39,7 @@ def test_an_error_is_told_on_no_other_stream(tmp_path: Path, closed: str) -> Non
 def test_a_store_is_whole_that_was_written_without_streams(tmp_path: Path, closed: str) -> None:
     assert shell(tmp_path, closed, f"convert lmdb png {SAMPLES}").returncode == 0
     for store in (tmp_path / "stores").glob("*/*"):
-        assert shell(tmp_path, "", f"verify {shlex.quote(str(store))}").returncode == 0
+        assert storebench(tmp_path, "verify", store).returncode == 0
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"converting " in path.read_bytes()]

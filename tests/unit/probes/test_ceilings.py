@@ -98,12 +98,12 @@ from pathlib import Path
 from storebench.probes.device_rate import device_rates
 from storebench.probes.direct_reads import opened_direct, read_direct
 big, folder, *small = sys.argv[1:]
-one = device_rates([big], 196608, limit_s=1)
+one = device_rates([big], 196608, limit_s=0.5)
 other = device_rates(small, 196608, limit_s=0.1, scratch=Path(folder))
 assert "scratch" in other.device_method, other
 with opened_direct([big]) as (fd,):
     requests = [(fd, at << 18) for at in range(256)]
-    plain = [read_direct(requests, 1 << 18, depth, 0.6, method="threads").bytes_per_s for depth in (1, 8, 64)]
+    plain = [read_direct(requests, 1 << 18, depth, 0.4, method="threads").bytes_per_s for depth in (1, 8, 64)]
 print(json.dumps([one.device_best_bytes_per_s, other.device_best_bytes_per_s, plain]))
 """
 
