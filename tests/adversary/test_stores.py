@@ -13,6 +13,7 @@ from tests.support.quick_cli import storebench
 SIZE = ("--dataset", "cifar10", "--limit", "64", "--synthetic")
 FOLDER = "cifar10-train-limit64-synthetic"
 
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("attacked")

@@ -301,9 +301,7 @@ class _Family:
             time.sleep(0.02)
 
 
-def _wait(
-    process: subprocess.Popen[bytes] | Command, control: mmap.mmap, family: _Family
-) -> int | None:
+def _wait(process: subprocess.Popen[bytes] | Command, control: mmap.mmap, family: _Family) -> int | None:
     """Wait for the end of a command; after a power cut end all of its processes, and a hanging one after a while."""
     deadline = time.monotonic() + HUNG_S
     while True:

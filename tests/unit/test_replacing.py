@@ -367,9 +367,7 @@ AT_THE_EXCHANGE = {
 @pytest.mark.parametrize(
     ("name", "kind"), [*((name, "killed") for name in FORMATS), ("hdf5", "full"), ("hdf5", "interrupted")]
 )
-def test_a_fault_at_the_exchange_keeps_the_store(
-    name: str, kind: str, tmp_path: Path
-) -> None:
+def test_a_fault_at_the_exchange_keeps_the_store(name: str, kind: str, tmp_path: Path) -> None:
     fault, exit_code, words = AT_THE_EXCHANGE[kind]
     store = ensure_store(MNIST, parse_backend(name), tmp_path / "stores").path
     before = (store / MANIFEST_NAME).read_bytes()

@@ -138,7 +138,7 @@ class TestAWorkerThatDies:
         self, loader: str, reader: str, bench: Bench, temporary: Path, tmp_path: Path
     ) -> None:
         """Whether the loop waits for it at that moment or is busy with a step."""
-        options = (*SMALL, "--compute", "emulated:1500", "--workers", "2", "--loader", loader)
+        options = (*SMALL, "--compute", "emulated:1000", "--workers", "2", "--loader", loader)
         here = dataclasses.replace(bench, env={**bench.env, "TMPDIR": str(temporary)})
         out, stores = tmp_path / "run", tmp_path / "stores"
         done = here.cli("run", f"planted:{reader}", *options, "--out", out, "--stores", stores)
@@ -244,5 +244,7 @@ def test_no_verb_but_doctor_imports_torch_into_its_own_process(bench: Bench, tmp
         check=False,
     )
     ended = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("ended: ")]
-    assert [(verb, loaded) for verb, _, loaded in ended] == [(verb[0], "False") for verb in verbs], done.stderr
+    assert [(verb, loaded) for verb, _, loaded in ended] == [(verb[0], "False") for verb in verbs], (
+        done.stderr
+    )
     assert all(code in ("0", "4") for _, code, _ in ended), "one round decides nothing"
