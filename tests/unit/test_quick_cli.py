@@ -1,5 +1,6 @@
 """The suite's quick command line does what a fresh interpreter does."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -30,6 +31,23 @@ def test_output_and_exit_code_are_those_of_a_fresh_process(
 ) -> None:
     fresh, quick = fresh_cli(*words), cli(*words)
     assert (quick.returncode, quick.stdout, quick.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
+
+
+def test_a_cell_that_is_a_copy_gives_the_same_record(cli: Cli, fresh_cli: Cli) -> None:
+    words = ("run", "lmdb", *MNIST, "--model", "tiny", "--batch-size", "4", "--threads", "1", "--json", "--out")
+    [fresh], [quick] = json.loads(fresh_cli(*words, "a").stdout), json.loads(cli(*words, "b").stdout)
+    for name in ("status", "cell", "samples", "steps", "payload_bytes", "digests", "loss", "store", "code"):
+        assert quick[name] == fresh[name], name
+    assert quick["environment"]["match"] == fresh["environment"]["match"]
+    for name in ("missing", "duplicates", "pixels_checked", "pixels_wrong", "timed_checked", "timed_wrong"):
+        assert quick["coverage"][name] == fresh["coverage"][name], name
+    assert quick.keys() == fresh.keys()
+
+
+def test_a_file_can_be_limited(commands: CommandServer, tmp_path: Path) -> None:
+    words = ("convert", "memory", *MNIST)
+    assert commands.run(*words, cwd=tmp_path, env=os.environ, largest_file=1000).returncode == 5
+    assert commands.run(*words, cwd=tmp_path, env=os.environ, largest_file=1 << 20).returncode == 0
 
 
 def test_each_command_has_its_own_folder_and_environment(commands: CommandServer, tmp_path: Path) -> None:
