@@ -34,7 +34,8 @@ def test_output_and_exit_code_are_those_of_a_fresh_process(
 
 
 def test_a_cell_that_is_a_copy_gives_the_same_record(cli: Cli, fresh_cli: Cli) -> None:
-    words = ("run", "lmdb", *MNIST, "--model", "tiny", "--batch-size", "4", "--threads", "1", "--json", "--out")
+    loop = ("--model", "tiny", "--batch-size", "4", "--threads", "1")
+    words = ("run", "lmdb", *MNIST, *loop, "--json", "--out")
     [fresh], [quick] = json.loads(fresh_cli(*words, "a").stdout), json.loads(cli(*words, "b").stdout)
     for name in ("status", "cell", "samples", "steps", "payload_bytes", "digests", "loss", "store", "code"):
         assert quick[name] == fresh[name], name
