@@ -38,6 +38,7 @@ _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
 _PEAK = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _NO_SWAP = {1: "memory.swappiness", 2: "memory.swap.max"}
+_UNLIMITED = 1 << 62
 _OOM = {1: "memory.oom_control", 2: "memory.events"}
 _CACHE = {1: "cache", 2: "file"}
 _ANONYMOUS = {1: "rss", 2: "anon"}
@@ -265,6 +266,17 @@ def oom_kills(folder: Path | None = None) -> int | None:
             return None
     counts = (_numbers(folder / name).get("oom_kill") for name in _OOM.values())
     return next((count for count in counts if count is not None), None)
+
+
+def memory_limit_bytes() -> int | None:
+    """Return how much memory, page cache included, the groups of this process may hold, in bytes; None where nothing limits it."""
+    try:
+        version, groups = _own_groups()
+    except UsageError:
+        return None
+    limits = [_number(folder / _LIMIT[version]) for folder in groups]
+    # Version 2 says "max" where there is no limit, version 1 a number near 2^63.
+    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
 def _lives(pid: int, start: str | None) -> bool:

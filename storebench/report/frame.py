@@ -130,7 +130,8 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
         for record, file in given
     ]
     table = pd.DataFrame(rows, columns=list(kinds), dtype=object)
-    return table.astype({column: _dtype(hint) for column, hint in kinds.items()})
+    typed = table.astype({column: _dtype(hint) for column, hint in kinds.items()})
+    return typed.copy()  # consolidated: pandas would warn of a fragmented table where its owner adds a column
 
 
 def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[str, Any]:

@@ -116,6 +116,14 @@ def alive(family: Collection[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
+def survivors(family: Collection[psutil.Process], within_s: float = 2.0) -> list[psutil.Process]:
+    """Return the processes that still run after a moment: the kernel kills the children of a killed process soon, not at once."""
+    until = time.monotonic() + within_s
+    while (found := alive(family)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return found
+
+
 def score(pid: int) -> int:
     """Return how much sooner than by its size the kernel kills a process when memory runs out."""
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ import pytest
 from storebench.errors import UsageError
 from storebench.probes.cgroup import memory_group
 from storebench.runs.records import read_records
-from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score
+from tests.support.harness_tools import SMALL, Bench, busy_run, score, survivors
 
 MIB = 1 << 20
 
@@ -39,7 +39,7 @@ class TestACellThatRunsOutOfTime:
             timeout_s *= 2
             out = tmp_path / f"run-{timeout_s}"
             seen = self.run_stopping_workers(bench, tmp_path / "stores", out, timeout_s)
-            assert alive(seen) == []
+            assert survivors(seen) == []
             [record] = read_records(out)
             assert record.failure == (
                 f"the cell was killed: no answer after {timeout_s} s; give it more time with --timeout, "
@@ -128,7 +128,7 @@ def test_an_interrupt_ends_what_is_stopped(stopped: str, loader: str, bench: Ben
         assert process.returncode == 130
         assert time.monotonic() - started < 8
         assert "Traceback" not in error
-        assert alive(family) == []
+        assert survivors(family) == []
 
 
 class TestAWorkerThatDies:

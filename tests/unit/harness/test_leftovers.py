@@ -20,7 +20,7 @@ from storebench.formats.reads.turns import Turns
 from storebench.probes.cgroup import find_controller
 from storebench.system.processes import MARK, end_processes, started_ticks
 from storebench.system.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
-from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score, wait_for
+from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score, survivors, wait_for
 
 SEGMENT = "-".join((f"{PREFIX}pixels", str(os.getuid())))
 
@@ -57,7 +57,7 @@ def test_the_next_start_ends_and_removes_what_a_killed_run_left(
         assert len(alive(family)) >= 1 + workers
         assert [path.name for path in temporary.glob("storebench-replicate-*")] != []
         assert here.cli("formats").returncode == 0
-        assert alive(family) == []
+        assert survivors(family) == []
         assert list(temporary.iterdir()) == []
 
 
@@ -289,7 +289,7 @@ def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path:
             process.kill()
             process.wait()
             psutil.wait_procs(encoders, timeout=5)
-            assert alive(encoders) == []
+            assert survivors(encoders) == []
             for one in alive(family):
                 one.kill()
             here.cli("formats")

@@ -70,7 +70,7 @@ def limited(
     """Run limited cells of PNG files and of LMDB once; return their records by backend and epoch."""
     out = tmp_path_factory.mktemp("limited") / "run"
     done, records = bench.run(
-        "png", "lmdb", "-d", photos, *WORK, "--cache", "limited", "--memory", "40 MiB", out=out
+        "png", "lmdb", "lmdb:direct", "-d", photos, *WORK, "--cache", "limited", "--memory", "40 MiB", out=out
     )
     assert done.returncode == 0, done.stderr
     return {(one["cell"]["backend"], one["epoch"]): one for one in records}
@@ -136,6 +136,14 @@ def test_a_limited_cell_starts_cold_and_stays_below_its_limit(
     assert second["portion"]["kind"] == "steady"
     assert second["portion"]["steps"] == second["timed_steps"], "the cache had filled in the first epoch"
     assert groups() == []
+
+
+def test_a_direct_reader_reads_ahead_no_more_than_the_limit_keeps(
+    limited: dict[tuple[str, int], dict[str, Any]],
+) -> None:
+    for epoch in (0, 1):
+        record = limited["lmdb:direct", epoch]
+        assert record["counters"]["device_read_bytes"] < 1.1 * record["payload_bytes"]
 
 
 def test_what_would_fit_whole_is_refused_before_a_cell_runs(

@@ -55,6 +55,26 @@ def reader(big_file: Path, controller: Controller) -> Iterator["subprocess.Popen
         process.kill()
 
 
+TELL_LIMIT = """
+import sys
+from storebench.probes.cgroup import memory_limit_bytes
+sys.stdin.readline()
+print(memory_limit_bytes(), flush=True)
+"""
+
+
+def test_a_process_knows_the_limit_of_its_group(controller: Controller) -> None:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", TELL_LIMIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process,
+        memory_group(48 * MIB) as group,
+    ):
+        group.enter([process.pid])
+        said, _ = process.communicate("\n", timeout=30)
+    assert int(said) == 48 * MIB
+
+
 def tell(process: "subprocess.Popen[str]") -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
