@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-hand-over \
+        bench-storage bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
         bench-overhead bench-sampling bench-counters bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test test-full test-faults lint clean distclean
 
@@ -95,6 +95,10 @@ bench-readers: setup ## Each reader's shuffled warm rate as a share of the gathe
 
 bench-direct: setup ## The direct readers compared with the libraries and the device, cold and warm
 	$(BIN)/python -m benchmarks.direct
+
+bench-window: setup ## How far a reader should ask ahead where memory is limited (root)
+	$(BIN)/storebench bench scenarios/window.toml --out $(RUNS)/$(NOW)-window
+	$(BIN)/storebench report $(RUNS)/$(NOW)-window --out $(REPORT)-window
 
 bench-hand-over: setup ## Drain rates of the loaders compared with no workers
 	$(BIN)/python -m benchmarks.loaders

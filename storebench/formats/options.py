@@ -167,20 +167,34 @@ def integer(
     return _field(dataclasses.replace(row, alias=alias))
 
 
-def size(*, default: int, least: int, most: int, unit: int, meaning: str, name: str, alias: str = "") -> Any:
+def size(
+    *,
+    default: int | None,
+    least: int,
+    most: int,
+    unit: int,
+    meaning: str,
+    name: str,
+    none: str = "auto",
+    alias: str = "",
+) -> Any:
     """Declare an option that is a size, written as a whole number of units; the reader receives bytes.
 
     Parameters
     ----------
     default, least, most
-        In units.
+        In units. A default of None leaves the size to the reader.
     unit
         Bytes per unit.
     name
         The option's name, which ends in the unit: "window_mib".
+    none
+        The word that is written for None; only accepted where the default is None.
     """
-    row = Option(name=name, kind=Kind.SIZE, default=default * unit, meaning=meaning, least=least, most=most)
-    return _field(dataclasses.replace(row, unit=unit, alias=alias))
+    in_bytes = None if default is None else default * unit
+    words: Mapping[str, Value] = {none: None} if default is None else {}
+    row = Option(name=name, kind=Kind.SIZE, default=in_bytes, meaning=meaning, least=least, most=most)
+    return _field(dataclasses.replace(row, unit=unit, words=words, alias=alias))
 
 
 def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "", alias: str = "") -> Any:

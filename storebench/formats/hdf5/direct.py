@@ -152,7 +152,7 @@ class _CachedReader(Hdf5GetReader):
     """The library's reader with room for the chunks of a window, each decompressed once while it is there."""
 
     def __init__(self, store: Path, manifest: Manifest, policy: ReadPolicy) -> None:
-        self._cache_bytes = policy.window_bytes
+        self._cache_bytes = policy.window()
         super().__init__(store, manifest, Options())
 
     def _dataset(self, name: str) -> h5py.h5d.DatasetID:

@@ -40,7 +40,7 @@ class ExtentReader(Reader):
     def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
         """Return the window: what is read ahead of the loop. A store that is swept in one pass is read further."""
         assert isinstance(options, ReadPolicy)
-        return options.window_bytes if options.explicit and options.merged else 0
+        return options.window() if options.explicit and options.merged else 0
 
     def _serve(
         self, path: Path, locate: Locate, *, mean_bytes: int, check: Callable[[], None] | None = None

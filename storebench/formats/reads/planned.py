@@ -10,7 +10,6 @@ processes. How far ahead is bounded in bytes.
 
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,17 +29,10 @@ from storebench.formats.reads.direct_file import (
     Rows,
     merge,
 )
-from storebench.formats.reads.policy import ReadPolicy
+from storebench.formats.reads.policy import MIN_UNIT_BYTES, ReadPolicy
 from storebench.formats.reads.turns import Turns
-from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.page_count import PAGE_BYTES
 
-MIN_UNIT_BYTES = 4 << 20
-"""What is read together at least where reads are merged: LMDBIO's figure for COAL."""
-
-_SHARE_OF_LIMIT = (
-    8  # of a limited page cache, an eighth at most is asked for ahead, lest it be evicted before it is read
-)
 _FEW_RESIDENT = 0.01
 _CALL_PAGES = 300  # asking about one range costs as much as so many pages of a long range
 _MOST_PAGES = 1 << 20
@@ -340,15 +332,14 @@ class _Lookahead:
 
     def _units(self) -> tuple[Iterator[list[Indices]], int]:
         """Return which batches are prepared together, and how many such units at a time."""
-        mean, room = self._reads.mean_bytes, _room()
-        window_bytes = min(self._reads.policy.window_bytes, room)
+        mean, window_bytes = self._reads.mean_bytes, self._reads.policy.window()
         samples = sum(map(len, self._batches))
         if mean >= SMALL_BYTES:
             # One read of such a sample is efficient by itself: small units keep the pipeline full.
             unit = max(MIN_UNIT_BYTES, window_bytes // 8)
             return self._split(unit, unit), max(2, window_bytes // unit)
         most = min(self._reads.file.size, samples * (mean + 2 * PAGE_BYTES))
-        if most <= min(self._reads.policy.sweep_bytes, room):
+        if most <= self._reads.policy.sweep():
             return iter([list(self._batches)]), 1
         # The denser a window, the fewer its requests; the first ones are short to be there soon.
         return self._split(MIN_UNIT_BYTES, window_bytes // 2), 2
@@ -363,9 +354,3 @@ class _Lookahead:
                 limit, unit, filled = min(2 * limit, most), [], 0
         if unit:
             yield unit
-
-
-def _room() -> int:
-    """Return how many bytes may wait in the page cache to be read: a share of what this process's control group may hold."""
-    limit = memory_limit_bytes()
-    return sys.maxsize if limit is None else max(limit // _SHARE_OF_LIMIT, 2 * MIN_UNIT_BYTES)

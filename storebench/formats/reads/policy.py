@@ -1,12 +1,23 @@
 """How a file is read ahead, as the options of the direct readers say it."""
 
+import sys
 from dataclasses import dataclass
 
 from storebench.formats.options import Options, flag, integer, size
+from storebench.probes.cgroup import memory_limit_bytes
 
 KIB, MIB = 1 << 10, 1 << 20
 MOST_MIB = 1 << 20
 MOST_READERS = 1024
+
+WINDOW_BYTES = 64 * MIB
+"""How far ahead is read where nothing limits the memory of this process."""
+
+MIN_UNIT_BYTES = 4 * MIB
+"""What is read together at least where reads are merged: LMDBIO's figure for COAL."""
+
+_SHARE_OF_LIMIT = 8
+"""Of limited memory, an eighth is asked for ahead. With a quarter, much of it was evicted before it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +34,13 @@ class ReadPolicy(Options):
         alias="coal",
         meaning="read windows of several batches, and close samples in one request; off is one request per sample",
     )
-    window_bytes: int = size(
+    window_bytes: int | None = size(
         name="window_mib",
-        default=64,
+        default=None,
         least=4,
         most=MOST_MIB,
         unit=MIB,
-        meaning="how far to read ahead of the loop, in MiB",
+        meaning="how far to read ahead of the loop, in MiB; auto: 64, or 1/8 of the control group's memory limit",
     )
     sweep_bytes: int = size(
         name="sweep_mib",
@@ -54,3 +65,17 @@ class ReadPolicy(Options):
         alias="stag",
         meaning="how many processes may read the file at the same time; the others wait for their turn",
     )
+
+    def window(self) -> int:
+        """Return how far to read ahead of the loop, in bytes."""
+        return self.window_bytes or min(WINDOW_BYTES, _room_bytes())
+
+    def sweep(self) -> int:
+        """Return how many bytes small samples may span to be read in one pass."""
+        return min(self.sweep_bytes, _room_bytes())
+
+
+def _room_bytes() -> int:
+    """Return how many bytes may wait in the page cache to be read, as the limit on this process's memory allows."""
+    limit = memory_limit_bytes()
+    return sys.maxsize if limit is None else max(limit // _SHARE_OF_LIMIT, 2 * MIN_UNIT_BYTES)

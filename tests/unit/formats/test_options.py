@@ -24,11 +24,11 @@ WRONG = [
     ("memory?threads=2", "no option of memory:python is called 'threads'. Known: none."),
     (
         "lmdb:direct?window_mib=3",
-        "lmdb:direct: window_mib must be a whole number from 4 to 1048576, not '3'",
+        "lmdb:direct: window_mib must be a whole number from 4 to 1048576 or 'auto', not '3'",
     ),
     (
         "lmdb:shared?window_mib=1048577",
-        "lmdb:shared: window_mib must be a whole number from 4 to 1048576, not '1048577'",
+        "lmdb:shared: window_mib must be a whole number from 4 to 1048576 or 'auto', not '1048577'",
     ),
     ("hdf5:direct?gap_kib=-1", "hdf5:direct: gap_kib must be a whole number from 0 to 1048576, not '-1'"),
     (
@@ -159,7 +159,7 @@ def test_formats_prints_a_table_of_options_per_reader(cli: Cli) -> None:
     assert [row[:3] for row in table[2:]] == [
         ["explicit", "flag", "on"],
         ["merged", "flag", "on"],
-        ["window_mib", "size", "64"],
+        ["window_mib", "size", "auto"],
         ["sweep_mib", "size", "256"],
         ["gap_kib", "size", "8"],
         ["readers_at_a_time", "integer", "off"],
