@@ -1,5 +1,7 @@
 """Augmentation: the same pixels for a sample in an epoch, whoever prepares it and in whatever company."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,16 @@ from storebench.loading.augment import Augment, center_crop, random_bits
 SHAPE = (9, 11, 3)
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, *SHAPE), dtype=np.uint8)
 MASK = 2**64 - 1
+
+GOLDEN = {
+    ((256, 256, 3), 227, True): "e1b7abd1584086486f33b4c345fceec6",
+    ((256, 256, 3), 224, False): "5547ea128ba2868ccdb15a2fda66a471",
+    ((32, 32, 3), 28, True): "f48d8bebeb0774d8a4bf976ded6eb9e6",
+    ((40, 37, 3), None, True): "d4a477320f89834cc93593facaba64bd",
+    ((28, 28, 1), 21, True): "ff452275b13ffb4c54e94fe33f86ca00",
+    ((19, 23, 4), 19, True): "081420b47ee162a693bd1bf6898b8861",
+}
+"""(image shape, crop, mirror) -> digest of 16 images as release 0.1.0 augmented them, by numpy and torch alone."""
 
 
 def applied(augment: Augment, numbers: list[int], seed: int, epoch: int) -> np.ndarray:
@@ -25,6 +37,19 @@ def splitmix(state: int) -> int:
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
     return state ^ (state >> 31)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=str)
+def test_the_pixels_are_those_of_earlier_releases(
+    case: tuple[tuple[int, int, int], int | None, bool],
+) -> None:
+    shape, crop, mirror = case
+    images = np.random.default_rng(1).integers(0, 256, (16, *shape), dtype=np.uint8)
+    augment = Augment(crop=crop, mirror=mirror)
+    out = np.zeros((16, *augment.output_shape(shape)), np.uint8)
+    indices = np.arange(100, 1700, 100)
+    augment.apply(images, indices, out, seed=7, epoch=2)
+    assert hashlib.blake2b(out, digest_size=16).hexdigest() == GOLDEN[case]
 
 
 @given(
