@@ -1,5 +1,6 @@
 """The contract of a reader: what the harness asks of it, what it answers, and what the base class does for it."""
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from storebench.errors import CorruptDataError
 from storebench.formats.arrays import UINT8, Batch, Indices, out_of_range, unfit_batch
 from storebench.formats.options import Options
 from storebench.formats.sequence import SampleSequence
+from storebench.formats.windows import Windows
 from storebench.manifest import Manifest
 
 
@@ -36,12 +38,12 @@ class Traits:
 
 
 class Fetched(NamedTuple):
-    """What one call of `Reader.fetch_into` did.
+    """What one call of `Reader.fetch_into` or `Reader.fetch_windows` did.
 
     Attributes
     ----------
     payload_bytes
-        Bytes of payload that were copied.
+        Bytes of the payloads that were asked for, whole, even where a window of each was copied.
     decode_ns
         Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies.
     """
@@ -60,8 +62,9 @@ class Reader(SampleSequence):
     with views of a mapped file, page faults would be counted as something else.
 
     A subclass opens the store in its constructor and sets `labels`. It implements
-    `_fetch_into`, and `_fetch` too where it serves encoded payloads; `_plan` and
-    `_close` where it reads ahead or has something to close. These are only called
+    `_fetch_into`, and `_fetch` too where it serves encoded payloads; `_fetch_windows`
+    where raw images are in memory that it can address; `_plan` and `_close` where it
+    reads ahead or has something to close. These are only called
     while the reader is open, with at least one index and with a batch that fits,
     so they need not check any of it. Indices are not checked before: see
     `_checked`.
@@ -180,6 +183,54 @@ class Reader(SampleSequence):
             return Fetched(0)
         return self._fetch_into(indices, out if len(out) == count else out[:count])
 
+    @property
+    def serves_windows(self) -> bool:
+        """Whether `fetch_windows` may be called: the reader copies windows of raw images from where they are stored.
+
+        A subclass that overrides `_fetch_into` alone serves none, because its images may be others than its parent's.
+        """
+        return self.payload_codec == "raw" and _overrides_windows(type(self))
+
+    @final
+    def fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
+        """Copy a window of the raw pixels of each of `indices` into ``out[:len(indices)]``, without a copy of the image.
+
+        Only where `serves_windows`. A call counts as one batch of the plan, like one of `fetch_into`.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+        windows
+            n windows inside of the images.
+        out
+            uint8 [n or more, h, w, C], C-contiguous, of the windows' size. Rows beyond n are left as they are.
+
+        Raises
+        ------
+        IndexError
+            No sample has one of the indices; none has a negative one.
+        ValueError
+            `out` has another shape or type, or is too small; a window is not inside of an image; there are more or
+            fewer windows than indices; or the reader serves no windows.
+        CorruptStoreError
+            The store is damaged.
+        RuntimeError
+            The reader is closed.
+        """
+        if self.closed:
+            raise _closed()
+        count, shape = len(indices), (windows.height, windows.width, self.image_shape[2])
+        if len(out) < count or not out.flags.carray or out.dtype != UINT8 or out.shape[1:] != shape:
+            raise unfit_batch(out, count, shape)
+        if len(windows) != count:
+            raise ValueError(f"{len(windows)} windows for {count} samples")
+        if not self.serves_windows:
+            raise ValueError("this reader serves no windows: fetch whole images and cut them")
+        if not count:
+            return Fetched(0)
+        return self._fetch_windows(indices, windows, out if len(out) == count else out[:count])
+
     @final
     def read_into(self, indices: Indices, out: Batch) -> None:
         """Write the decoded pixels of `indices` into ``out[:len(indices)]``, whatever the payloads are.
@@ -248,6 +299,10 @@ class Reader(SampleSequence):
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         """Copy raw pixels of `indices` into `out`, uint8 [n, H, W, C], C-contiguous; see `fetch_into`."""
 
+    def _fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
+        """Copy windows of raw pixels into `out`, uint8 [n, h, w, C], C-contiguous; see `fetch_windows`."""
+        raise NotImplementedError(f"{type(self).__name__} serves no windows")
+
     def _plan(self, batches: Sequence[Indices]) -> None:
         """Forget the last plan and start on this one; see `plan`."""
 
@@ -283,3 +338,11 @@ class Reader(SampleSequence):
 
 def _closed() -> RuntimeError:
     return RuntimeError("the reader is closed")
+
+
+@functools.cache
+def _overrides_windows(kind: type[Reader]) -> bool:
+    """Return whether the class that says how images are fetched, or one derived from it, says how windows are."""
+    hooks = ("_fetch_into", "_fetch_windows")
+    nearest = next(one for one in kind.__mro__ if any(name in vars(one) for name in hooks))
+    return nearest is not Reader and "_fetch_windows" in vars(nearest)

@@ -4,15 +4,15 @@ It belongs to the harness, never to a format, so that every backend trains on
 the very same pixels whatever process prepares them.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from storebench.formats.base import Batch, Indices
-
-Pixels = npt.NDArray[np.uint8]
+from storebench.formats.kernel import load_kernel
+from storebench.formats.windows import ImageShape, Windows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -37,29 +37,63 @@ class Augment:
         """Whether the pixels stay as they are."""
         return self.crop is None and not self.mirror
 
-    def output_shape(self, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    def output_shape(self, image_shape: ImageShape) -> ImageShape:
         """Return (H, W, C) of an augmented image."""
         height, width, channels = image_shape
         return (height, width, channels) if self.crop is None else (self.crop, self.crop, channels)
 
+    def windows(self, indices: Indices, image_shape: ImageShape, *, seed: int, epoch: int) -> Windows:
+        """Draw the window of each sample.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], the samples.
+        image_shape
+            (H, W, C) of their images.
+
+        Raises
+        ------
+        ValueError
+            The crop is larger than the images.
+        """
+        height, width, ranges = self._sizes(image_shape)
+        kernel = load_kernel()
+        if kernel is None:
+            return self._windows_without_kernel(indices, image_shape, seed=seed, epoch=epoch)
+        indices = np.ascontiguousarray(indices, np.int64)
+        places = kernel.draw(_stream(seed, epoch), indices, ranges, mirror=self.mirror)
+        return Windows(places=places, height=height, width=width)
+
     def apply(self, images: Batch, indices: Indices, out: Batch, *, seed: int, epoch: int) -> None:
         """Write the augmented `images` [n, H, W, C] into `out` [n, h, w, C], both uint8."""
-        height, width = out.shape[1:3]
+        self.windows(indices, _shape_of(images), seed=seed, epoch=epoch).cut(images, out)
+
+    def apply_without_kernel(
+        self, images: Batch, indices: Indices, out: Batch, *, seed: int, epoch: int
+    ) -> None:
+        """Do as `apply` does by numpy and torch alone: slower, so that the two can be held against each other."""
+        windows = self._windows_without_kernel(indices, _shape_of(images), seed=seed, epoch=epoch)
+        windows.cut_without_kernel(images, out)
+
+    def _windows_without_kernel(
+        self, indices: Indices, image_shape: ImageShape, *, seed: int, epoch: int
+    ) -> Windows:
+        height, width, ranges = self._sizes(image_shape)
         bits = random_bits(indices, seed=seed, epoch=epoch)
-        tops = (bits & np.uint64(0xFFFF)) % np.uint64(images.shape[1] - height + 1)
-        lefts = (bits >> np.uint64(16) & np.uint64(0xFFFF)) % np.uint64(images.shape[2] - width + 1)
-        flips = (bits >> np.uint64(32) & np.uint64(1)) * np.uint64(self.mirror)
-        for row, (top, left, flip) in enumerate(
-            zip(tops.tolist(), lefts.tolist(), flips.tolist(), strict=True)
-        ):
-            window = images[row, top : top + height, left : left + width]
-            out[row] = _mirrored(window) if flip else window
+        places = np.empty((len(bits), 3), np.int64)
+        places[:, 0] = (bits & np.uint64(0xFFFF)) % np.uint64(ranges[0])
+        places[:, 1] = (bits >> np.uint64(16) & np.uint64(0xFFFF)) % np.uint64(ranges[1])
+        places[:, 2] = (bits >> np.uint64(32) & np.uint64(1)) * np.uint64(self.mirror)
+        return Windows(places=places, height=height, width=width)
 
-
-def _mirrored(window: Pixels) -> Pixels:
-    """Return an image, uint8 [h, w, C], flipped left to right; numpy's own copy of a mirrored view takes ten times as long."""
-    mirrored: Pixels = torch.flip(torch.from_numpy(window), (1,)).numpy()
-    return mirrored
+    def _sizes(self, image_shape: ImageShape) -> tuple[int, int, tuple[int, int]]:
+        """Return height and width of a window, and how many tops and lefts there are to choose from."""
+        height, width, _ = self.output_shape(image_shape)
+        ranges = (image_shape[0] - height + 1, image_shape[1] - width + 1)
+        if min(ranges) < 1:
+            raise ValueError(f"a crop of {height}x{width} does not fit into images of {image_shape}")
+        return height, width, ranges
 
 
 def center_crop(images: Batch, side: int | None) -> Batch:
@@ -72,9 +106,15 @@ def center_crop(images: Batch, side: int | None) -> Batch:
 
 def random_bits(indices: Indices, *, seed: int, epoch: int) -> npt.NDArray[np.uint64]:
     """Return 64 random bits for each index, uint64 [n]: SplitMix64 (Steele et al., 2014) of seed, epoch and index."""
+    return _mix(np.uint64(_stream(seed, epoch)) + _GOLDEN * (indices.astype(np.uint64) + np.uint64(1)))
+
+
+@functools.lru_cache(maxsize=16)
+def _stream(seed: int, epoch: int) -> int:
+    """Return where the random bits of an epoch begin, 64 bits."""
     with np.errstate(over="ignore"):
         stream = _mix(np.array([seed], dtype=np.uint64) + _GOLDEN * np.uint64(epoch + 1))
-        return _mix(stream + _GOLDEN * (indices.astype(np.uint64) + np.uint64(1)))
+    return int(stream[0])
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -82,3 +122,8 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     mixed: npt.NDArray[np.uint64] = values ^ values >> np.uint64(31)
     return mixed
+
+
+def _shape_of(images: Batch) -> ImageShape:
+    height, width, channels = images.shape[1:]
+    return height, width, channels

@@ -1,5 +1,6 @@
 """Make batches from one open reader: the only place where fetch, decode and prep are timed."""
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from storebench.digests import DIGEST_BYTES, sample_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices, Reader
+from storebench.formats.kernel import load_kernel
 from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
+from storebench.formats.windows import Windows
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened, Spans
 from storebench.loading.ready import ReadyBatches
 from storebench.manifest import Manifest
@@ -72,19 +75,30 @@ class Producer:
         self._lasting = lasting
         self._ready: ReadyBatches | None = None
 
-    def open(self) -> Opened:
-        """Open the reader in this process, timed, and make the batches that have to be ready."""
+    def open(self, *, take_memory: bool = True) -> Opened:
+        """Open the reader in this process, timed, and make the batches that have to be ready.
+
+        Parameters
+        ----------
+        take_memory
+            Take the memory of the largest batch as well, so that no step pays for its page faults.
+        """
+        if not self.job.augment.identity:
+            load_kernel()  # the first process of a machine compiles it, which is no part of the opening
         start = time.perf_counter_ns()
         if self._reader is None:
             self._reader = open_backend(self.job)
-        if traits_of(self.job.backend).ready_made:
+        if self._ready_made:
             self._ready = self._ready_batches(self._reader)
             self._ready.prepare(self.job.batch_size)
-        return Opened(pid=os.getpid(), open_ns=time.perf_counter_ns() - start, notes=self._reader.notes())
+        open_ns = time.perf_counter_ns() - start
+        if take_memory and self.job.batch_size and not self._ready_made:
+            self._take_memory(self._reader, self.job.batch_size)
+        return Opened(pid=os.getpid(), open_ns=open_ns, notes=self._notes())
 
     def close(self) -> Opened:
         """Close the reader and say how it worked."""
-        notes = self._reader.notes() if self._reader is not None else {}
+        notes = self._notes()
         if self._reader is not None and self._owns_reader:
             self._reader.close()
         self._reader = self._ready = None
@@ -100,28 +114,36 @@ class Producer:
 
     def produce(self, request: BatchRequest) -> Batch:
         """Fetch, decode and prepare one batch."""
-        if traits_of(self.job.backend).ready_made:
+        if self._ready_made:
             return self._produce_ready(request)
-        reader, indices = self.reader, request.indices
+        reader, indices, augment = self.reader, request.indices, self.job.augment
         start = time.perf_counter_ns()
+        windows = self._windows(reader, request)
+        drawn = time.perf_counter_ns()
         if request.plan is not None:
             reader.plan(request.plan)
-        out = self._allocate((len(indices), *self.job.augment.output_shape(reader.image_shape)))
-        decoded = out.numpy() if self.job.augment.identity else self._scratch_for(reader, len(indices))
-        payload_bytes, fetched, decode_inside = self._pixels(reader, indices, decoded)
-        decoded_at = time.perf_counter_ns()
-        # Digests are only asked for in passes that are not timed, so their cost may stand between two clocks.
-        digests = _digests(decoded, reader.labels[indices]) if request.check else None
+        out = self._allocate((len(indices), *augment.output_shape(reader.image_shape)))
+        whole: Pixels | None = None
+        digests: Pixels | None = None
+        if windows is not None and reader.serves_windows and not request.check:
+            payload_bytes, decode_inside = reader.fetch_windows(indices, windows, out.numpy())
+            fetched = decoded_at = time.perf_counter_ns()
+        else:
+            whole = out.numpy() if windows is None else self._scratch_for(reader, len(indices))
+            payload_bytes, fetched, decode_inside = self._pixels(reader, indices, whole)
+            decoded_at = time.perf_counter_ns()
+            # Digests are only asked for in passes that are not timed, so their cost may stand between two clocks.
+            digests = _digests(whole, reader.labels[indices]) if request.check else None
         prep_start = time.perf_counter_ns()
-        if not self.job.augment.identity:
-            self.job.augment.apply(decoded, indices, out.numpy(), seed=self.job.seed, epoch=request.epoch)
+        if windows is not None and whole is not None:
+            windows.cut(whole, out.numpy())
         labels = reader.labels[indices]
         ready = time.perf_counter_ns()
         spans = Spans(
             start_ns=start,
-            fetch_ns=fetched - start - decode_inside,
+            fetch_ns=fetched - drawn - decode_inside,
             decode_ns=decoded_at - fetched + decode_inside,
-            prep_ns=ready - prep_start,
+            prep_ns=drawn - start + ready - prep_start,
             ready_ns=ready,
         )
         return Batch(
@@ -163,6 +185,30 @@ class Producer:
             allocate=self._lasting,
         )
 
+    def _notes(self) -> dict[str, str]:
+        """Return how the store is read, and whether the harness has to augment without the compiled kernel."""
+        notes = self._reader.notes() if self._reader is not None else {}
+        if self.job.augment.identity or load_kernel() is not None:
+            return notes
+        return {**notes, "augmentation": "without the compiled kernel, because no C compiler works here"}
+
+    @functools.cached_property
+    def _ready_made(self) -> bool:
+        return traits_of(self.job.backend).ready_made
+
+    def _windows(self, reader: Reader, request: BatchRequest) -> Windows | None:
+        """Draw the windows of a batch; None where its images stay as they are."""
+        augment = self.job.augment
+        if augment.identity:
+            return None
+        return augment.windows(request.indices, reader.image_shape, seed=self.job.seed, epoch=request.epoch)
+
+    def _take_memory(self, reader: Reader, rows: int) -> None:
+        """Take the memory of a batch of `rows` samples, and that of whole images where windows are cut out of them."""
+        self._allocate((rows, *self.job.augment.output_shape(reader.image_shape)))
+        if not self.job.augment.identity and not reader.serves_windows:
+            self._scratch_for(reader, rows)
+
     def _pixels(self, reader: Reader, indices: Indices, decoded: Pixels) -> tuple[int, int, int]:
         """Fill `decoded`; return payload bytes, when the fetch ended, and the decoding done inside it (ns)."""
         if reader.payload_codec == "raw":
@@ -181,6 +227,7 @@ class Producer:
     def _scratch_for(self, reader: Reader, count: int) -> Pixels:
         if self._scratch is None or len(self._scratch) < count:
             self._scratch = np.empty((count, *reader.image_shape), dtype=np.uint8)
+            self._scratch.fill(0)  # so that its page faults belong to whoever takes it
         return self._scratch[:count]
 
 

@@ -43,11 +43,12 @@ from storebench.testing.stores import (
     read_pixels,
     sample_images,
 )
+from storebench.testing.windows import WindowsContract
 
 ORDER = [5, COUNT - 1, 0, 5, 17, 5]
 
 
-class FormatContract(SequenceContract, HooksContract):
+class FormatContract(SequenceContract, HooksContract, WindowsContract):
     """What a format promises to the harness, test by test."""
 
     format_name: ClassVar[str]

@@ -58,6 +58,14 @@ class Hdf5DirectReader(ExtentReader):
             return self._library.fetch_into(indices, out)
         return super()._fetch_into(indices, out)
 
+    @property
+    def serves_windows(self) -> bool:
+        """Whether the file has a place for each sample; the library copies whole images only."""
+        return self._library is None and super().serves_windows
+
+    # As its parent does; said again, because a class that overrides _fetch_into alone serves no windows.
+    _fetch_windows = ExtentReader._fetch_windows  # noqa: SLF001
+
     def _plan(self, batches: Sequence[Indices]) -> None:
         if self._library is None:  # the library cannot read ahead
             super()._plan(batches)

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError, UsageError
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch, Indices, check_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import damaged, load_array, load_labels
 from storebench.formats.memory.audit import checked_header, pack_offsets
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
 from storebench.formats.options import Options
+from storebench.formats.windows import Windows
 from storebench.manifest import Manifest
 
 Pixels = npt.NDArray[np.uint8]
@@ -101,6 +102,11 @@ class MemoryNativeReader(MemoryPythonReader):
         torch = self._torch
         torch.index_select(self._tensor, 0, torch.from_numpy(indices), out=torch.from_numpy(out))
         return Fetched(out.nbytes)
+
+    def _fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
+        check_range(indices, len(self.pixels))
+        windows.cut(self.pixels, out, indices)
+        return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
     def _close(self) -> None:
         del self._tensor

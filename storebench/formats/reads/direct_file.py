@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptStoreError
+from storebench.formats.arrays import Batch
+from storebench.formats.windows import ImageShape, Windows
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import mount_of
 from storebench.probes.page_count import (
@@ -323,6 +325,13 @@ class DirectFile:
         for row, at in enumerate(offsets.tolist()):
             if os.preadv(self.fd, [out[row].data], at) != size:
                 self.read_fully(at, out[row])
+
+    def read_windows(self, offsets: Offsets, windows: Windows, image_shape: ImageShape, out: Batch) -> None:
+        """Read raw images one by one with ``preadv``, image i from ``offsets[i]``, and copy a window of each into `out`."""
+        image = np.empty((1, *image_shape), np.uint8)
+        for row, at in enumerate(offsets.tolist()):
+            self.read_fully(at, image.reshape(-1))
+            windows.part(slice(row, row + 1)).cut(image, out[row : row + 1])
 
     def read_fully(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
         """Read ``len(out)`` bytes at `offset`, however many calls it takes.

@@ -13,6 +13,7 @@ from storebench.formats.options import Options
 from storebench.formats.reads.direct_file import DirectFile, Offsets
 from storebench.formats.reads.planned import Locate, PlannedReads
 from storebench.formats.reads.policy import ReadPolicy
+from storebench.formats.windows import Windows
 from storebench.manifest import Manifest
 
 
@@ -70,6 +71,10 @@ class ExtentReader(Reader):
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         self.reads.copy_rows(indices, out.reshape(len(out), -1))
         return Fetched(out.nbytes)
+
+    def _fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
+        self.reads.copy_windows(indices, windows, self.image_shape, out)
+        return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
     def _plan(self, batches: Sequence[Indices]) -> None:
         self.reads.plan(batches)

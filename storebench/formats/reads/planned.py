@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from storebench.errors import StorebenchError
-from storebench.formats.arrays import Indices
+from storebench.formats.arrays import Batch, Indices
 from storebench.formats.reads.direct_file import (
     NO_PIECES,
     SMALL_BYTES,
@@ -31,6 +31,7 @@ from storebench.formats.reads.direct_file import (
 )
 from storebench.formats.reads.policy import MIN_UNIT_BYTES, ReadPolicy
 from storebench.formats.reads.turns import Turns
+from storebench.formats.windows import ImageShape, Windows
 from storebench.probes.page_count import PAGE_BYTES
 
 _FEW_RESIDENT = 0.01
@@ -134,6 +135,15 @@ class PlannedReads:
             self.file.copy_rows(offsets, out)
         else:
             self.file.read_rows(offsets, out)
+        self._check()
+
+    def copy_windows(self, indices: Indices, windows: Windows, image_shape: ImageShape, out: Batch) -> None:
+        """Copy a window of each sample, raw pixels of `image_shape`, into `out`, uint8 [n, h, w, C]."""
+        offsets, _, mapped = self._find(indices)
+        if mapped:
+            windows.copy(self.file.bytes, offsets, image_shape, out)
+        else:
+            self.file.read_windows(offsets, windows, image_shape, out)
         self._check()
 
     def payloads(self, indices: Indices) -> list[bytes]:

@@ -1,8 +1,9 @@
 """A reader of pixels in shared memory: the common part of memory:shared and lmdb:shared."""
 
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch, Indices, check_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.reads.shared_pixels import Fill, SharedPixels, gather
+from storebench.formats.windows import Windows
 
 
 class SharedPixelsReader(Reader):
@@ -17,6 +18,12 @@ class SharedPixelsReader(Reader):
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         return Fetched(gather(self._shared.array, indices, out))
+
+    def _fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
+        pixels = self._shared.array
+        check_range(indices, len(pixels))
+        windows.cut(pixels, out, indices)
+        return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
     def notes(self) -> dict[str, str]:
         """Say which process filled the memory."""

@@ -19,8 +19,10 @@ from storebench.formats.base import Reader
 from storebench.formats.reads.direct_file import DirectFile, merge
 from storebench.formats.reads.turns import Turns
 from storebench.formats.registry import get_format
+from storebench.formats.windows import Windows
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident
 from storebench.testing.stores import SmallStore, build_small_store
+from storebench.testing.windows import sliced
 
 SMALL, LARGE = (32, 32, 3), (120, 100, 3)
 OPTIONS: list[dict[str, str]] = [
@@ -55,6 +57,16 @@ def assert_serves(reader: Reader, store: SmallStore, batch: np.ndarray) -> None:
     out = np.full((len(batch) + 1, *reader.image_shape), 7, np.uint8)
     assert reader.fetch_into(batch, out) == (len(batch) * out[0].size, 0)
     assert np.array_equal(out[:-1], store.pixels[batch])
+    assert (out[-1] == 7).all(), "wrote beyond the batch"
+
+
+def assert_serves_windows(reader: Reader, store: SmallStore, batch: np.ndarray) -> None:
+    height, width, channels = reader.image_shape
+    places = np.random.default_rng(0).integers(0, (height - 19, width - 24, 2), (len(batch), 3))
+    windows = Windows(places=places, height=20, width=25)
+    out = np.full((len(batch) + 1, 20, 25, channels), 7, np.uint8)
+    assert reader.fetch_windows(batch, windows, out) == (store.pixels[batch].nbytes, 0)
+    assert np.array_equal(out[:-1], sliced(store.pixels[batch], windows))
     assert (out[-1] == 7).all(), "wrote beyond the batch"
 
 
@@ -100,14 +112,15 @@ def test_every_switch_serves_the_same_samples_in_the_asked_order(
     store: SmallStore, options: dict[str, str], state: str
 ) -> None:
     plan = batches_of(len(store.labels))[:20]
-    if state == "cold":
-        make_cold(store)
-    with opened(store, **options) as reader:
-        for _ in range(2):  # an epoch, and another one with what the first one left behind
-            reader.plan(plan)
-            for batch in plan:
-                assert_serves(reader, store, batch)
-        assert reader.notes()
+    for served in (assert_serves, assert_serves_windows):
+        if state == "cold":
+            make_cold(store)
+        with opened(store, **options) as reader:
+            for _ in range(2):  # an epoch, and another one with what the first one left behind
+                reader.plan(plan)
+                for batch in plan:
+                    served(reader, store, batch)
+            assert reader.notes()
 
 
 @settings(max_examples=40, deadline=None)

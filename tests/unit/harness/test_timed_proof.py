@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from storebench.formats.kernel import Kernel, load_kernel
 from storebench.loading import kept as kept_module
 from storebench.loading import loader as loader_module
 from storebench.loading.batch import Batch, BatchRequest, EpochPlan, Spans
@@ -191,6 +192,26 @@ def test_cropped_mirrored_and_decoded_samples_are_proven(
     record = only_record(cell, bench.stores, run_folder)
     assert (record.status, record.failure) == (Status.OK, None)
     assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (12, 0)
+
+
+@pytest.mark.skipif(load_kernel() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("backend", ["png", "memory:native", "lmdb"])
+def test_a_kernel_that_mirrors_nothing_fails_the_cell(
+    backend: str, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof cuts by other code than the loader."""
+    right = Kernel.cut
+
+    def cut(kernel: Kernel, source: Any, offsets: Any, places: np.ndarray, *rest: Any) -> int:
+        return right(kernel, source, offsets, places * (1, 1, 0), *rest)
+
+    monkeypatch.setattr(Kernel, "cut", cut)
+    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
+    cell = small_cell(backend, compute="none", batch_size=4, **matrix)
+    record = only_record(cell, bench.stores, run_folder)
+    assert record.status is Status.FAILED
+    assert coverage_of(record).pixels_wrong == 0
+    assert 0 < coverage_of(record).timed_wrong < 12
 
 
 def test_every_epoch_is_proven_with_its_own_augmentation(bench: Bench, run_folder: Path) -> None:

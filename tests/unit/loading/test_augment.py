@@ -89,6 +89,24 @@ def test_the_bits_are_splitmix64s(seed: int, epoch: int, index: int) -> None:
     assert random_bits(np.array([index]), seed=seed, epoch=epoch).tolist() == [expected]
 
 
+@given(
+    st.lists(st.integers(0, 10**9), min_size=1, max_size=20), st.integers(0, MASK >> 1), st.integers(0, 1000)
+)
+def test_the_same_is_cut_with_and_without_the_kernel(numbers: list[int], seed: int, epoch: int) -> None:
+    indices, augment = np.array(numbers), Augment(crop=7, mirror=True)
+    fast, slow = (np.zeros((len(numbers), 7, 7, 3), np.uint8) for _ in range(2))
+    images = IMAGES[indices % len(IMAGES)]
+    augment.apply(images, indices, fast, seed=seed, epoch=epoch)
+    augment.apply_without_kernel(images, indices, slow, seed=seed, epoch=epoch)
+    np.testing.assert_array_equal(fast, slow)
+
+
+def test_a_crop_that_is_larger_than_the_images_is_refused() -> None:
+    for crop in (10, 12):
+        with pytest.raises(ValueError, match=f"a crop of {crop}x{crop} does not fit"):
+            applied(Augment(crop=crop), [1], seed=0, epoch=0)
+
+
 def test_every_place_and_both_sides_come_up_equally_often() -> None:
     bits = random_bits(np.arange(60_000), seed=1, epoch=0)
     tops = np.bincount((bits & np.uint64(0xFFFF)).astype(int) % 6)

@@ -1,0 +1,238 @@
+"""The compiled kernel: draw windows and cut them out of raw images, a whole batch per call, in C.
+
+numpy copies a mirrored row of interleaved pixels byte by byte, and torch's flip needs new memory for each image. This
+code mirrors five RGB pixels per instruction and writes straight into the batch. The source is a string, because the
+digest of the code that a record carries covers Python files.
+"""
+
+import ctypes
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.probes.remembered import user_cache_folder
+from storebench.system.compiled import load_compiled
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+SOURCE = r"""
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#define SHUFFLING __attribute__((target("ssse3")))
+
+static int can_shuffle(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("ssse3");
+}
+
+/* Mirrors five RGB pixels. It reads and writes one byte more. */
+SHUFFLING static inline void mirror_five(const uint8_t *from, uint8_t *to)
+{
+    const __m128i order = _mm_setr_epi8(12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2, 15);
+    _mm_storeu_si128((__m128i *)to, _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)from), order));
+}
+
+#elif defined(__aarch64__)
+
+#include <arm_neon.h>
+#define SHUFFLING
+
+static int can_shuffle(void)
+{
+    return 1;
+}
+
+static inline void mirror_five(const uint8_t *from, uint8_t *to)
+{
+    static const uint8_t order[16] = {12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2, 15};
+    vst1q_u8(to, vqtbl1q_u8(vld1q_u8(from), vld1q_u8(order)));
+}
+
+#else
+
+#define SHUFFLING
+
+static int can_shuffle(void)
+{
+    return 0;
+}
+
+static inline void mirror_five(const uint8_t *from, uint8_t *to)
+{
+    (void)from, (void)to;
+}
+
+#endif
+
+static inline __attribute__((always_inline)) void mirror_pixels(
+    const uint8_t *from, uint8_t *to, int64_t pixels, int64_t channels)
+{
+    for (from += pixels * channels; pixels > 0; pixels--, to += channels) {
+        from -= channels;
+        memcpy(to, from, (size_t)channels);
+    }
+}
+
+/* The first and the last pixel are mirrored by themselves, so that no access leaves the row; the last five may overlap. */
+SHUFFLING static void mirror_rgb(const uint8_t *from, uint8_t *to, int64_t pixels)
+{
+    if (pixels < 7) {
+        mirror_pixels(from, to, pixels, 3);
+        return;
+    }
+    mirror_pixels(from + 3 * (pixels - 1), to, 1, 3);
+    for (int64_t done = 1; done + 6 <= pixels; done += 5)
+        mirror_five(from + 3 * (pixels - 5 - done), to + 3 * done);
+    mirror_five(from + 3, to + 3 * (pixels - 6));
+    mirror_pixels(from, to + 3 * (pixels - 1), 1, 3);
+}
+
+/* Short rows are copied without a call: there are thousands in a batch of small images. */
+static void copy_row(const uint8_t *from, uint8_t *to, int64_t bytes)
+{
+    if (bytes < 16 || bytes > 256) {
+        memcpy(to, from, (size_t)bytes);
+        return;
+    }
+    for (int64_t at = 0; at + 16 <= bytes; at += 16)
+        memcpy(to + at, from + at, 16);
+    memcpy(to + bytes - 16, from + bytes - 16, 16);
+}
+
+static void mirror_row(const uint8_t *from, uint8_t *to, int64_t pixels, int64_t channels, int shuffle)
+{
+    if (channels == 3 && shuffle)
+        mirror_rgb(from, to, pixels);
+    else if (channels == 3)
+        mirror_pixels(from, to, pixels, 3);
+    else if (channels == 1)
+        mirror_pixels(from, to, pixels, 1);
+    else
+        mirror_pixels(from, to, pixels, channels);
+}
+
+/* Cuts one window per place (top, left, mirrored) out of images of rows x columns x channels that begin at offsets.
+   Returns how many were cut: fewer than count if a window is not in its image, or an image not in the source. */
+int64_t storebench_cut(
+    const uint8_t *source, int64_t source_bytes, const int64_t *offsets, const int64_t *places, int64_t count,
+    int64_t rows, int64_t columns, int64_t channels, int64_t height, int64_t width, uint8_t *out)
+{
+    const int64_t image_bytes = rows * columns * channels, row_bytes = width * channels;
+    const int shuffle = can_shuffle();
+    for (int64_t n = 0; n < count; n++, places += 3) {
+        const int64_t top = places[0], left = places[1], mirrored = places[2];
+        if (offsets[n] < 0 || offsets[n] > source_bytes - image_bytes
+            || top < 0 || top > rows - height || left < 0 || left > columns - width)
+            return n;
+        const uint8_t *from = (const uint8_t *)((uintptr_t)source + (uintptr_t)offsets[n]);
+        from += (top * columns + left) * channels;
+        if (!mirrored && width == columns) {
+            memcpy(out, from, (size_t)(height * row_bytes));
+            out += height * row_bytes;
+            continue;
+        }
+        for (int64_t row = 0; row < height; row++, from += columns * channels, out += row_bytes) {
+            /* A mirrored row is read from its end, so the processor would not fetch the next one ahead. */
+            for (int64_t at = row_bytes > 256 ? 0 : row_bytes; at < row_bytes; at += 64)
+                __builtin_prefetch(from + columns * channels + at);
+            if (mirrored)
+                mirror_row(from, out, width, channels, shuffle);
+            else
+                copy_row(from, out, row_bytes);
+        }
+    }
+    return count;
+}
+
+static uint64_t mixed(uint64_t value)
+{
+    value = (value ^ value >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    value = (value ^ value >> 27) * UINT64_C(0x94D049BB133111EB);
+    return value ^ value >> 31;
+}
+
+/* Draws a place (top, left, mirrored) for each index, as storebench.loading.augment does with numpy. */
+void storebench_draw(
+    uint64_t stream, const int64_t *indices, int64_t count, int64_t tops, int64_t lefts, int64_t mirrors,
+    int64_t *places)
+{
+    for (int64_t n = 0; n < count; n++, places += 3) {
+        const uint64_t bits = mixed(stream + UINT64_C(0x9E3779B97F4A7C15) * ((uint64_t)indices[n] + 1));
+        places[0] = (int64_t)((bits & 0xFFFF) % (uint64_t)tops);
+        places[1] = (int64_t)((bits >> 16 & 0xFFFF) % (uint64_t)lefts);
+        places[2] = (int64_t)(bits >> 32 & 1) * mirrors;
+    }
+}
+"""
+
+_ANYWHERE = 2**63 - 1
+"""Bytes of a source that is the whole address space."""
+
+
+class Kernel:
+    """The functions of the compiled library. They release the GIL and take C-contiguous arrays."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        number, pointer = ctypes.c_int64, ctypes.c_void_p
+        self._cut = library.storebench_cut
+        self._cut.restype = number
+        self._cut.argtypes = [pointer, number, pointer, pointer, *[number] * 6, pointer]
+        self._draw = library.storebench_draw
+        self._draw.restype = None
+        self._draw.argtypes = [ctypes.c_uint64, pointer, *[number] * 4, pointer]
+
+    def cut(
+        self,
+        source: Bytes | None,
+        offsets: Integers,
+        places: Integers,
+        image_shape: tuple[int, int, int],
+        out: Bytes,
+    ) -> int:
+        """Cut a window of each image into `out`, and return the number of windows before the first impossible one.
+
+        Parameters
+        ----------
+        source
+            uint8 [bytes]; None if the offsets are addresses.
+        offsets
+            int64 [n], where each image begins.
+        places
+            int64 [n, 3]: top, left, and 1 for a mirrored window.
+        image_shape
+            (H, W, C) of the images.
+        out
+            uint8 [n, h, w, C].
+        """
+        address, size = (None, _ANYWHERE) if source is None else (source.ctypes.data, source.size)
+        cut: int = self._cut(
+            address,
+            size,
+            offsets.ctypes.data,
+            places.ctypes.data,
+            len(offsets),
+            *image_shape,
+            *out.shape[1:3],
+            out.ctypes.data,
+        )
+        return cut
+
+    def draw(self, stream: int, indices: Integers, ranges: tuple[int, int], *, mirror: bool) -> Integers:
+        """Draw a place for each index, int64 [n, 3], below `ranges` (top, left), from a stream of random bits."""
+        places = np.empty((len(indices), 3), np.int64)
+        self._draw(stream, indices.ctypes.data, len(indices), *ranges, mirror, places.ctypes.data)
+        return places
+
+
+@functools.cache
+def load_kernel() -> Kernel | None:
+    """Return the kernel, compiled by the first process that needs it; None where there is no working C compiler."""
+    library = load_compiled(SOURCE, user_cache_folder())
+    return None if library is None else Kernel(library)

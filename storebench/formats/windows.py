@@ -1,0 +1,137 @@
+"""Windows of images: where each one is, whether it is mirrored, and how it is copied into a batch.
+
+The harness draws windows (`storebench.loading.augment`). A reader that has whole images in addressable memory copies
+them from there (`Reader.fetch_windows`), and the harness cuts the others out of the images that it fetched.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.formats.arrays import UINT8, Batch, Indices, unfit_batch
+from storebench.formats.kernel import load_kernel
+
+Places = npt.NDArray[np.int64]
+"""Where windows are, int64 [n, 3]: top row, left column, and 1 for a window that is mirrored left to right, else 0."""
+
+FlatPixels = npt.NDArray[np.uint8]
+"""Raw pixels of one or more images as they are stored, uint8 [bytes], C order."""
+
+ImageShape = tuple[int, int, int]
+"""(H, W, C)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windows:
+    """One window into each image of a batch, all of one size.
+
+    Attributes
+    ----------
+    places
+        int64 [n, 3], C-contiguous.
+    height, width
+        Rows and columns of every window.
+    """
+
+    places: Places
+    height: int
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def part(self, rows: slice) -> "Windows":
+        """Return some of the windows; the step of `rows` is 1."""
+        return Windows(places=self.places[rows], height=self.height, width=self.width)
+
+    def cut(self, images: Batch, out: Batch, which: Indices | None = None) -> None:
+        """Copy window i out of ``images[i]``, or out of ``images[which[i]]``, into ``out[i]``.
+
+        Parameters
+        ----------
+        images
+            uint8 [N, H, W, C].
+        out
+            uint8 [n, h, w, C].
+        which
+            int64 [n].
+
+        Raises
+        ------
+        ValueError
+            A window is not inside of its image, or there is no such image.
+        """
+        image_shape = _shape_of(images)
+        which = np.arange(len(self), dtype=np.int64) if which is None else which
+        self.copy(images.reshape(-1), which * math.prod(image_shape), image_shape, out)
+
+    def copy(self, source: FlatPixels, offsets: Indices, image_shape: ImageShape, out: Batch) -> None:
+        """Copy window i out of the image that begins at ``source[offsets[i]]`` into ``out[i]``; see `cut`.
+
+        Raises
+        ------
+        ValueError
+            A window is not inside of its image, or an image not inside of the source.
+        """
+        if self._cut_compiled(source, offsets, image_shape, out):
+            return
+        size = math.prod(image_shape)
+        if len(self) and (offsets.min() < 0 or offsets.max() > source.size - size):
+            raise _outside()
+        images = (source[at : at + size].reshape(image_shape) for at in offsets.tolist())
+        self._cut_each(images, image_shape, out)
+
+    def copy_each(self, images: Sequence[FlatPixels], image_shape: ImageShape, out: Batch) -> None:
+        """Copy window i out of ``images[i]``, each whole and in memory of its own, into ``out[i]``; see `cut`.
+
+        Raises
+        ------
+        ValueError
+            A window is not inside of its image.
+        """
+        addresses = [image.__array_interface__["data"][0] for image in images]
+        if not self._cut_compiled(None, np.array(addresses, np.int64), image_shape, out):
+            self._cut_each((image.reshape(image_shape) for image in images), image_shape, out)
+
+    def cut_without_kernel(self, images: Batch, out: Batch) -> None:
+        """Copy window i out of ``images[i]`` into ``out[i]`` by numpy and torch: slower, and independent of the kernel."""
+        self._cut_each(iter(images), _shape_of(images), out)
+
+    def _cut_compiled(
+        self, source: FlatPixels | None, offsets: Indices, image_shape: ImageShape, out: Batch
+    ) -> bool:
+        """Let the kernel cut, and return whether it could; ``source`` is None where the offsets are addresses."""
+        kernel = load_kernel()
+        if kernel is None or not out.flags.carray:
+            return False
+        # The kernel writes where it is told to, so the sizes must be right.
+        shape = (self.height, self.width, image_shape[2])
+        if not len(offsets) == len(self) <= len(out) or out.shape[1:] != shape or out.dtype != UINT8:
+            raise unfit_batch(out, len(self), shape)
+        if kernel.cut(source, offsets, self.places, image_shape, out) < len(self):
+            raise _outside()
+        return True
+
+    def _cut_each(self, images: Iterable[Batch], image_shape: ImageShape, out: Batch) -> None:
+        import torch
+
+        tops, lefts = self.places[:, 0], self.places[:, 1]
+        most = (image_shape[0] - self.height, image_shape[1] - self.width)
+        if len(self) and (min(tops.min(), lefts.min()) < 0 or tops.max() > most[0] or lefts.max() > most[1]):
+            raise _outside()
+        for image, (top, left, mirrored), row in zip(images, self.places.tolist(), out, strict=False):
+            row[...] = image[top : top + self.height, left : left + self.width]
+            if mirrored:  # torch, because numpy copies a mirrored view byte by byte
+                row[...] = torch.flip(torch.from_numpy(row), (1,)).numpy()
+
+
+def _shape_of(images: Batch) -> ImageShape:
+    height, width, channels = images.shape[1:]
+    return height, width, channels
+
+
+def _outside() -> ValueError:
+    return ValueError("a window is not inside of its image, or an image not inside of its store")

@@ -1,0 +1,76 @@
+"""Compile C source with this machine's compiler, once per source and user, and load the library."""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import stat
+import subprocess
+from pathlib import Path
+
+from storebench.errors import StorebenchError
+from storebench.system.scratch import scratch_folder
+
+_FLAGS = ("-O3", "-shared", "-fPIC", "-x", "c", "-")
+_TIMEOUT_S = 60
+_MODE = 0o755
+
+
+def load_compiled(source: str, folder: Path) -> ctypes.CDLL | None:
+    """Return the library that C source compiles to, from `folder` if it was compiled before.
+
+    Returns None if there is no compiler, or if it fails. ``$CC`` names the compiler, ``cc`` by default.
+
+    Parameters
+    ----------
+    folder
+        Where libraries are kept. If it cannot be written, the source is compiled again in each process.
+    """
+    compiler = _compiler()
+    path = folder / _name(source, compiler)
+    return _load(path) or _compile(source, compiler, path)
+
+
+def _compiler() -> list[str]:
+    try:
+        return shlex.split(os.environ.get("CC") or "cc")
+    except ValueError:  # a quotation that does not end
+        return ["cc"]
+
+
+def _name(source: str, compiler: list[str]) -> str:
+    """Return a file name that changes with everything that decides the library's content."""
+    parts = "\0".join([source, *compiler, *_FLAGS, platform.machine()])
+    return f"kernel-{hashlib.blake2b(parts.encode(), digest_size=10).hexdigest()}.so"
+
+
+def _load(path: Path) -> ctypes.CDLL | None:
+    """Load a library that only this user can have written."""
+    try:
+        about = path.stat()
+        private = about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return ctypes.CDLL(str(path)) if private else None
+    except OSError:
+        return None
+
+
+def _compile(source: str, compiler: list[str], path: Path) -> ctypes.CDLL | None:
+    """Compile and load; keep the library at `path` if that can be written and executed, or compile it for now."""
+    for parent in (path.parent, None):
+        with contextlib.suppress(OSError, StorebenchError, subprocess.SubprocessError):
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            with scratch_folder("kept", parent) as scratch:
+                built = scratch / path.name
+                command = [*compiler, *_FLAGS, "-o", str(built)]
+                subprocess.run(
+                    command, input=source.encode(), capture_output=True, timeout=_TIMEOUT_S, check=True
+                )
+                built.chmod(_MODE)
+                library = ctypes.CDLL(str(built))
+                if parent is not None:
+                    built.replace(path)
+                return library
+    return None
