@@ -23,6 +23,7 @@ from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
 from storebench.loading.batch import Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
 from storebench.loading.order import share_of
 from storebench.loading.producer import Producer, lasting_memory
+from storebench.manifest import Manifest
 from storebench.settings.words import LoaderKind
 
 LOADERS: dict[str, str] = {
@@ -122,7 +123,14 @@ class ReusedBuffer:
                 if self._pin
                 else torch.from_numpy(np.empty(shape, dtype=np.uint8))
             )
+            # Whoever takes the memory pays for its page faults, milliseconds for each 2 MiB in a virtual machine.
+            self._buffer.zero_()
         return self._buffer[: shape[0]]
+
+
+def batch_shape(job: LoadJob) -> tuple[int, ...]:
+    """Return the shape (n, h, w, C) of the largest batch of a job; n is 0 where nobody knows it yet."""
+    return (job.batch_size, *job.augment.output_shape(Manifest.read(job.store).dataset.image_shape))
 
 
 def allocate_shared(shape: tuple[int, ...]) -> torch.Tensor:
@@ -204,9 +212,10 @@ class ProcessLoader(Loader):
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
         self._requests = _Requests()
+        self._dataset = _BatchDataset(job, pin=pin)
         # A generator of its own: the DataLoader would otherwise draw from the one that initialises the network.
         self._loader = torch_data.DataLoader(
-            _BatchDataset(job, pin=pin),
+            self._dataset,
             batch_sampler=self._requests,
             num_workers=workers,
             collate_fn=_as_it_is,
@@ -222,8 +231,11 @@ class ProcessLoader(Loader):
         return self._ask_everyone(_Open())
 
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Serve the plan's batches through the DataLoader."""
-        yield from self._serve(requests_of(plan, max(1, self.workers)))
+        """Serve the plan's batches through the DataLoader; without workers it would only pass them on."""
+        requests = requests_of(plan, max(1, self.workers))
+        if not self.workers:
+            return map(self._dataset.producer.produce, requests)
+        return self._serve(requests)
 
     def close(self) -> list[Opened]:
         """Close every reader in its worker, then stop the workers."""

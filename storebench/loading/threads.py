@@ -19,7 +19,7 @@ import torch
 from storebench.formats.registry import traits_of
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
-from storebench.loading.loader import ReusedBuffer
+from storebench.loading.loader import ReusedBuffer, batch_shape
 from storebench.loading.producer import Producer, lasting_memory
 
 SHORT_STEP_NS = 50_000
@@ -182,7 +182,7 @@ class ThreadLoader(LaneLoader):
         try:
             if not self._shared:
                 return super().open()
-            opened = self._own.open()
+            opened = self._own.open(take_memory=False)  # it makes no batches
             super().open()
             return [opened]
         finally:
@@ -202,7 +202,12 @@ class ThreadLoader(LaneLoader):
             self._only.paused(nanoseconds)
 
     def _start_lane(self, worker: int) -> Lane:
-        slots = Slots([ReusedBuffer(pin=self.pin) for _ in range(SLOTS)])
+        buffers = [ReusedBuffer(pin=self.pin) for _ in range(SLOTS)]
+        if self.job.batch_size:
+            shape = batch_shape(self.job)
+            for buffer in buffers:
+                buffer(shape)  # so that no step pays for its page faults
+        slots = Slots(buffers)
         reader = self._own.reader if self._shared else None
         producer = Producer(self.job, slots.allocate, worker, reader, lasting_memory(pin=self.pin))
         if self.workers > 1:

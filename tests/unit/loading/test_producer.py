@@ -1,5 +1,6 @@
 """One producer: spans that add up, memory that it was given, errors that name the sample."""
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, BatchRequest
 from storebench.loading.loader import ReusedBuffer
 from storebench.loading.producer import Producer, open_backend
+from storebench.loading.threads import OnlyThreadLane, ThreadLoader
+from storebench.probes.page_count import PAGE_BYTES, mincore_pages
 from storebench.testing.stores import SHAPE, SmallStore
 from tests.support.loading_tools import MakeJob
 
@@ -76,6 +79,57 @@ def test_scratch_memory_grows_with_the_batch(make_job: MakeJob, store_of: StoreO
         for found, image in zip(flipped_or_not, pixels, strict=True):
             assert (found == image).all() or (found == image[:, ::-1]).all()
     producer.close()
+
+
+@pytest.mark.parametrize(
+    ("backend", "direct"),
+    [("memory:native", True), ("lmdb:direct", True), ("hdf5:direct", True), ("hdf5", False), ("png", False)],
+)
+def test_windows_need_no_scratch_batch_where_the_reader_serves_them(
+    backend: str, direct: bool, make_job: MakeJob, store_of: StoreOf
+) -> None:
+    """In the timed pass; the replay needs whole images for their digests, and has the same pixels."""
+    augment, numbers, small = Augment(crop=20, mirror=True), [3, 60, 3, 0], store_of(backend)
+    producer = Producer(make_job(backend, augment=augment))
+    producer.open()
+    timed = producer.produce(request_for(*numbers))
+    assert (producer._scratch is None) is direct
+    expected = np.empty((4, 20, 20, 3), np.uint8)
+    augment.apply_without_kernel(small.pixels[numbers], np.array(numbers), expected, seed=5, epoch=0)
+    np.testing.assert_array_equal(timed.pixels.numpy(), expected)
+    replayed = producer.produce(request_for(*numbers, check=True))
+    producer.close()
+    np.testing.assert_array_equal(replayed.pixels.numpy(), expected)
+    assert replayed.digests is not None
+    assert timed.payload_bytes == replayed.payload_bytes == sum(len(small.payloads[n]) for n in numbers)
+
+
+def resident_frac(memory: np.ndarray) -> float:
+    """Return the share of an array's pages that are in place."""
+    start = memory.ctypes.data & -PAGE_BYTES
+    length = memory.ctypes.data + memory.nbytes - start
+    return mincore_pages(start, length) / -(-length // PAGE_BYTES)
+
+
+def test_the_first_step_pays_for_no_page_of_a_batch(make_job: MakeJob) -> None:
+    """All memory of the largest batch is in place when the reader is open, and with threads that of every slot."""
+    whole = dataclasses.replace(make_job("hdf5"), batch_size=60)
+    cropped = dataclasses.replace(whole, augment=Augment(crop=30))
+    buffer = ReusedBuffer()
+    producers = [Producer(whole, buffer), Producer(cropped)]
+    for producer in producers:
+        producer.open()
+    assert producers[1]._scratch is not None
+    memory = [buffer((60, *SHAPE)).numpy(), producers[1]._scratch]
+    for producer in producers:
+        producer.close()
+    with ThreadLoader(whole, workers=1) as loader:
+        loader.open()
+        (lane,) = loader._lanes
+        assert isinstance(lane, OnlyThreadLane)
+        memory += [slot((60, *SHAPE)).numpy() for slot in lane._slots._buffers]
+        assert [resident_frac(one) for one in memory] == [1.0] * 5
+    assert resident_frac(np.empty(64 << 20, np.uint8)) < 0.5, "new memory counts as in place"
 
 
 def test_a_sample_that_does_not_decode_is_named(make_job: MakeJob, store_of: StoreOf) -> None:
