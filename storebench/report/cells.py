@@ -1,5 +1,6 @@
 """Summaries of cells: the records of one cell with medians over replicates, and panels of comparable cells."""
 
+import enum
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,31 @@ from storebench.report.states import Row
 from storebench.results import Cell, PortionKind, steady
 from storebench.settings.words import CacheState, ComputeKind
 
-AUGMENTING = frozenset({"caffenet", "resnet50"})
-"""Networks whose images are cropped and mirrored, which costs the loader time of its own."""
+AUGMENTING = {"caffenet": 227, "resnet50": 224}
+"""Networks whose images are cropped and mirrored, which costs the loader time of its own, with the side of the crop."""
+
+
+class Work(enum.StrEnum):
+    """What the loop does beside reading and decoding. Cells of different work are never compared with each other."""
+
+    READING = "reading"
+    """Nothing: the reader and the decoder run alone."""
+    AUGMENTING = "augmenting"
+    """It cuts and mirrors images for a network, and computes nothing."""
+    EMULATED = "emulated"
+    """It sleeps for as long as an accelerator would compute."""
+    TRAINING = "training"
+    """It trains the network."""
+
+
+def work_of(cell: Cell) -> Work:
+    """Return what the loop of a cell does beside reading and decoding."""
+    if cell.compute.kind is ComputeKind.REAL:
+        return Work.TRAINING
+    if cell.compute.kind is ComputeKind.EMULATED:
+        return Work.EMULATED
+    return Work.AUGMENTING if cell.model in AUGMENTING else Work.READING
+
 
 NULL_FORMAT = "null"
 """The backend that serves one batch from memory: its rate is the compute ceiling."""
@@ -282,9 +306,14 @@ class Panel:
         return (*self.cells, self.null) if self.null else self.cells
 
     @property
+    def work(self) -> Work:
+        """What the loop of these cells does beside reading and decoding."""
+        return work_of(self.first.cell)
+
+    @property
     def alone(self) -> bool:
         """Whether only readers and decoders ran: no network, and no augmentation that all backends share."""
-        return self.first.cell.compute.kind is ComputeKind.NONE and self.first.cell.model not in AUGMENTING
+        return self.work is Work.READING
 
     @property
     def speaker(self) -> CellSummary:

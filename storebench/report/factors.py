@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench import stats
-from storebench.report.cells import CellSummary, Panel
+from storebench.report.cells import CellSummary, Panel, Work
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Round, mean_interval
 from storebench.settings.words import CacheState
@@ -51,14 +51,25 @@ _FIGURES = 6
 
 
 def squares(panels: Iterable[Panel]) -> list[Square]:
-    """Return the square of encoded files and each raw container in every panel that holds at least three corners."""
+    """Return the square of encoded files and each raw container in every panel that holds at least three corners.
+
+    Panels that augment and compute nothing are left out where the samples were also read without augmentation: how
+    windows are cut depends on the reader, and is no cost of its container.
+    """
     found = []
-    for panel in panels:
+    for panel in _comparing(list(panels)):
         for slow in _encoded_files(panel):
             for fast in _raw_containers(panel):
                 square = _square(panel, slow, fast)
                 found += [square] if square else []
     return found
+
+
+def _comparing(panels: Sequence[Panel]) -> list[Panel]:
+    alone = {panel.first.dataset_key for panel in panels if panel.alone}
+    return [
+        panel for panel in panels if panel.work is not Work.AUGMENTING or panel.first.dataset_key not in alone
+    ]
 
 
 def _encoded_files(panel: Panel) -> list[CellSummary]:

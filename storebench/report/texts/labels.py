@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from storebench.plain_text import plain
-from storebench.report.cells import AUGMENTING, SETTING_COLUMNS, WHOLE_COLD, CellSummary, Panel
+from storebench.report.cells import SETTING_COLUMNS, WHOLE_COLD, CellSummary, Panel, Work, work_of
 from storebench.report.intervals import Interval
 from storebench.results import Cell
 from storebench.settings.loop import SETTINGS
@@ -151,20 +151,20 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
     if known is not None:
         return known
     if name == "model":
-        if cell.compute.kind is ComputeKind.NONE and cell.model not in AUGMENTING:
+        if cell.compute.kind is ComputeKind.NONE:
             return ""
         return MODELS.get(str(value), str(value))
     if name == "compute":
-        return compute_label(cell.compute) or _alone_label(cell)
+        return compute_label(cell.compute) or loading_label(cell)
     return "" if value is None else _SETTINGS[name].label.format(value)
 
 
-def _alone_label(cell: Cell) -> str:
-    """Return in words what the loader did where nothing was computed; "" elsewhere."""
-    if cell.compute.kind is not ComputeKind.NONE:
-        return ""
-    augmented = cell.model in AUGMENTING
-    return "loader only, with the network's augmentation" if augmented else "reader and decoder alone"
+def loading_label(cell: Cell) -> str:
+    """Return in words what is measured where nothing is computed; "" elsewhere."""
+    work = work_of(cell)
+    if work is Work.AUGMENTING:
+        return f"loader only, with {MODELS.get(cell.model, cell.model)}'s crop and mirror"
+    return "reader and decoder alone" if work is Work.READING else ""
 
 
 def compute_label(compute: Compute) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from storebench.report.cells import AUGMENTING
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import PortionKind, Record
 from storebench.settings.words import CacheState
@@ -40,12 +41,27 @@ def _memory_ceiling(record: Record) -> Iterator[Finding]:
     if ceiling is None or not busy_s:
         return
     most = ceiling * _HEADROOM * _copying_s(record, busy_s)
-    if record.payload_bytes > most:
+    copied = record.payload_bytes * _rows_frac(record) * _columns_frac(record)
+    if copied > most:
         message = (
-            f"{record.payload_bytes / busy_s:.3g} bytes per second of fetching and decoding, above what memory can"
+            f"{copied / busy_s:.3g} bytes per second of fetching and decoding, above what memory can"
             f" give there ({most / busy_s:.3g})"
         )
         yield finding(Kind.CEILING, record, "payload_bytes_per_s", message)
+
+
+def _rows_frac(record: Record) -> float:
+    """Return the share of each image's rows that a reader must touch at least: some copy only the crop."""
+    return _crop_frac(record, 0)
+
+
+def _columns_frac(record: Record) -> float:
+    return _crop_frac(record, 1)
+
+
+def _crop_frac(record: Record, axis: int) -> float:
+    side = AUGMENTING.get(record.cell.model)
+    return 1.0 if side is None or record.store is None else min(1.0, side / record.store.image_shape[axis])
 
 
 def _copying_s(record: Record, busy_s: float) -> float:
@@ -68,7 +84,7 @@ def _device_ceiling(record: Record) -> Iterator[Finding]:
     if best is None or cold is None or cache is None or cold.kind is not PortionKind.COLD or not cold.seconds:
         return
     spare = cold.excess_frac + (cache.resident_frac_before or 0.0)
-    delivered = cold.payload_bytes * max(0.0, 1 - spare) / cold.seconds
+    delivered = cold.payload_bytes * _rows_frac(record) * max(0.0, 1 - spare) / cold.seconds
     if not cold.upper_bound and delivered > best * _HEADROOM:
         message = f"{delivered:.3g} cold bytes/s, but the device delivers {best:.3g} at best"
         yield finding(Kind.CEILING, record, "portion.samples_per_s", message)
@@ -80,10 +96,11 @@ def _device_floor(record: Record) -> Iterator[Finding]:
         return
     if record.cell.cache != CacheState.COLD or cache.applies_to == "open":
         return
-    least = record.payload_bytes * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
+    asked = record.payload_bytes * _rows_frac(record)
+    least = asked * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
     if read < least:
         message = (
-            f"{read} bytes came from the device, but {record.payload_bytes} were asked for and only"
+            f"{read} bytes came from the device, but {asked:.0f} were asked for and only"
             f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
         )
         yield finding(Kind.CEILING, record, "device_read_bytes", message)

@@ -168,7 +168,10 @@ def test_only_the_fields_that_vary_are_part_of_a_file_name() -> None:
         ({"cache": "any"}, "cache as found"),
         ({"cache": "limited", "memory_bytes": 400 << 20}, "limited to 400 MiB"),
         ({"compute": "emulated:12"}, "compute EMULATED by a sleep of 12 ms"),
-        ({"compute": "none"}, "loader only, with the network's augmentation"),
+        ({"compute": "none"}, "loader only, with CaffeNet's crop and mirror"),
+        ({"compute": "none", "model": "resnet50"}, "loader only, with ResNet-50's crop and mirror"),
+        ({"compute": "none", "model": "lenet"}, "reader and decoder alone"),
+        ({"compute": "none", "model": "none"}, "reader and decoder alone"),
         ({"readahead_kib": 128}, "read-ahead 128 KiB"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storebench.report.cells import AUGMENTING, CellSummary, ceiling_key, panels, summarise
+from storebench.report.cells import AUGMENTING, CellSummary, Work, ceiling_key, panels, summarise, work_of
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.tables import dataset_tables
@@ -172,20 +172,48 @@ def test_the_read_ahead_stands_in_the_setting() -> None:
 
 
 def test_the_networks_that_augment_are_those_of_the_models() -> None:
-    assert {name for name, spec in MODELS.items() if not spec.augment.identity} == AUGMENTING
+    assert {
+        name: spec.augment.crop for name, spec in MODELS.items() if not spec.augment.identity
+    } == AUGMENTING
 
 
 @pytest.mark.parametrize(
-    ("model", "words", "alone"),
+    ("model", "compute", "words", "work"),
     [
-        ("caffenet", "CaffeNet, loader only, with the network's augmentation", False),
-        ("none", "reader and decoder alone", True),
+        ("caffenet", "none", "loader only, with CaffeNet's crop and mirror", Work.AUGMENTING),
+        ("none", "none", "reader and decoder alone", Work.READING),
+        ("lenet", "none", "reader and decoder alone", Work.READING),
+        ("caffenet", "real", "CaffeNet", Work.TRAINING),
+        ("none", "emulated:5", "EMULATED", Work.EMULATED),
     ],
 )
-def test_a_loader_says_whether_it_augments(model: str, words: str, alone: bool) -> None:
-    (panel,) = panels([cell_of(make_record("lmdb", model=model, compute="none"))])
+def test_a_panel_says_what_its_loop_does(model: str, compute: str, words: str, work: Work) -> None:
+    (panel,) = panels([cell_of(make_record("lmdb", model=model, compute=compute))])
     assert words in setting_label(panel.first)
-    assert panel.alone is alone
+    assert panel.work is work
+    assert panel.alone is (work is Work.READING)
+
+
+def test_loaders_that_augment_are_never_mixed_with_readers_alone() -> None:
+    """Of four backends, each panel, table and square has those of one kind; containers are compared without prep."""
+    ways = {"png": 9.0, "files+raw": 4.0, "lmdb+png": 8.0, "lmdb": 2.0}
+    records = [
+        record
+        for model in ("caffenet", "none")
+        for backend, wait_ms in ways.items()
+        for record in replicates(backend, [wait_ms] * 3, model=model, compute="none", cache="warm")
+    ]
+    facts = facts_of(records)
+    assert sorted(panel.work for panel in facts.panels) == [Work.AUGMENTING, Work.READING]
+    assert all(len({work_of(cell.cell) for cell in panel.listed}) == 1 for panel in facts.panels)
+    assert [panel.work for panel in facts.ordered] == [Work.READING, Work.AUGMENTING]
+    captions = [table.caption for table in dataset_tables(facts)]
+    assert sum("loader only, with CaffeNet's crop and mirror" in text for text in captions) == 1
+    assert sum("reader and decoder alone" in text for text in captions) == 1
+    assert {work_of(square.slow.cell) for square in facts.squares} == {Work.READING}
+    assert len(facts_of([one for one in records if one.cell.model == "caffenet"]).squares) == len(
+        facts.squares
+    )
 
 
 @pytest.mark.parametrize(("paused_frac", "said"), [(0.019, False), (0.05, True)])

@@ -194,11 +194,20 @@ def test_stores_of_one_dataset_with_other_pixels_are_found(tmp_path: Path) -> No
     assert "hdf5" in found.cell
 
 
-@pytest.mark.parametrize(("share", "found"), [(1 / 1.5, 1), (0.85, 1), (0.95, 0)])
+@pytest.mark.parametrize(
+    ("model", "share", "found"),
+    [
+        ("lenet", 1 / 1.5, 1),
+        ("lenet", 0.85, 1),
+        ("lenet", 0.95, 0),
+        ("caffenet", 0.78, 1),  # the rows of its crop are 89% of an image
+        ("caffenet", 0.82, 0),
+    ],
+)
 def test_a_cold_epoch_needs_the_bytes_that_were_not_resident(
-    tmp_path: Path, share: float, found: int
+    tmp_path: Path, model: str, share: float, found: int
 ) -> None:
-    record = make_record("lmdb")
+    record = make_record("lmdb", model=model)
     record = dataclasses.replace(
         record, counters=Counters(device_read_bytes=round(record.payload_bytes * share))
     )
@@ -248,7 +257,7 @@ def faster(record: Record, factor: float = 1.5) -> Record:
 
 def at_the_copy_rate(factor: float, **changes: Any) -> Record:
     """Return a warm record whose fetching copies as fast as the ceiling of one thread, times a factor."""
-    record = make_record("lmdb", cache="warm", **changes)
+    record = make_record("lmdb", cache="warm", **({"model": "lenet"} | changes))
     copying_s = record.payload_bytes / COPY_BYTES_PER_S
     return dataclasses.replace(record, fetch_s=copying_s / factor)
 
@@ -306,6 +315,15 @@ def test_a_figure_that_is_wrong_by_half_is_found_and_the_right_one_is_not(tmp_pa
     wrong = validate(write_run(tmp_path / "wrong", [plant(1.5)]))
     assert figure in {one.figure for one in wrong}
     assert validate(write_run(tmp_path / "right", [plant(1.0)])) == []
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.25, 0), (1.55, 0), (1.65, 1)])
+def test_of_a_network_that_crops_only_the_crop_is_copied(tmp_path: Path, factor: float, found: int) -> None:
+    """CaffeNet takes 79% of an image of 256 x 256, and a ceiling leaves a quarter for noise."""
+    record = at_the_copy_rate(factor, model="caffenet")
+    assert [one.figure for one in validate(write_run(tmp_path / "run", [record]))] == [
+        "payload_bytes_per_s"
+    ] * found
 
 
 def test_threads_copy_side_by_side_as_far_as_cores_allow(tmp_path: Path) -> None:
