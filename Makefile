@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
-        bench-overhead bench-sampling bench-counters bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
+        bench-overhead bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -111,6 +111,9 @@ bench-sampling: setup ## The cost of sampling residency: cold epochs with and wi
 
 bench-counters: setup ## Are the counters right? Cold LMDB compared with known values and with the device's own counter
 	$(BIN)/python -m benchmarks.counters --stores $(STORES)
+
+bench-prep: setup ## Crop and mirror, and the time of a warm batch by part, for every backend and two sizes of images
+	$(BIN)/python -m benchmarks.prep --stores $(STORES)
 
 bench-training: setup ## Does training get faster as the spans predict when the reader does?
 	$(BIN)/python -m benchmarks.training --stores $(STORES)

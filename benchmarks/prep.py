@@ -1,0 +1,353 @@
+"""What the harness adds to a warm batch: crop and mirror, and every microsecond beside fetching and decoding.
+
+``python -m benchmarks.prep``, or ``make bench-prep``. One process with one thread, no workers, nothing computed, every
+page of the stores in the page cache, images of 256 and of 32 pixels. Three tables for each size:
+
+1. Crop, mirror, and both, of one batch of whole images, over the time of the crop alone.
+2. Where the time of a batch goes, for every backend, with crop and mirror and without: fetch, decode, prep, and the loop's
+   own share, which is everything else from asking for one batch to asking for the next. The parts add up to the total.
+   The rate is given as a share of ``numpy.take`` of crops (or of whole images) that are in one array in memory, which
+   is measured right before each backend.
+3. The costs that all backends share, each by itself.
+
+Ways and backends take turns in every round. Times are medians over rounds, ratios have Student's intervals on logarithms.
+
+    python -m benchmarks.prep [--rounds N] [--dataset NAME] [--size N] [BACKEND ...]
+
+The exit code is 1 if an interval lies entirely on the wrong side of a figure that is asked for.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+import torch.utils.data as torch_data
+
+from benchmarks.claims import Claim, ratio_words, report
+from benchmarks.readers import default_backends
+from storebench.datasets.base import DatasetSpec
+from storebench.formats.base import Batch as Pixels
+from storebench.formats.base import Indices
+from storebench.formats.kernel import load_kernel
+from storebench.formats.registry import get_format, parse_backend
+from storebench.loading.augment import Augment
+from storebench.loading.batch import EpochPlan, LoadJob
+from storebench.loading.loader import Loader, ReusedBuffer, get_loader
+from storebench.loading.order import epoch_order, split_batches
+from storebench.probes.page_cache import warm
+from storebench.stats import compare_family
+from storebench.stores.convert import ensure_store
+from storebench.training.loop import StepTimes, run_epoch
+from storebench.training.steps import NoStep
+
+BATCH = 64
+LEAST_CALL_S = 0.005
+"""A way that is quicker is called again until so much time has passed."""
+
+MOST_TIMES_THE_CROP = 3.0
+LEAST_OF_TAKE = 0.6
+
+Way = Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One size of images: the dataset, how many samples, and the side of the crop."""
+
+    dataset: str
+    samples: int
+    crop: int
+
+
+CASES = (Case(dataset="imagenet", samples=1000, crop=227), Case(dataset="cifar10", samples=50_000, crop=28))
+
+PARTS = ("fetch", "decode", "prep", "loop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One backend in one round: microseconds per batch of each part, and rates in samples per second."""
+
+    parts: Mapping[str, float]
+    rate: float
+    yardstick: float
+
+
+def main() -> int:
+    """Measure, print the tables, and return 1 if something asked for is missed."""
+    arguments = _arguments()
+    torch.set_num_threads(1)
+    if load_kernel() is None:
+        print("There is no working C compiler, so all of this is without the compiled kernel.")
+    claims: list[Claim] = []
+    for case in CASES:
+        if case.dataset in arguments.dataset:
+            claims += measure(case, arguments)
+    lines = report(claims)
+    print("\nAsked for:\n" + "\n".join(lines))
+    return int(any(line.endswith("missed") for line in lines))
+
+
+def measure(case: Case, arguments: argparse.Namespace) -> list[Claim]:
+    """Print the three tables of one size of images, and return what is claimed of it."""
+    spec = DatasetSpec(name=case.dataset, size=arguments.size or case.samples)
+    store = ensure_store(spec, parse_backend("memory+raw"), arguments.stores)
+    array: Pixels = np.load(store.path / "data.npy")
+    print(f"\n{case.dataset}: images of {array.shape[1:]}, batches of {BATCH}, crop {case.crop}")
+    claims = [_prep(array, case, arguments.rounds)]
+    backends = arguments.backend or default_backends()
+    crops = np.ascontiguousarray(array[:, : case.crop, : case.crop])
+    both = Augment(crop=case.crop, mirror=True)
+    for augment, whole, words in ((both, crops, "crop and mirror"), (Augment(), array, "reader alone")):
+        rounds = account(spec, backends, augment, whole, arguments)
+        _print_account(rounds, words)
+        if not augment.identity:
+            claims += [
+                Claim(
+                    words=f"{case.dataset}, {name} with crop and mirror, of numpy.take of the crops",
+                    contender=[one.rate for one in each],
+                    baselines=[[one.yardstick for one in each]],
+                    least=LEAST_OF_TAKE if name == "lmdb:direct" else None,
+                )
+                for name, each in rounds.items()
+                if name in ("lmdb:direct", "memory:native", "lmdb")
+            ]
+    _shared_costs(array, both, arguments.rounds)
+    return claims
+
+
+def _prep(array: Pixels, case: Case, rounds: int) -> Claim:
+    """Print what each way of preparing one batch takes; return the claim about crop and mirror."""
+    ways = prep_ways(array[:BATCH].copy(), case.crop)
+    times = interleaved(ways, rounds)
+    others = [name for name in times if name != "crop"]
+    ratios = compare_family([(times["crop"], times[name]) for name in others])
+    print(f"\n  {'one batch':40} {'us':>9}   {'times the crop':>20}")
+    print(f"  {'crop':40} {median(times['crop']):9.1f}")
+    for name, found in zip(others, ratios, strict=True):
+        print(f"  {name:40} {median(times[name]):9.1f}   {ratio_words(found):>20}")
+    return Claim(
+        words=f"{case.dataset}, rate of crop and mirror over that of the crop alone",
+        contender=[1 / one for one in times["crop and mirror"]],
+        baselines=[[1 / one for one in times["crop"]]],
+        least=1 / MOST_TIMES_THE_CROP,
+    )
+
+
+def prep_ways(images: Pixels, crop: int) -> dict[str, Callable[[], Pixels]]:
+    """Return the ways to prepare a batch of whole images, uint8 [n, H, W, C]; "crop" comes first.
+
+    Each returns its batch, which it overwrites when it is called again.
+    """
+    indices = np.arange(len(images), dtype=np.int64)
+    shuffled = np.random.default_rng(0).permutation(indices)
+    crops = np.ascontiguousarray(images[:, :crop, :crop])
+    part, whole = np.zeros_like(crops), np.zeros_like(images)
+    cut, flip = Augment(crop=crop), Augment(mirror=True)
+    both = Augment(crop=crop, mirror=True)
+
+    def apply(augment: Augment, out: Pixels) -> Pixels:
+        augment.apply(images, indices, out, seed=0, epoch=0)
+        return out
+
+    def flipped() -> Pixels:
+        both.apply_without_kernel(images, indices, part, seed=0, epoch=0)
+        return part
+
+    def sliced() -> Pixels:
+        windows = both.windows(indices, images.shape[1:], seed=0, epoch=0)
+        for image, (top, left, mirrored), row in zip(images, windows.places.tolist(), part, strict=True):
+            window = image[top : top + crop, left : left + crop]
+            row[...] = window[:, ::-1] if mirrored else window
+        return part
+
+    return {
+        "crop": partial(apply, cut, part),
+        "mirror (whole images)": partial(apply, flip, whole),
+        "crop and mirror": partial(apply, both, part),
+        "crop and mirror, torch.flip per image": flipped,
+        "crop and mirror, numpy slices": sliced,
+        "numpy.take of crops": partial(np.take, crops, shuffled, axis=0, out=part),
+        "numpy.take of crops, mode='clip'": partial(np.take, crops, shuffled, axis=0, out=part, mode="clip"),
+    }
+
+
+def interleaved(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
+    """Return the microseconds per call of each way in each round; the ways take turns in another order each time."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for number in range(rounds):
+        for name in np.random.default_rng(number).permutation(list(ways)).tolist():
+            times[name].append(1e6 * _seconds_per_call(ways[name]))
+    return times
+
+
+def _seconds_per_call(way: Way) -> float:
+    calls, took_s = 0, 0.0
+    started = time.perf_counter()
+    while took_s < LEAST_CALL_S:
+        way()
+        calls += 1
+        took_s = time.perf_counter() - started
+    return took_s / calls
+
+
+def account(
+    spec: DatasetSpec, backends: Sequence[str], augment: Augment, array: Pixels, arguments: argparse.Namespace
+) -> dict[str, list[Round]]:
+    """Return the rounds of each backend; before each of its epochs, batches are gathered from `array` by numpy.take."""
+    with contextlib.ExitStack() as stack:
+        loaders: dict[str, Loader] = {}
+        for name in backends:
+            job = _job(spec, name, augment, arguments.stores)
+            loaders[name] = stack.enter_context(get_loader("processes")(job, workers=0))
+            loaders[name].open()
+        lengths = {
+            name: _batches_in(loader, len(array), arguments.seconds) for name, loader in loaders.items()
+        }
+        rounds: dict[str, list[Round]] = {name: [] for name in loaders}
+        for number in range(arguments.rounds):
+            plan = _plan(len(array), epoch=number)
+            for place in np.random.default_rng(number).permutation(len(backends)).tolist():
+                name = list(loaders)[place]
+                rounds[name].append(_round(loaders[name], plan.batches[: lengths[name]], number, array))
+    return rounds
+
+
+def _job(spec: DatasetSpec, name: str, augment: Augment, stores: Path) -> LoadJob:
+    backend = parse_backend(name)
+    store = ensure_store(spec, backend, stores).path
+    warm(get_format(backend.format).data_files(store))
+    return LoadJob(store=store, backend=backend, augment=augment, batch_size=BATCH, threads=1)
+
+
+def _plan(count: int, epoch: int) -> EpochPlan:
+    batches = split_batches(epoch_order(count, seed=0, epoch=epoch), BATCH)
+    return EpochPlan(epoch=epoch, batches=[batch for batch in batches if len(batch) == BATCH])
+
+
+def _batches_in(loader: Loader, count: int, seconds: float) -> int:
+    """Return how many batches fit into `seconds`, at least 3; the epoch that tells it maps every page as well."""
+    plan = _plan(count, epoch=10_000)
+    first = plan.batches[:3]
+    run_epoch(loader.epoch(EpochPlan(epoch=0, batches=first)), NoStep())
+    started = time.perf_counter()
+    run_epoch(loader.epoch(EpochPlan(epoch=0, batches=first)), NoStep())
+    per_batch_s = (time.perf_counter() - started) / len(first)
+    if per_batch_s * len(plan.batches) < 20 * seconds:
+        run_epoch(loader.epoch(plan), NoStep())
+    return max(3, min(len(plan.batches), int(seconds / per_batch_s)))
+
+
+def _round(loader: Loader, batches: list[Indices], number: int, array: Pixels) -> Round:
+    """Gather the same batches from `array`, then run them as an epoch."""
+    out = np.zeros((BATCH, *array.shape[1:]), np.uint8)
+    started = time.perf_counter()
+    for indices in batches:
+        np.take(array, indices, axis=0, out=out)
+    yardstick = BATCH * len(batches) / (time.perf_counter() - started)
+    times = run_epoch(loader.epoch(EpochPlan(epoch=number, batches=batches)), NoStep())
+    parts = parts_of(times)
+    return Round(parts=parts, rate=BATCH * 1e6 / sum(parts.values()), yardstick=yardstick)
+
+
+def parts_of(times: Sequence[StepTimes]) -> dict[str, float]:
+    """Return microseconds per batch of each part, which add up to the time from one request to the next.
+
+    The first of at least three steps is left out, because it tells the reader the plan, and the last, because no request
+    follows it.
+    """
+    spans = dict.fromkeys(PARTS, 0)
+    pairs = list(itertools.pairwise(times[1:]))
+    for step, following in pairs:
+        spans["fetch"] += step.spans.fetch_ns
+        spans["decode"] += step.spans.decode_ns
+        spans["prep"] += step.spans.prep_ns
+        spans["loop"] += following.asked_ns - step.asked_ns
+    spans["loop"] -= spans["fetch"] + spans["decode"] + spans["prep"]
+    return {name: spent / 1000 / len(pairs) for name, spent in spans.items()}
+
+
+def _print_account(rounds: Mapping[str, Sequence[Round]], words: str) -> None:
+    shares = compare_family(
+        [([one.yardstick for one in each], [one.rate for one in each]) for each in rounds.values()]
+    )
+    head = "".join(f"{part:>10}" for part in (*PARTS, "total"))
+    print(f"\n  {words + ', us per batch':30}{head} {'samples/s':>12}   {'of numpy.take':>20}")
+    for (name, each), share in zip(rounds.items(), shares, strict=True):
+        parts = [median(one.parts[part] for one in each) for part in PARTS]
+        total = median(sum(one.parts.values()) for one in each)
+        figures = "".join(f"{figure:10.1f}" for figure in (*parts, total))
+        rate = median(one.rate for one in each)
+        print(f"  {name:30}{figures} {rate:12,.0f}   {ratio_words(share):>20}", flush=True)
+
+
+def _shared_costs(array: Pixels, augment: Augment, rounds: int) -> None:
+    """Print what a batch costs whichever backend serves it."""
+    times = interleaved(shared_ways(array, augment), rounds)
+    print("\n  costs that all backends share, us per batch")
+    for name, each in times.items():
+        print(f"  {name:60} {median(each):9.1f}")
+
+
+def shared_ways(array: Pixels, augment: Augment) -> dict[str, Way]:
+    """Return the parts of making a batch that do not depend on its backend."""
+    indices = np.random.default_rng(0).permutation(len(array))[:BATCH]
+    labels = np.arange(len(array), dtype=np.int64)
+    shape = (BATCH, *augment.output_shape(array.shape[1:]))
+    reused = ReusedBuffer()
+    bare = torch_data.DataLoader(_Nothing(), batch_sampler=[[0]] * BATCH, collate_fn=_as_it_is)
+    passed_on = itertools.chain.from_iterable(itertools.repeat(bare))
+
+    return {
+        "label lookup": partial(labels.__getitem__, indices),
+        "drawing windows": partial(augment.windows, indices, array.shape[1:], seed=0, epoch=0),
+        "memory of a batch, reused": partial(reused, shape),
+        "memory of a batch, new, with its page faults": lambda: np.empty(shape, np.uint8).fill(0),
+        "writing to memory that is in place": lambda: reused(shape).zero_(),
+        "torch's DataLoader without workers, which is left out": partial(next, passed_on),
+    }
+
+
+class _Nothing(torch_data.Dataset[int]):
+    """A dataset whose samples cost nothing."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def _as_it_is(item: object) -> object:
+    return item
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("backend", nargs="*", help="all readers, if none is named")
+    names = [case.dataset for case in CASES]
+    parser.add_argument("--dataset", action="append", choices=names, help="both, if none is named")
+    parser.add_argument("--size", type=int, help="samples; 1,000 and 50,000 by default")
+    parser.add_argument("--stores", type=Path, default=Path(os.environ.get("STOREBENCH_STORES", "stores")))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.1, help="at most, per backend and round")
+    arguments = parser.parse_args()
+    arguments.dataset = arguments.dataset or names
+    return arguments
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
