@@ -1,0 +1,419 @@
+"""The storage roofline: which accelerators each backend feeds, from cells with nothing and with a pause to compute.
+
+The supply rate of a backend comes from the cell that only loads. The formula of `storebench.report.roofline_model` makes
+a curve of it, and cells with emulated compute are the points that the curve is tested on: nothing is fitted to them.
+"""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storebench import stats
+from storebench.report.cells import (
+    AUGMENTING,
+    MEMORY_FORMAT,
+    SETTING_COLUMNS,
+    CellSummary,
+    backend_rank,
+)
+from storebench.report.intervals import Interval, median_interval
+from storebench.report.main_panel import DEFAULT_READAHEAD_KIB
+from storebench.report.roofline_errors import ERROR_LIMIT, Explanation, Miss, explanation, handing_s
+from storebench.report.roofline_model import RooflineModel
+from storebench.settings.words import CacheState, ComputeKind
+
+MOST_SPAN = 2.0
+"""A starving point whose interval spans more than this factor says too little to be called decided."""
+
+LEAST_SPEEDS = 3
+"""Cells with this many speeds of emulated compute are points of a roofline; with fewer, they are settings of their own."""
+
+_FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "passes", "epochs"})
+"""Fields that may differ between a point and its supply rate: what is computed, and how long the epoch is."""
+
+_STATE_RANK = {CacheState.LIMITED: 3, CacheState.COLD: 2, CacheState.WARM: 1}
+
+
+class Feeding(enum.StrEnum):
+    """Whether a backend keeps an accelerator busy."""
+
+    FEEDS = "feeds it"
+    """It is busy at least 90% of its time, for all of the interval."""
+    STARVES = "starves it"
+    """It is busy less than 90% of its time, for all of the interval."""
+    UNDECIDED = "cannot be told"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Point:
+    """A measured point: training with an emulated accelerator.
+
+    Attributes
+    ----------
+    cell
+        The cell with emulated compute.
+    ingestion
+        Samples per second of the accelerator, from the measured time of its steps.
+    delivered
+        Samples per second that were measured.
+    predicted
+        Samples per second by the model.
+    explanation
+        Why the error is above `ERROR_LIMIT`, as far as the records show it; None where it is not, or unexplained.
+    """
+
+    cell: CellSummary
+    ingestion: Interval
+    delivered: Interval
+    predicted: float
+    explanation: Explanation | None = None
+
+    @property
+    def error(self) -> float:
+        """The relative error of the prediction: above 0 where less was delivered."""
+        return self.predicted / self.delivered.mid - 1
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether the error is above `ERROR_LIMIT` and no record says why."""
+        return abs(self.error) > ERROR_LIMIT and self.explanation is None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RooflineCurve:
+    """The curve of one backend.
+
+    Attributes
+    ----------
+    loader
+        The cell that only loads.
+    supply
+        Its samples per second.
+    constant_s
+        Seconds per sample that a step takes in addition, see `RooflineModel`.
+    starving
+        The ingestion rate, in samples per second, above which an accelerator is busy less than 90% of its time.
+    points
+        The measured points, the slowest accelerator first.
+    """
+
+    loader: CellSummary
+    supply: Interval
+    constant_s: float
+    starving: Interval
+    points: tuple[Point, ...]
+
+    @property
+    def backend(self) -> str:
+        """The backend's full name."""
+        return self.loader.backend
+
+    @property
+    def model(self) -> RooflineModel:
+        """The formula with this backend's figures."""
+        return _model(self.loader, self.supply.mid, self.constant_s)
+
+    def delivered(self, ingestion: float) -> Interval:
+        """Return the predicted samples per second for an ingestion rate, with the interval of the supply rate."""
+        mid, lo, hi = (
+            None if supply is None else _model(self.loader, supply, self.constant_s).delivered(ingestion)
+            for supply in (self.supply.mid, self.supply.lo, self.supply.hi)
+        )
+        return Interval(mid=mid or 0.0, lo=lo, hi=hi, n=self.supply.n)
+
+    @property
+    def at_most(self) -> bool:
+        """Whether the supply rate is an upper bound, and with it the starving point."""
+        return self.loader.upper_bound
+
+    @property
+    def certain(self) -> bool:
+        """Whether the starving point has an interval that may be used."""
+        one = self.starving
+        enough = one.n >= stats.MIN_ROUNDS and one.lo is not None and one.hi is not None
+        return enough and not self.loader.unsteady
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval of the starving point may be used and is narrow enough to say something."""
+        lo, hi = self.starving.lo, self.starving.hi
+        return self.certain and bool(lo and hi) and (hi or 0.0) <= MOST_SPAN * (lo or 0.0)
+
+    def feeding(self, ingestion: float) -> Feeding:
+        """Return whether the backend keeps an accelerator of this ingestion rate, in samples per second, busy."""
+        if not self.certain:
+            return Feeding.UNDECIDED
+        if (self.starving.hi or 0.0) < ingestion:
+            return Feeding.STARVES
+        fed = not self.at_most and (self.starving.lo or 0.0) >= ingestion
+        return Feeding.FEEDS if fed else Feeding.UNDECIDED
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """A network that was trained on this machine: an accelerator whose ingestion rate was measured.
+
+    Attributes
+    ----------
+    cell
+        The cell whose compute time is taken: with nothing to load if there is one.
+    rate
+        Samples per second if data cost nothing: samples over compute time.
+    """
+
+    cell: CellSummary
+    rate: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorSummary:
+    """The errors of a roofline's model against its points.
+
+    Attributes
+    ----------
+    count
+        Points.
+    median, most
+        Median and largest absolute relative error.
+    above
+        Points with an error above `ERROR_LIMIT`.
+    unexplained
+        Those of them that no record explains.
+    """
+
+    count: int
+    median: float
+    most: float
+    above: int
+    unexplained: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Roofline:
+    """The curves of all backends under one setting: dataset, cache state, workers and loader.
+
+    Attributes
+    ----------
+    curves
+        One per backend, in the paper's order.
+    trained
+        The networks that were trained on the same machine and dataset, the slowest first.
+    """
+
+    curves: tuple[RooflineCurve, ...]
+    trained: tuple[Trained, ...] = ()
+
+    @property
+    def first(self) -> CellSummary:
+        """Any of the loader-only cells, for what they have in common."""
+        return self.curves[0].loader
+
+    @property
+    def overlap(self) -> bool:
+        """Whether producers work while the accelerator computes."""
+        return self.first.cell.workers > 0
+
+    @property
+    def augmented(self) -> bool:
+        """Whether the supply rates include a network's crops and mirrors."""
+        return self.first.cell.model in AUGMENTING
+
+    @property
+    def stored(self) -> tuple[RooflineCurve, ...]:
+        """The curves of backends that read a store; those that hold their samples in memory are left out."""
+        return tuple(one for one in self.curves if one.loader.cell.backend.format != MEMORY_FORMAT)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The measured points of all curves."""
+        return tuple(point for curve in self.curves for point in curve.points)
+
+    @property
+    def speeds(self) -> int:
+        """How many speeds of emulated compute were measured."""
+        return len({point.cell.cell.compute for point in self.points})
+
+    def curve(self, backend: str) -> RooflineCurve | None:
+        """Return the curve of a backend, or None where it has none."""
+        return next((one for one in self.curves if one.backend == backend), None)
+
+    def starving(self, backend: str) -> Interval | None:
+        """Return the starving point of a backend in samples per second, or None where it has no curve."""
+        found = self.curve(backend)
+        return None if found is None else found.starving
+
+    @property
+    def errors(self) -> ErrorSummary | None:
+        """The errors of the model; None without points."""
+        return error_summary(self.points)
+
+
+def error_summary(points: Sequence[Point]) -> ErrorSummary | None:
+    """Return the errors of the model at these points; None without points."""
+    errors = [abs(point.error) for point in points]
+    if not errors:
+        return None
+    return ErrorSummary(
+        count=len(errors),
+        median=stats.median(errors),
+        most=max(errors),
+        above=sum(error > ERROR_LIMIT for error in errors),
+        unexplained=sum(point.unexplained for point in points),
+    )
+
+
+def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
+    """Return the rooflines that cells make, the one that speaks for the others first.
+
+    One roofline per dataset, machine, cache state, loader, workers, batch size and augmentation under which at least one
+    cell only loads. The order follows from settings, never from results: readers and decoders alone before loaders that
+    augment, the largest images, overlap before none, several stores before one, a store larger than memory before cold
+    before warm, Linux's own read-ahead before others.
+    """
+    every = [cell for cell in cells if cell.usable]
+    loaders: dict[tuple[Any, ...], dict[str, CellSummary]] = {}
+    emulated: dict[tuple[Any, ...], list[CellSummary]] = {}
+    for cell in (one for one in every if not one.is_null):
+        if cell.cell.compute.kind is ComputeKind.EMULATED:
+            emulated.setdefault((*_key(cell), cell.backend), []).append(cell)
+        elif cell.cell.compute.kind is ComputeKind.NONE and cell.median("samples_per_s"):
+            backends = loaders.setdefault(_key(cell), {})
+            known = backends.get(cell.backend)
+            if known is None or known.steps < cell.steps:
+                backends[cell.backend] = cell
+    trained = _trained(every)
+    made = [
+        Roofline(
+            curves=tuple(
+                _curve(loader, emulated.get((*key, loader.backend), []))
+                for loader in sorted(backends.values(), key=lambda one: backend_rank(one.backend))
+            ),
+            trained=tuple(trained.get(_subject(next(iter(backends.values()))), ())),
+        )
+        for key, backends in loaders.items()
+    ]
+    return sorted(made, key=_rank, reverse=True)
+
+
+def point_keys(found: Iterable[Roofline]) -> frozenset[tuple[str, str]]:
+    """Return the keys of the cells that are points of a roofline and of nothing else: its table holds them."""
+    return frozenset(
+        point.cell.key for roofline in found if roofline.speeds >= LEAST_SPEEDS for point in roofline.points
+    )
+
+
+def _key(cell: CellSummary) -> tuple[Any, ...]:
+    """Return what a point shares with its supply rate."""
+    fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in _FREE}
+    if not cell.cell.workers:
+        fields["loader"] = ""  # all of them make batches in the loop's own thread
+    augmented = cell.cell.model if cell.cell.model in AUGMENTING else ""
+    return (cell.dataset_key, augmented, *fields.values())
+
+
+def _subject(cell: CellSummary) -> tuple[str, str]:
+    return cell.environment_key, cell.cell.data.name
+
+
+def _rank(roofline: Roofline) -> tuple[float, ...]:
+    cell = roofline.first.cell
+    shape = roofline.first.fact("store_image_shape") or "0"
+    kib = cell.readahead_kib
+    return (
+        not roofline.augmented,
+        math.prod(int(side) for side in shape.split("x")),
+        roofline.overlap,
+        min(len(roofline.stored), 2),
+        _STATE_RANK.get(cell.cache, 0),
+        2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
+        len(roofline.curves),
+        -cell.workers,
+    )
+
+
+def _model(loader: CellSummary, supply: float, constant_s: float) -> RooflineModel:
+    return RooflineModel(supply=supply, constant_s=constant_s, overlap=loader.cell.workers > 0)
+
+
+def _curve(loader: CellSummary, emulated: Sequence[CellSummary]) -> RooflineCurve:
+    rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
+    constant_s = _constant_s(loader, emulated)
+    curve = RooflineCurve(
+        loader=loader,
+        supply=median_interval(rates),
+        constant_s=constant_s,
+        starving=median_interval([_model(loader, rate, constant_s).starving for rate in rates]),
+        points=(),
+    )
+    points = [point for cell in emulated if (point := _point(curve, cell)) is not None]
+    return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda one: one.ingestion.mid)))
+
+
+def _constant_s(loader: CellSummary, emulated: Sequence[CellSummary]) -> float:
+    """Return the least time per sample that any cell of a curve measured for handoff and loop.
+
+    Without overlap, the supply rate includes that of the loader-only cell, and only an excess counts.
+    """
+    measured = [handing_s(cell) for cell in emulated if cell.median("samples_per_s")]
+    own = handing_s(loader)
+    if loader.cell.workers:
+        return min([own, *measured])
+    return max(0.0, min(measured, default=own) - own)
+
+
+def _point(curve: RooflineCurve, cell: CellSummary) -> Point | None:
+    delivered, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
+    if delivered is None or ingestion is None or delivered.mid <= 0:
+        return None
+    miss = Miss(
+        cell=cell,
+        loader=curve.loader,
+        model=curve.model,
+        ingestion=ingestion.mid,
+        delivered=delivered,
+        band=curve.delivered(ingestion.mid),
+    )
+    return Point(
+        cell=cell,
+        ingestion=ingestion,
+        delivered=delivered,
+        predicted=curve.model.delivered(ingestion.mid),
+        explanation=explanation(miss) if abs(miss.error) > ERROR_LIMIT else None,
+    )
+
+
+def ingestion_rate(cell: CellSummary) -> Interval | None:
+    """Return the samples per second that a cell would train if data cost nothing; None if it computes nothing."""
+    copied = cell.rounds_per_sample("h2d_s")
+    seconds = [
+        spent + copied.get(key, 0.0)
+        for key, spent in cell.rounds_per_sample("compute_s").items()
+        if spent > 0
+    ]
+    return median_interval([1 / spent for spent in seconds]) if seconds else None
+
+
+def _trained(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list[Trained]]:
+    """Return the networks that were trained on each dataset and machine, the slowest first.
+
+    A network's rate is that of its cells whose loop loads nothing else; of these, that of the fastest.
+    """
+    best: dict[tuple[Any, ...], Trained] = {}
+    for cell in cells:
+        rate = ingestion_rate(cell) if cell.cell.compute.kind is ComputeKind.REAL else None
+        if rate is None:
+            continue
+        made, key = Trained(cell=cell, rate=rate), (_subject(cell), cell.cell.model, cell.cell.device)
+        if key not in best or _purer(made) > _purer(best[key]):
+            best[key] = made
+    found: dict[tuple[str, str], list[Trained]] = {}
+    for (subject, _, _), one in sorted(best.items(), key=lambda pair: pair[1].rate.mid):
+        found.setdefault(subject, []).append(one)
+    return found
+
+
+def _purer(one: Trained) -> tuple[bool, bool, float]:
+    return one.cell.is_null, one.cell.cell.workers == 0, one.rate.mid
