@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
+        bench-storage bench-roofline bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
         bench-overhead bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test test-full test-faults lint clean distclean
 
@@ -70,6 +70,10 @@ bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb:
 bench-storage: setup ## Readers alone: warm, cold, and larger than the page cache (about 20 minutes)
 	$(BIN)/storebench bench scenarios/storage.toml --out $(RUNS)/$(NOW)-storage
 	$(BIN)/storebench report $(RUNS)/$(NOW)-storage --out $(REPORT)-storage
+
+bench-roofline: setup ## The storage roofline: which accelerators each store feeds, and the error of its model
+	$(BIN)/storebench bench scenarios/roofline.toml --out $(RUNS)/$(NOW)-roofline
+	$(BIN)/storebench report $(RUNS)/$(NOW)-roofline --out $(REPORT)-roofline
 
 bench-codecs: setup ## Every container with every codec: the cost of each of the two
 	$(BIN)/storebench bench scenarios/codecs.toml --out $(RUNS)/$(NOW)-codecs

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from storebench.report.plots.cold_curve import plot_cold_curve
     from storebench.report.plots.container_codec import plot_container_codec
     from storebench.report.plots.loss import plot_loss
+    from storebench.report.plots.roofline import plot_roofline
     from storebench.report.plots.size import plot_size
     from storebench.report.plots.steady_state import plot_steady_state
     from storebench.report.plots.step_time import plot_step_time
@@ -39,6 +40,7 @@ __all__ = [
     "plot_cold_curve",
     "plot_container_codec",
     "plot_loss",
+    "plot_roofline",
     "plot_size",
     "plot_steady_state",
     "plot_step_time",
@@ -59,6 +61,7 @@ _HOMES = {
     "plot_cold_curve": "storebench.report.plots.cold_curve",
     "plot_container_codec": "storebench.report.plots.container_codec",
     "plot_loss": "storebench.report.plots.loss",
+    "plot_roofline": "storebench.report.plots.roofline",
     "plot_size": "storebench.report.plots.size",
     "plot_steady_state": "storebench.report.plots.steady_state",
     "plot_step_time": "storebench.report.plots.step_time",

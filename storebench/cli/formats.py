@@ -30,7 +30,7 @@ def formats(
         if as_json:
             put_json(found)
         else:
-            put(*_aligned([HEADS, *map(_row, found)]), "", *_details(found))
+            put(*aligned([HEADS, *map(_row, found)]), "", *_details(found))
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _option(row: "Option") -> dict[str, Any]:
     }
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of text as a table with a line below its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -133,7 +133,7 @@ def _details(found: list[dict[str, Any]]) -> list[str]:
 def _option_table(options: dict[str, dict[str, Any]]) -> list[str]:
     """Return a reader's options as a table, one row each; empty where it has none."""
     rows = [(name, *(facts[head] or "" for head in OPTION_HEADS[1:])) for name, facts in options.items()]
-    return _aligned([OPTION_HEADS, *rows]) if rows else []
+    return aligned([OPTION_HEADS, *rows]) if rows else []
 
 
 def _usage_line(verb: str, one: dict[str, Any]) -> list[str]:

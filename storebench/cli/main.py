@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from storebench._version import __version__
+from storebench.cli.accelerators import accelerators
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.check import check
 from storebench.cli.convert import convert
@@ -53,6 +54,7 @@ app.command("trace")(trace)
 app.command("report")(report)
 app.command("check")(check)
 app.command("formats")(formats)
+app.command("accelerators")(accelerators)
 app.command("doctor")(doctor)
 app.command("validate")(validate)
 app.command("verify")(verify)

@@ -1,5 +1,6 @@
 """``storebench report``: tables and plots from results."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,17 +23,28 @@ def report(
     allow_invalid: Annotated[
         bool, typer.Option("--allow-invalid", help="Report results that do not validate, and mark them.")
     ] = False,
+    accelerators: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accelerator",
+            metavar="NAME[:MODEL]",
+            help="Mark this accelerator on the roofline, and say which stores feed it; may be repeated.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answer, the tables and the files as one JSON object.")
     ] = False,
 ) -> None:
     """Write tables, plots and a page from results."""
     with exit_codes():
+        from storebench.accelerators import find_accelerator
+
+        named = [find_accelerator(name) for name in accelerators or ()]
         from storebench.report.build import write_report
         from storebench.units import number_of
 
         writes_into(out)
-        written = write_report(results, out, allow_invalid=allow_invalid)
+        written = write_report(results, out, allow_invalid=allow_invalid, accelerators=named)
         if as_json:
             put_json(as_dict(written))
             return
@@ -42,6 +54,9 @@ def report(
             put(*(f"- {note}" for note in table.notes if note not in noted))
             noted.update(table.notes)
         put(written.answer)
+        if named:
+            put(*written.feeding)
+            _say_what_is_missing(written.feeding)
         if len(written.tables) > MOST_TABLES:
             say(f"{len(written.tables) - MOST_TABLES} more tables are in {out}")
         for count, kind in ((written.failed, "failed"), (written.invalid, "did not validate")):
@@ -52,6 +67,12 @@ def report(
                 say(f"{'page' if path.suffix == '.html' else 'plot'}: {path}")
 
 
+def _say_what_is_missing(feeding: Sequence[str]) -> None:
+    """Say why nothing is known about an accelerator where no cell only loads."""
+    if not feeding:
+        say("--accelerator: no cell only loads, so nothing is known about it; run cells with compute none")
+
+
 def as_dict(written: "Report") -> dict[str, Any]:
     """Return a report as plain JSON values."""
     tables = [
@@ -60,6 +81,7 @@ def as_dict(written: "Report") -> dict[str, Any]:
     ]
     return {
         "answer": written.answer,
+        "feeding": list(written.feeding),
         "failed_cells": written.failed,
         "invalid_cells": written.invalid,
         "tables": tables,

@@ -1,15 +1,18 @@
 """``storebench run``: train from one or more backends."""
 
 import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from storebench import errors
+from storebench.accelerators import Accelerator, find_accelerator
 from storebench.cli.bench_watch import Teller
-from storebench.cli.common import exit_codes, put_json, runs_dir, say, stores_dir, writes_into
+from storebench.cli.common import exit_codes, put, put_json, runs_dir, say, stores_dir, writes_into
 from storebench.cli.loop_options import with_loop_options
+from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
 if TYPE_CHECKING:
@@ -55,11 +58,24 @@ def run(
         Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
     ] = None,
     stores: Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")] = None,
+    accelerators: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accelerator",
+            metavar="NAME[:MODEL]",
+            help="Say which backends feed this accelerator; needs --compute none; may be repeated.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON array.")] = False,
     **loop: Any,
 ) -> None:
     """Train from each BACKEND in its own process, and time every step."""
     with exit_codes():
+        named = [find_accelerator(name) for name in accelerators or ()]
+        if named and loop["compute"] != ComputeKind.NONE:
+            raise errors.UsageError(
+                "--accelerator needs the rate of the loader alone", hint="Add --compute none --model none."
+            )
         matrix = {
             "dataset": dataset,
             "split": split,
@@ -71,7 +87,9 @@ def run(
         }
         given = {key: value for key, value in matrix.items() if value is not None}
         settings = {"replicates": replicates} | ({} if timeout is None else {"timeout_s": timeout})
-        records = _run(given, settings, out, stores, drop_caches=drop_caches)
+        folder = out or new_run_folder("run")
+        records = _run(given, settings, folder, stores, drop_caches=drop_caches)
+        _tell_feeding(folder, named, put=say if as_json else put)
         if as_json:
             from storebench.runs.records import record_to_dict
 
@@ -82,7 +100,7 @@ def run(
 def _run(
     matrix: dict[str, Any],
     settings: dict[str, Any],
-    out: Path | None,
+    folder: Path,
     stores: Path | None,
     *,
     drop_caches: bool,
@@ -101,7 +119,6 @@ def _run(
         say(line)
     sweep(stores or stores_dir())
     permitted(scenario, scenario.cells(), stores or stores_dir())
-    folder = out or new_run_folder("run")
     writes_into(folder)
     with claimed(folder):
         made = Run.create(scenario, folder, scenario.cells())
@@ -110,6 +127,15 @@ def _run(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
     )
     return records
+
+
+def _tell_feeding(folder: Path, named: list[Accelerator], *, put: Callable[[str], None]) -> None:
+    """Print which backends of a run feed the named accelerators."""
+    if named:
+        from storebench.report.build import feeding_sentences
+
+        for sentence in feeding_sentences(folder, named):
+            put(sentence)
 
 
 def new_run_folder(name: str) -> Path:

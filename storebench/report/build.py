@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storebench.accelerators import Accelerator
 from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
 from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import Paths
@@ -13,6 +14,7 @@ from storebench.report.facts import Facts, derive_page
 from storebench.report.frame import to_frame
 from storebench.report.page import Content, Limit, Section, html, markdown
 from storebench.report.plots.style import png_bytes
+from storebench.report.roofline_tables import roofline_tables
 from storebench.report.tables import Table, dataset_tables, to_csv
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.claims import factor_lines, then_and_now
@@ -25,11 +27,15 @@ from storebench.report.texts.labels import (
     number,
     setting_label,
 )
+from storebench.report.texts.roofline import accelerator_sentence, roofline_answer
 from storebench.report.texts.verdicts import limit_sentence
 from storebench.report.validation.findings import Finding
 from storebench.report.validation.validate import Sourced, read_all, validate_records
 from storebench.report.verdict import CellVerdict
 from storebench.units import number_of
+
+_ROOFLINE_FILES = ("roofline", "roofline-points")
+"""Files of the tables of the storage roofline: the starving points, and the measured points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,8 @@ class Report:
         The answer in one sentence.
     tables
         The tables of every dataset, in order.
+    feeding
+        Which accelerators the stores feed, in one sentence each.
     files
         Every file, the page first.
     failed, invalid
@@ -50,12 +58,15 @@ class Report:
 
     answer: str
     tables: tuple[Table, ...]
+    feeding: tuple[str, ...]
     files: tuple[Path, ...]
     failed: int
     invalid: int
 
 
-def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> Report:
+def write_report(
+    results: Paths, out: Path, *, allow_invalid: bool = False, accelerators: Sequence[Accelerator] = ()
+) -> Report:
     """Write the report of `results` into the folder `out`: all of its files, or none.
 
     Where one cannot be written, a report that was there stays as it was. Other files in `out` always do.
@@ -82,7 +93,7 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
             f"{number_of(len(findings), 'finding')}, the first: {findings[0]}",
             hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
         )
-    content = content_of(records, findings)
+    content = content_of(records, findings, accelerators)
     made = dict(_made(content))
     try:
         files = write_all(out, made)
@@ -91,6 +102,7 @@ def write_report(results: Paths, out: Path, *, allow_invalid: bool = False) -> R
     return Report(
         answer=content.headline.answer,
         tables=tuple(table for section in content.sections for table in section.tables),
+        feeding=tuple(sentence for section in content.sections for sentence in section.feeding),
         files=tuple(files),
         failed=sum(1 for cell in content.cells if cell.failure),
         invalid=sum(1 for cell in content.cells if cell.invalid),
@@ -101,7 +113,9 @@ def _named(results: Paths) -> str:
     return str(results) if isinstance(results, str | Path) else ", ".join(map(str, results))
 
 
-def content_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Content:
+def content_of(
+    records: Sequence[Sourced], findings: Sequence[Finding] = (), accelerators: Sequence[Accelerator] = ()
+) -> Content:
     """Return everything that a report of `records` says, its plots drawn."""
     invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
     cells = summarise(to_frame(records), invalid)
@@ -112,7 +126,7 @@ def content_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> 
     places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     return Content(
         headline=answer,
-        sections=tuple(_section(part, page.sound_part(key)) for key, part in parts),
+        sections=tuple(_section(part, page.sound_part(key), accelerators) for key, part in parts),
         claims=tuple(then_and_now(page.told)),
         factors=tuple(factor_lines(page.told)),
         cells=tuple(cells),
@@ -126,7 +140,7 @@ def _weight(first: CellSummary, lead: CellSummary | None) -> tuple[bool, str]:
     return lead is None or first.dataset_key != lead.dataset_key, dataset_label(first)
 
 
-def _section(shown: Facts, sound: Facts) -> Section:
+def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator]) -> Section:
     """Return what is said of one dataset: of all its cells, and advice from those that validate."""
     first, slug = shown.cells[0], dataset_slug(shown.cells[0])
     limited = [cell for cell in (shown.main.listed if shown.main else ()) if cell.key in shown.verdicts]
@@ -136,11 +150,22 @@ def _section(shown: Facts, sound: Facts) -> Section:
         environment_key=first.environment_key,
         caveats=tuple(caveats(shown.cells)),
         tables=tuple(dataset_tables(shown)),
-        plots=tuple(plots(shown, slug)),
+        plots=tuple(plots(shown, slug, accelerators)),
+        feeding=tuple(_feeding(sound, accelerators)),
+        roofline_tables=tuple(roofline_tables(shown.rooflines, accelerators)),
         advice=tuple(recommend(sound)),
         limits=tuple(_limit(cell, shown.verdicts[cell.key]) for cell in limited),
         ceilings=tuple((name, number(rate)) for name, rate in shown.ceilings.items() if rate),
     )
+
+
+def _feeding(sound: Facts, accelerators: Sequence[Accelerator]) -> Iterator[str]:
+    """Yield which accelerators the stores of a dataset feed: the decided ones, and each of the named ones."""
+    answer = roofline_answer(sound.rooflines)
+    if answer:
+        yield answer
+    for roofline in sound.rooflines[:1]:
+        yield from (accelerator_sentence(roofline, one) for one in accelerators)
 
 
 def _limit(cell: CellSummary, verdict: CellVerdict) -> Limit:
@@ -161,6 +186,14 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
         yield f"{table}.csv", to_csv(section.tables)
         yield f"{table}.md", "\n".join(one.to_markdown() for one in section.tables)
         yield f"{table}.tex", "\n".join(one.to_latex() for one in section.tables)
+        for name, one in zip(_ROOFLINE_FILES, section.roofline_tables, strict=False):
+            yield f"{name}-{section.slug}.csv", to_csv([one])
         for plot in section.plots:
             yield f"{plot.name}.svg", plot.svg
             yield f"{plot.name}.png", png_bytes(plot.ax)
+
+
+def feeding_sentences(results: Paths, accelerators: Sequence[Accelerator]) -> list[str]:
+    """Return which accelerators the stores of `results` feed, in one sentence each; none where no cell only loads."""
+    facts = derive_page(summarise(to_frame(read_all(results)[0]))).told
+    return [sentence for part in facts.datasets.values() for sentence in _feeding(part, accelerators)]

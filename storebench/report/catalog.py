@@ -4,8 +4,9 @@ A plot is a module in `storebench.report.plots` with its question, its answer an
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from storebench.accelerators import Accelerator
 from storebench.report.facts import Facts
 from storebench.report.plots import (
     amplification,
@@ -14,6 +15,7 @@ from storebench.report.plots import (
     container_codec,
     ladder,
     loss,
+    roofline,
     size,
     steady_state,
     step_time,
@@ -27,6 +29,7 @@ from storebench.report.plots.selection import Selection
 from storebench.report.texts.labels import file_name
 
 PLOTS: tuple[Callable[[Selection], Iterator[Plot]], ...] = (
+    roofline.drawn,
     throughput.drawn,
     step_time.drawn,
     container_codec.drawn,
@@ -44,7 +47,7 @@ PLOTS: tuple[Callable[[Selection], Iterator[Plot]], ...] = (
 """Each yields its plots, or none where the dataset's results cannot make it; the first one leads the page."""
 
 
-def plots(facts: Facts, slug: str) -> list[Plot]:
+def plots(facts: Facts, slug: str, accelerators: Sequence[Accelerator] = ()) -> list[Plot]:
     """Return every plot that the facts of one dataset can make, the most telling one first.
 
     Parameters
@@ -53,7 +56,9 @@ def plots(facts: Facts, slug: str) -> list[Plot]:
         Of all cells of one dataset on one machine.
     slug
         End of the name of every file: the dataset.
+    accelerators
+        Named accelerators that the storage roofline marks.
     """
-    selection = Selection(facts=facts)
+    selection = Selection(facts=facts, accelerators=tuple(accelerators))
     drawn = (plot for draw in PLOTS for plot in draw(selection))
     return [dataclasses.replace(plot, name=f"{file_name(plot.name)}-{slug}") for plot in drawn]

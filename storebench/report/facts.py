@@ -14,6 +14,7 @@ from storebench.report.decisions import Decisions, decide, looks_at
 from storebench.report.factors import PAYING_STATES, BreakEven, Square, break_evens, squares
 from storebench.report.ladder import Ladder, ladders
 from storebench.report.main_panel import ordered
+from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.verdict import CellVerdict, cell_verdicts
 
 _T = TypeVar("_T")
@@ -28,7 +29,7 @@ class Facts:
     cells
         The cells, in the order of `storebench.report.cells.backend_rank`.
     panels
-        The same cells in groups that may be compared, null cells beside them.
+        The same cells in groups that may be compared, null cells beside them. The points of rooflines are left out.
     ordered
         The panels that have a rate, in the order in which they are asked.
     decisions
@@ -41,6 +42,9 @@ class Facts:
         Container and codec taken apart, for each pair of stores that allows it.
     break_evens
         When each conversion that was measured has paid for itself, in every panel.
+    rooflines
+        Which accelerators each backend feeds, under each setting in which a cell only loads; the one that speaks for the
+        others first.
     """
 
     cells: tuple[CellSummary, ...]
@@ -51,6 +55,7 @@ class Facts:
     ladders: tuple[Ladder, ...]
     squares: tuple[Square, ...]
     break_evens: tuple[BreakEven, ...]
+    rooflines: tuple[Roofline, ...]
 
     @property
     def main(self) -> Panel | None:
@@ -87,6 +92,7 @@ class Facts:
             "ladders": _split(self.ladders, lambda ladder: ladder.first),
             "squares": _split(self.squares, lambda square: square.slow),
             "break_evens": _split(self.break_evens, lambda one: one.cell),
+            "rooflines": _split(self.rooflines, lambda roofline: roofline.first),
         }
         return {
             key: replace(self, cells=cells, **{name: split.get(key, ()) for name, split in parts.items()})
@@ -114,7 +120,9 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
     decisions
         Those of the page that these cells are on; None decides by these cells alone.
     """
-    found = tuple(panels(cells))
+    roofs = tuple(rooflines(cells))
+    points = point_keys(roofs)
+    found = tuple(panels(cell for cell in cells if cell.key not in points))
     asked = tuple(ordered(found))
     made = decide(asked, looks_at(cells)) if decisions is None else decisions
     return Facts(
@@ -126,6 +134,7 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
         ladders=tuple(ladders(found)),
         squares=tuple(squares(found)),
         break_evens=tuple(break_evens(found, made)),
+        rooflines=roofs,
     )
 
 

@@ -48,6 +48,8 @@ class Section:
     advice: tuple[Advice, ...]
     limits: tuple[Limit, ...]
     ceilings: tuple[tuple[str, str], ...]
+    feeding: tuple[str, ...] = ()
+    roofline_tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

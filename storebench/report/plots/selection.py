@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from storebench.accelerators import Accelerator
 from storebench.report.analysis import load_steps
 from storebench.report.cells import CellSummary, Panel
 from storebench.report.facts import Facts
@@ -30,9 +31,12 @@ class Selection:
     ----------
     facts
         Of all cells of one dataset on one machine.
+    accelerators
+        Named accelerators that the storage roofline marks.
     """
 
     facts: Facts
+    accelerators: tuple[Accelerator, ...] = ()
 
     @property
     def panel(self) -> Panel | None:

@@ -173,9 +173,18 @@ def compute_label(compute: Compute) -> str:
     return f"compute EMULATED by a sleep of {plain(compute.duration)} ms" if emulated else ""
 
 
+def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
+    """Return all emulated compute in one line; none where there is none."""
+    ordered = sorted(sleeps, key=lambda compute: compute.milliseconds)
+    if len(ordered) < 2:
+        return [compute_label(one) for one in ordered]
+    return [f"compute EMULATED by sleeps of {plain(ordered[0].duration)} to {plain(ordered[-1].duration)} ms"]
+
+
 def caveats(cells: Sequence[CellSummary]) -> list[str]:
     """Return the caveats that belong beside any figure of these cells: data or compute that is not real."""
     said: dict[str, None] = {}
+    sleeps: set[Compute] = set()
     for cell in cells:
         origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
         if origin == "synthetic":
@@ -184,9 +193,9 @@ def caveats(cells: Sequence[CellSummary]) -> list[str]:
             said[
                 f"DERIVED images: {cell.fact('store_derived_frac'):.0%} are crops, flips and brightenings"
             ] = None
-        if emulated := compute_label(cell.cell.compute):
-            said[emulated] = None
-    return list(said)
+        if compute_label(cell.cell.compute):
+            sleeps.add(cell.cell.compute)
+    return [*said, *_sleeps_label(sleeps)]
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -22,6 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = paper_records() + replicates("lmdb+png", [60, 61, 60]) + replicates("files+raw", [30, 31, 30])
     records += replicates("lmdb", [3, 3.1], workers=2)
     records += replicates("lmdb", [3, 3.1], cache="limited", memory_bytes=300_000_000)
+    records += replicates("lmdb", [3, 3.1, 3], compute="none", model="none", compute_ms=0.0)
     records += replicates("png", [60, 61, 60], cache="warm") + replicates("lmdb", [3, 3, 3], cache="warm")
     folder = write_run(tmp_path_factory.mktemp("api") / "run", records, with_steps=True)
     for replicate in range(3):
@@ -45,7 +46,7 @@ def test_every_exported_name_is_there_and_importing_stays_light() -> None:
 
 
 def test_one_row_a_record_with_units_in_the_names(results: pd.DataFrame) -> None:
-    assert len(results) == 37
+    assert len(results) == 40
     row = results[results["backend"] == "png"].iloc[0]
     assert row["samples_per_s"] == pytest.approx(row["timed_samples"] / row["timed_s"])
     assert (row["store_image_shape"], row["cache_verdict"], row["samples_digest"]) == (

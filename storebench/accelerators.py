@@ -1,0 +1,138 @@
+"""Named accelerators: published rates at which one device trains an image network, each with its source."""
+
+from dataclasses import dataclass
+
+from storebench.errors import UnknownNameError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a rate was published.
+
+    Attributes
+    ----------
+    title, year, url
+        The publication.
+    """
+
+    title: str
+    year: int
+    url: str
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.year})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """One device that trains one network.
+
+    Attributes
+    ----------
+    name, model
+        The words by which it is asked for, as in "a100:resnet50".
+    device, network
+        The same as text for people.
+    precision
+        Arithmetic, and the library if it matters.
+    images_per_s
+        Published training rate of one device, images of ImageNet's usual size.
+    source
+        The publication of the rate.
+    """
+
+    name: str
+    model: str
+    device: str
+    network: str
+    precision: str
+    images_per_s: float
+    source: Source
+
+    @property
+    def key(self) -> str:
+        """Its full name: "a100:resnet50"."""
+        return f"{self.name}:{self.model}"
+
+    @property
+    def title(self) -> str:
+        """Device and network as text: "A100, ResNet-50"."""
+        return f"{self.device}, {self.network}"
+
+
+_CAFFE = Source(
+    title="Caffe, Performance and Hardware Configuration",
+    year=2014,
+    url="https://github.com/BVLC/caffe/blob/master/docs/performance_hardware.md",
+)
+_TENSORFLOW = Source(
+    title="TensorFlow, Benchmarks", year=2017, url="https://www.tensorflow.org/performance/benchmarks"
+)
+_NVIDIA = Source(
+    title="NVIDIA DeepLearningExamples, ResNet50 v1.5 for PyTorch",
+    year=2021,
+    url="https://github.com/NVIDIA/DeepLearningExamples/blob/master/PyTorch/Classification/ConvNets/resnet50v1.5/README.md",
+)
+_TIMM = Source(
+    title="timm, training benchmark of an RTX 3090",
+    year=2022,
+    url="https://github.com/huggingface/pytorch-image-models/blob/main/results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv",
+)
+
+_ROWS = (
+    ("k40", "caffenet", "K40", "CaffeNet", "FP32, cuDNN", 267.0, _CAFFE),
+    ("k40", "caffenet-plain", "K40", "CaffeNet", "FP32, without cuDNN", 193.0, _CAFFE),
+    ("k80", "resnet50", "K80 (one of its two GPUs)", "ResNet-50", "FP32", 51.9, _TENSORFLOW),
+    ("k80", "alexnet", "K80 (one of its two GPUs)", "AlexNet", "FP32", 656.0, _TENSORFLOW),
+    ("p100", "resnet50", "P100", "ResNet-50", "FP32", 219.0, _TENSORFLOW),
+    ("p100", "alexnet", "P100", "AlexNet", "FP32", 2987.0, _TENSORFLOW),
+    ("v100", "resnet50", "V100", "ResNet-50", "mixed precision", 1200.0, _NVIDIA),
+    ("v100", "resnet50-fp32", "V100", "ResNet-50", "FP32", 367.0, _NVIDIA),
+    ("rtx3090", "resnet50", "RTX 3090", "ResNet-50", "mixed precision", 1218.0, _TIMM),
+    ("rtx3090", "resnet18", "RTX 3090", "ResNet-18", "mixed precision", 3482.0, _TIMM),
+    ("rtx3090", "vit_b16", "RTX 3090", "ViT-B/16", "mixed precision", 393.0, _TIMM),
+    ("a100", "resnet50", "A100 80 GB", "ResNet-50", "mixed precision", 2470.0, _NVIDIA),
+    ("a100", "resnet50-tf32", "A100 80 GB", "ResNet-50", "TF32", 938.0, _NVIDIA),
+)
+
+ACCELERATORS: tuple[Accelerator, ...] = tuple(
+    Accelerator(
+        name=name,
+        model=model,
+        device=device,
+        network=network,
+        precision=precision,
+        images_per_s=rate,
+        source=source,
+    )
+    for name, model, device, network, precision, rate, source in _ROWS
+)
+"""Every profile, the oldest device first; of one device, the one that its name alone means first."""
+
+LANDMARKS = ("k40:caffenet", "v100:resnet50", "a100:resnet50")
+"""Profiles that a plot of ImageNet marks where none was asked for."""
+
+
+def find_accelerator(text: str) -> Accelerator:
+    """Return the profile that ``NAME[:MODEL]`` means; a name alone means the first of its device.
+
+    Raises
+    ------
+    UnknownNameError
+        There is no such device, or no rate of that network on it.
+    """
+    name, _, model = text.strip().lower().partition(":")
+    of_device = [one for one in ACCELERATORS if one.name == name]
+    if not of_device:
+        raise UnknownNameError.of("accelerator", name, {one.name for one in ACCELERATORS})
+    if not model:
+        return of_device[0]
+    found = next((one for one in of_device if one.model == model), None)
+    if found is None:
+        raise UnknownNameError.of("accelerator", f"{name}:{model}", [one.key for one in of_device])
+    return found
+
+
+def landmarks() -> tuple[Accelerator, ...]:
+    """Return the profiles that a plot marks where none was asked for."""
+    return tuple(find_accelerator(key) for key in LANDMARKS)

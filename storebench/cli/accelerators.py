@@ -1,0 +1,31 @@
+"""``storebench accelerators``: list the named accelerators with their published training rates."""
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from storebench.cli.common import exit_codes, put, put_json
+
+_HEADS = ("accelerator", "device", "network", "precision", "images/s", "source")
+
+
+def accelerators(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+) -> None:
+    """List the accelerators that --accelerator knows, with the published training rate of each.
+
+    A name alone means the first row of its device.
+    """
+    with exit_codes():
+        from storebench.accelerators import ACCELERATORS
+        from storebench.cli.formats import aligned
+
+        if as_json:
+            put_json([dataclasses.asdict(one) | {"key": one.key} for one in ACCELERATORS])
+            return
+        rows = [
+            (one.key, one.device, one.network, one.precision, f"{one.images_per_s:,g}", str(one.source))
+            for one in ACCELERATORS
+        ]
+        put(*aligned([_HEADS, *rows]))

@@ -1,0 +1,307 @@
+"""The storage roofline: the delivered training rate against the ingestion rate of the accelerator."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.text import Annotation
+
+from storebench.accelerators import Accelerator, find_accelerator, landmarks
+from storebench.datasets.base import FOLDER_PREFIX
+from storebench.plain_text import plain
+from storebench.report.cells import CellSummary, as_cells
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.selection import Selection
+from storebench.report.plots.style import look, new_axes, plain_numbers, styled, title, whiskers
+from storebench.report.roofline import Roofline, RooflineCurve, rooflines
+from storebench.report.texts.labels import backend_label, dataset_label, number
+from storebench.report.texts.roofline import loader_words, one_roofline_answer, state_words, trained_label
+from storebench.settings.words import CacheState
+
+QUESTION = "How fast an accelerator does each store feed"
+
+MOST_PLOTS = 4
+"""Plots of one dataset; the tables hold every setting."""
+
+_MOST_CURVES = 14
+_MOST_MARKS = 6
+_LABEL_PT, _MARK_PT = 8.0, 7.5
+_LINE = 1.3
+"""Distance of two lines of labels, in heights of their letters."""
+
+_SHADES = (1.0, 0.6, 1.4)
+"""Brightness of the curves of one format: readers and codecs share its colour."""
+
+_KNOWN_IMAGES = "imagenet"
+"""The dataset that the published rates of accelerators are of; folders of photographs are like it."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """An ingestion rate that a plot marks."""
+
+    label: str
+    rate: float
+
+
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield one plot for a loop with workers and one without, and one for each further state of the page cache."""
+    groups = grouped(selection.facts.rooflines)[:MOST_PLOTS]
+    for group in groups:
+        lead, name, question = group[0], "roofline", QUESTION
+        if group is not groups[0]:
+            name = f"{name}-{loader_words(lead)}-{state_words(lead)}".replace(" ", "-")
+            question = f"{QUESTION}, {state_words(lead)}, {loader_words(lead)}"
+        ax = _draw(group, _marks(group, selection.accelerators), f"{question}?", None)
+        yield Plot(name=name, question=f"{question}?", answer=one_roofline_answer(lead), ax=ax)
+
+
+def plot_roofline(
+    results: pd.DataFrame | Sequence[CellSummary], *, accelerators: Sequence[str] = (), ax: Axes | None = None
+) -> Axes:
+    """Draw the delivered training rate against the ingestion rate of the accelerator, one curve per backend.
+
+    Parameters
+    ----------
+    results
+        Cells with ``compute = "none"``, whose rates give the curves, and cells with emulated compute of the same
+        settings, which are the points. The first setting by the order of the report is drawn, and the warm one with it.
+    accelerators
+        Names of profiles to mark, ``NAME[:MODEL]``; `storebench accelerators` lists them.
+    """
+    cells = [cell for cell in as_cells(results) if cell.usable]
+    named = [find_accelerator(name) for name in accelerators]
+    groups = grouped(rooflines(cells))
+    group = groups[0] if groups else []
+    return _draw(group, _marks(group, named), f"{QUESTION}?", ax)
+
+
+def grouped(found: Sequence[Roofline]) -> list[list[Roofline]]:
+    """Return the rooflines of each plot: a state of the page cache, and beside the first one the warm state.
+
+    Of all loaders, the first one with workers and the first one without are drawn.
+    """
+    chosen: dict[bool, tuple[Any, ...]] = {}
+    families: dict[tuple[Any, ...], list[Roofline]] = {}
+    for roofline in found:
+        key = _family(roofline)
+        if chosen.setdefault(roofline.overlap, key) == key:
+            families.setdefault(key, []).append(roofline)
+    return [group for family in families.values() for group in _by_state(family)]
+
+
+def _family(roofline: Roofline) -> tuple[Any, ...]:
+    cell = roofline.first.cell
+    return (roofline.first.dataset_key, roofline.augmented, cell.workers, cell.loader, cell.batch_size)
+
+
+def _by_state(family: Sequence[Roofline]) -> list[list[Roofline]]:
+    warm = [one for one in family if one.first.cell.cache == CacheState.WARM][:1]
+    others = [one for one in family if one.first.cell.cache != CacheState.WARM]
+    return [[others[0], *warm], *([one] for one in others[1:])] if others else [warm]
+
+
+def _marks(group: Sequence[Roofline], named: Sequence[Accelerator]) -> list[Mark]:
+    """Return the ingestion rates to mark: those measured here, and the named ones or else some landmarks."""
+    if not group:
+        return []
+    first = group[0].first.cell.data.name
+    photographs = first == _KNOWN_IMAGES or first.startswith(FOLDER_PREFIX)
+    profiles = named or (landmarks() if photographs else ())
+    found = [Mark(label=trained_label(one), rate=one.rate.mid) for one in group[0].trained]
+    found += [
+        Mark(label=f"{one.device.partition(' (')[0]}, {one.network}", rate=one.images_per_s)
+        for one in profiles
+    ]
+    return sorted(found[:_MOST_MARKS], key=lambda mark: mark.rate)
+
+
+def _draw(group: Sequence[Roofline], marks: Sequence[Mark], question: str, ax: Axes | None) -> Axes:
+    curves = [(place, curve) for place, one in enumerate(group) for curve in one.curves][:_MOST_CURVES]
+    with styled():
+        ax = new_axes(4.6, ax)
+        ax.set_xlabel("ingestion rate of the accelerator (images/s)")
+        ax.set_ylabel("delivered training rate (images/s)")
+        if not curves:
+            ax.text(0.5, 0.5, "no cell only loads (compute none)", ha="center", transform=ax.transAxes)
+            title(ax, question)
+            return ax
+        rates = _axis(curves, marks)
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xlim(rates[0], rates[-1])
+        ax.set_ylim(*_heights(curves, rates))
+        plain_numbers(ax.xaxis)
+        plain_numbers(ax.yaxis)
+        ax.plot(rates, rates, color="black", linewidth=0.8, linestyle=":", zorder=1)
+        colours = _colours([curve for _, curve in curves])
+        names = [
+            _draw_curve(ax, curve, rates, colour=colour, lead=place == 0)
+            for (place, curve), colour in zip(curves, colours, strict=True)
+        ]
+        cells = [curve.loader for _, curve in curves]
+        title(ax, question, _note(group), cells)
+        _stagger(ax, [_draw_mark(ax, mark) for mark in marks])
+        _set_apart(ax, names)
+    return ax
+
+
+def _axis(curves: Sequence[tuple[int, RooflineCurve]], marks: Sequence[Mark]) -> Floats:
+    """Return the ingestion rates of the curves: around every point, mark and starving point."""
+    shown = [mark.rate for mark in marks]
+    for _, curve in curves:
+        shown += [curve.starving.mid, curve.supply.mid, *(point.ingestion.mid for point in curve.points)]
+    return np.geomspace(min(shown) / 2, max(shown) * 2, 400)
+
+
+def _heights(curves: Sequence[tuple[int, RooflineCurve]], rates: Floats) -> tuple[float, float]:
+    lows = [curve.delivered(float(rates[0])).mid for _, curve in curves]
+    lows += [point.delivered.mid for _, curve in curves for point in curve.points]
+    highs = [curve.delivered(float(rates[-1])).mid for _, curve in curves]
+    highs += [point.delivered.mid for _, curve in curves for point in curve.points]
+    return min(lows) / 1.5, max(highs) * 1.8
+
+
+def _colours(curves: Sequence[RooflineCurve]) -> list[Any]:
+    """Return a colour per curve: its backend's, in another shade where an earlier backend has the same."""
+    shades: dict[str, dict[str, Any]] = {}
+    found = []
+    for curve in curves:
+        base = look(curve.loader).colour
+        known = shades.setdefault(base, {})
+        shade = known.setdefault(curve.backend, _SHADES[len(known) % len(_SHADES)])
+        rgb = np.array(mpl.colors.to_rgb(base))
+        found.append(tuple(rgb * shade if shade <= 1 else 1 - (1 - rgb) / shade))
+    return found
+
+
+def _draw_curve(ax: Axes, curve: RooflineCurve, rates: Floats, *, colour: Any, lead: bool) -> Annotation:
+    """Draw a curve with its interval and its points, and return its label at the right edge."""
+    delivered = [curve.delivered(float(rate)) for rate in rates]
+    mids = [one.mid for one in delivered]
+    ax.plot(rates, mids, color=colour, linestyle="-" if lead else "--", linewidth=1.6, zorder=3)
+    if curve.supply.lo is not None and curve.supply.hi is not None:
+        lows, highs = ([getattr(one, end) for one in delivered] for end in ("lo", "hi"))
+        ax.fill_between(rates, lows, highs, color=colour, alpha=0.15, linewidth=0, zorder=2)
+    measured = [point.delivered for point in curve.points]
+    if measured:
+        ax.errorbar(
+            [point.ingestion.mid for point in curve.points],
+            [one.mid for one in measured],
+            yerr=whiskers(measured),
+            color=colour,
+            marker=look(curve.loader).marker,
+            markerfacecolor=colour if lead else "white",
+            markersize=5,
+            linestyle="none",
+            linewidth=1,
+            capsize=2,
+            zorder=4,
+        )
+    most = "at most " if curve.at_most else ""
+    return ax.annotate(
+        f"{backend_label(curve.backend)} {most}{number(curve.starving.mid, 2)}",
+        (float(rates[-1]), mids[-1]),
+        xytext=(12, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=_LABEL_PT,
+        color=tuple(0.75 * np.array(colour)),
+        annotation_clip=False,
+        parse_math=False,
+        arrowprops={
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.7,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        },
+    )
+
+
+def _draw_mark(ax: Axes, mark: Mark) -> Annotation:
+    """Draw the vertical line of an ingestion rate, and return its label above the axes."""
+    ax.axvline(mark.rate, color="#777777", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    return ax.annotate(
+        f"{plain(mark.label)}: {number(mark.rate, 3)}",
+        (mark.rate, 1.0),
+        xycoords=ax.get_xaxis_transform(),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=_MARK_PT,
+        color="#444444",
+        annotation_clip=False,
+        parse_math=False,
+        arrowprops={
+            "arrowstyle": "-",
+            "color": "#777777",
+            "linewidth": 0.6,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "relpos": (0.5, 0),
+        },
+    )
+
+
+def _note(group: Sequence[Roofline]) -> str:
+    lead = group[0]
+    states = [state_words(one) for one in group]
+    said = [
+        f"{dataset_label(lead.first)}, {loader_words(lead)}",
+        f"Solid and filled: {states[0]}" + (f"; dashed and hollow: {states[1]}" if len(states) > 1 else ""),
+        "Points: compute EMULATED by sleeps" if any(one.points for one in group) else "",
+        "Behind each name: the ingestion rate above which an accelerator is busy less than 90% of its time",
+    ]
+    return ". ".join(part for part in said if part)
+
+
+def _stagger(ax: Axes, labels: Sequence[Annotation]) -> None:
+    """Lift labels above the axes, each to the lowest line on which it touches no other."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    ends: list[float] = []
+    for label in labels:
+        box = label.get_window_extent()
+        level = next((n for n, end in enumerate(ends) if box.x0 > end), len(ends))
+        ends[level : level + 1] = [box.x1 + _MARK_PT]
+        label.set_position((0, 3 + level * _LINE * _MARK_PT))
+
+
+def _set_apart(ax: Axes, labels: Sequence[Annotation]) -> None:
+    """Move labels beside the axes up and down until none touches another."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    wanted = [float(ax.transData.transform(label.xy)[1]) for label in labels]
+    per_point = figure.dpi / 72
+    gap, box = _LINE * _LABEL_PT * per_point, ax.get_window_extent()
+    order = sorted(range(len(labels)), key=wanted.__getitem__)
+    places = spaced([wanted[n] for n in order], gap, float(box.y0), float(box.y1))
+    for n, place in zip(order, places, strict=True):
+        labels[n].set_position((12, (place - wanted[n]) / per_point))
+
+
+def spaced(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Return places in the order of `wanted`, which ascends, at least `gap` apart, near it and from `low` to `high`.
+
+    If they do not fit, they begin at `low` and pass `high`.
+    """
+    up = list(itertools.accumulate(wanted, lambda last, place: max(place, last + gap)))
+    down = list(itertools.accumulate(reversed(wanted), lambda last, place: min(place, last - gap)))[::-1]
+    middle = [(first + second) / 2 for first, second in zip(up, down, strict=True)]
+    tops = [high - gap * n for n in reversed(range(len(middle)))]
+    below = [min(place, top) for place, top in zip(middle, tops, strict=True)]
+    bottoms = [low + gap * n for n in range(len(middle))]
+    return [max(place, bottom) for place, bottom in zip(below, bottoms, strict=True)]

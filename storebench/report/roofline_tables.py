@@ -1,0 +1,195 @@
+"""Tables of the storage roofline: the starving points of each setting, and its model held against the measured points."""
+
+from collections.abc import Sequence
+
+from storebench.accelerators import Accelerator
+from storebench.report.intervals import Interval
+from storebench.report.roofline import Feeding, Point, Roofline, RooflineCurve, error_summary
+from storebench.report.roofline_errors import ERROR_LIMIT
+from storebench.report.roofline_model import BUSY_FRAC
+from storebench.report.tables import Table
+from storebench.report.texts.labels import (
+    backend_label,
+    caveats,
+    dataset_label,
+    duration,
+    number,
+    percent,
+    with_interval,
+)
+from storebench.report.texts.roofline import (
+    error_words,
+    explanation_words,
+    feeding_of,
+    loader_words,
+    starving_words,
+    state_words,
+    trained_label,
+)
+
+_STARVING_HEAD = (
+    "cache", "workers", "loader", "batch_size", "memory_bytes", "readahead_kib", "backend",
+    "supply_samples_per_s", "supply_samples_per_s_lo", "supply_samples_per_s_hi", "constant_s_per_sample",
+    "starving_samples_per_s", "starving_samples_per_s_lo", "starving_samples_per_s_hi", "upper_bound", "decided",
+    "replicates", "environment_key", "cell_id",
+)  # fmt: skip
+_POINT_HEAD = (
+    "cache", "workers", "loader", "batch_size", "memory_bytes", "readahead_kib", "backend",
+    "ingestion_samples_per_s", "delivered_samples_per_s", "delivered_samples_per_s_lo", "delivered_samples_per_s_hi",
+    "predicted_samples_per_s", "error_frac", "cause", "cause_figure", "error_left_frac", "environment_key", "cell_id",
+)  # fmt: skip
+
+_OVERLAP = "With workers the delivered rate is min(F, 1 / (1/G + c)), and the starving point is F / 0.9 unless c limits it."
+_NO_OVERLAP = "Without workers it is 1 / (1/G + 1/F + c), and the starving point is 0.111 / (1/F + c)."
+_TERMS = (
+    "F is the supply rate, G the ingestion rate of the accelerator, and c the least time per image that any cell of the"
+    " backend measured for handing a batch over and for the loop; nothing is fitted to the points."
+)
+_WORDS = {Feeding.FEEDS: "yes", Feeding.STARVES: "no", Feeding.UNDECIDED: "cannot be told"}
+
+
+def roofline_tables(rooflines: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> list[Table]:
+    """Return the table of starving points of one dataset, and that of the model's errors where there are points.
+
+    Parameters
+    ----------
+    rooflines
+        Of one dataset on one machine.
+    accelerators
+        Named accelerators that get a column each.
+    """
+    if not rooflines:
+        return []
+    points = any(roofline.points for roofline in rooflines)
+    tables = [starving_table(rooflines, accelerators)]
+    return [*tables, error_table(rooflines)] if points else tables
+
+
+def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
+    """Return the supply rate and the starving point of every backend under every setting."""
+    columns = [(f"{trained_label(one)}, {number(one.rate.mid)}/s", one.rate) for one in rooflines[0].trained]
+    columns += [
+        (f"{one.title}, {number(one.images_per_s)}/s", Interval(mid=one.images_per_s)) for one in accelerators
+    ]
+    listed = [(roofline, curve) for roofline in rooflines for curve in roofline.curves]
+    loaders = [curve.loader for _, curve in listed]
+    said = [f"{dataset_label(loaders[0])}: the fastest accelerator that each store feeds", *caveats(loaders)]
+    return Table(
+        caption=". ".join(said),
+        head=(
+            "setting",
+            "backend",
+            "supplies, images/s",
+            "starves above, images/s",
+            *(f"feeds {name}" for name, _ in columns),
+        ),
+        rows=tuple(
+            (
+                _setting(roofline),
+                backend_label(curve.backend),
+                ("at most " if curve.at_most else "") + with_interval(curve.supply),
+                starving_words(curve),
+                *(_WORDS[feeding_of(curve, rate)] for _, rate in columns),
+            )
+            for roofline, curve in listed
+        ),
+        raw_head=_STARVING_HEAD,
+        raw=tuple(_raw_curve(roofline, curve) for roofline, curve in listed),
+        marks=("",) * len(listed),
+        notes=(
+            f"An accelerator starves if it is busy less than {percent(BUSY_FRAC)} of its time. {_OVERLAP} {_NO_OVERLAP} {_TERMS}",
+            "Intervals are single, 95% each; with fewer than three rounds nothing is decided.",
+            *(
+                f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
+                for one in accelerators
+            ),
+        ),
+    )
+
+
+def error_table(rooflines: Sequence[Roofline]) -> Table:
+    """Return every measured point with the model's prediction, its error, and what explains a large one."""
+    listed = [
+        (roofline, curve, point)
+        for roofline in rooflines
+        for curve in roofline.curves
+        for point in curve.points
+    ]
+    errors = error_summary([point for _, _, point in listed])
+    cells = [point.cell for _, _, point in listed]
+    said = [f"{dataset_label(cells[0])}: the model held against measured points", *caveats(cells)]
+    return Table(
+        caption=". ".join(said),
+        head=(
+            "setting",
+            "backend",
+            "accelerator, images/s",
+            "step",
+            "delivered, images/s",
+            "predicted",
+            "error",
+            "explanation",
+        ),
+        rows=tuple(
+            (
+                _setting(roofline),
+                backend_label(curve.backend),
+                number(point.ingestion.mid),
+                duration(point.cell.cell.compute.milliseconds / 1000),
+                with_interval(point.delivered),
+                number(point.predicted),
+                percent(point.error),
+                explanation_words(point.explanation) if abs(point.error) > ERROR_LIMIT else "",
+            )
+            for roofline, curve, point in listed
+        ),
+        raw_head=_POINT_HEAD,
+        raw=tuple(_raw_point(roofline, point) for roofline, _, point in listed),
+        marks=tuple("unexplained" if point.unexplained else "" for _, _, point in listed),
+        notes=(
+            *([error_words(errors)] if errors else []),
+            (
+                "The error is (predicted - delivered) / delivered. The supply rate comes from cells that compute nothing, so the"
+                f" points test the curve. An error above {percent(ERROR_LIMIT)} needs a cause that the point's own records show."
+            ),
+        ),
+    )
+
+
+def _setting(roofline: Roofline) -> str:
+    return f"{state_words(roofline)}, {loader_words(roofline)}" + (
+        ", augmented" if roofline.augmented else ""
+    )
+
+
+def _raw_setting(roofline: Roofline) -> tuple[object, ...]:
+    cell = roofline.first.cell
+    return cell.cache, cell.workers, cell.loader, cell.batch_size, cell.memory_bytes, cell.readahead_kib
+
+
+def _raw_curve(roofline: Roofline, curve: RooflineCurve) -> tuple[object, ...]:
+    supply, starving = curve.supply, curve.starving
+    return (
+        *_raw_setting(roofline),
+        curve.backend,
+        *(supply.mid, supply.lo, supply.hi, curve.constant_s),
+        *(starving.mid, starving.lo, starving.hi, curve.at_most, curve.decided),
+        supply.n,
+        curve.loader.environment_key,
+        curve.loader.cell.cell_id,
+    )
+
+
+def _raw_point(roofline: Roofline, point: Point) -> tuple[object, ...]:
+    why, delivered = point.explanation, point.delivered
+    cause = (str(why.cause), why.figure, why.error) if why else (None, None, None)
+    return (
+        *_raw_setting(roofline),
+        point.cell.backend,
+        point.ingestion.mid,
+        *(delivered.mid, delivered.lo, delivered.hi),
+        *(point.predicted, point.error),
+        *cause,
+        point.cell.environment_key,
+        point.cell.cell.cell_id,
+    )

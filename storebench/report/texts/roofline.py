@@ -1,0 +1,296 @@
+"""The storage roofline in words: which accelerators each backend feeds, what decides it, and how well the model fits."""
+
+from collections.abc import Sequence
+
+from storebench import stats
+from storebench.accelerators import Accelerator
+from storebench.report.cells import CellSummary
+from storebench.report.intervals import Interval
+from storebench.report.roofline import ErrorSummary, Feeding, Roofline, RooflineCurve, Trained
+from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
+from storebench.report.texts.labels import (
+    MODELS,
+    backend_label,
+    caveats,
+    dataset_label,
+    number,
+    percent,
+    state_label,
+    with_interval,
+)
+from storebench.settings.words import CacheState
+from storebench.units import number_of
+
+_MOSTLY = 0.5
+"""A part that is more than this share of the producers' work decides their rate."""
+
+_WARM_FREE = frozenset({"cache", "memory_bytes", "readahead_kib", "epochs"})
+_LENGTH_FREE = frozenset({"max_steps", "warmup_steps", "passes"})
+
+
+def roofline_answer(rooflines: Sequence[Roofline]) -> str | None:
+    """Return which accelerators each backend feeds, and what decides it; None where nothing is decided.
+
+    Parameters
+    ----------
+    rooflines
+        In the order of `storebench.report.roofline.rooflines`. The first one with a decided backend is told; those of
+        other read-aheads and cache states of the same samples are held against it.
+    """
+    lead = next((one for one in rooflines if _decided(one)), None)
+    if lead is None:
+        return None
+    others = [one for one in rooflines if one is not lead]
+    said = [_feeding_sentence(lead, others), _deciding_sentence(lead, others)]
+    return " ".join(sentence for sentence in said if sentence)
+
+
+def one_roofline_answer(roofline: Roofline) -> str:
+    """Return which accelerators the backends of one setting feed, in one sentence, undecided ones included."""
+    fed = _decided(roofline)
+    if not fed:
+        names = ", ".join(backend_label(one.backend) for one in roofline.curves)
+        return f"{_where(roofline)}: no starving point is decided yet ({names}); more rounds may tell."
+    return _feeding_sentence(roofline, [])
+
+
+def accelerator_sentence(roofline: Roofline, accelerator: Accelerator) -> str:
+    """Return in one sentence which backends keep a named accelerator busy, and by whose figure."""
+    named = (
+        f"{accelerator.title} ({number(accelerator.images_per_s)} images/s, {accelerator.precision};"
+        f" {accelerator.source})"
+    )
+    parts = _feeding_parts(Interval(mid=accelerator.images_per_s), roofline.curves)
+    return f"{named}: {'; '.join(parts)}. {_where(roofline)}."
+
+
+def starving_words(curve: RooflineCurve) -> str:
+    """Return a starving point with its interval: "610 [580, 640]", "at most 610 [580, 640]"."""
+    return ("at most " if curve.at_most else "") + with_interval(curve.starving)
+
+
+def trained_label(one: Trained) -> str:
+    """Return a network that was trained here in words: "this CPU, CaffeNet"."""
+    device = "this CPU" if one.cell.cell.device == "cpu" else "this GPU"
+    return f"{device}, {MODELS.get(one.cell.cell.model, one.cell.cell.model)}"
+
+
+def roofline_where(roofline: Roofline) -> str:
+    """Return the dataset, the cache state and the loader of a roofline in words."""
+    return _where(roofline)
+
+
+def state_words(roofline: Roofline) -> str:
+    """Return the cache state of a roofline in words, with the read-ahead that was set for it."""
+    cell = roofline.first.cell
+    words = state_label(roofline.first)
+    if cell.cache == CacheState.LIMITED and cell.memory_bytes:
+        words = f"larger than memory (page cache {words})"
+    return words if cell.readahead_kib is None else f"{words}, read-ahead {cell.readahead_kib} KiB"
+
+
+def loader_words(roofline: Roofline) -> str:
+    """Return the loader of a roofline in words."""
+    cell = roofline.first.cell
+    if not cell.workers:
+        return "without workers"
+    kind = "" if cell.loader == "processes" else f", loader {cell.loader}"
+    return number_of(cell.workers, "worker") + kind
+
+
+def error_words(errors: ErrorSummary) -> str:
+    """Return the errors of a model against its points in one sentence."""
+    words = (
+        f"The model is off by {percent(errors.median)} at the median of {number_of(errors.count, 'point')}"
+        f" and by {percent(errors.most)} at most"
+    )
+    if not errors.above:
+        return f"{words}."
+    left = (
+        f"{errors.unexplained} of them unexplained" if errors.unexplained else "each explained by its records"
+    )
+    return f"{words}; {number_of(errors.above, 'point')} off by more than {percent(ERROR_LIMIT)}, {left}."
+
+
+def explanation_words(found: Explanation | None) -> str:
+    """Return why a point is off its curve, with the figure that its records give."""
+    if found is None:
+        return "unexplained"
+    figure = found.figure
+    words = {
+        Cause.UPPER_BOUND: "a rate is only an upper bound: memory may have served a part of it",
+        Cause.FIRST_BATCH: f"the first batch is {percent(figure)} of so short an epoch",
+        Cause.PRODUCERS: f"producers take {number(figure)} times as long per sample as with nothing to compute",
+        Cause.HANDOFF: f"handing a batch over takes {percent(figure)} of the accelerator's step",
+        Cause.JITTER: f"batches arrive unevenly: the longest of 20 waits is {number(figure)} times the mean one",
+        Cause.SPREAD: "the replicates differ by more than the error",
+    }[found.cause]
+    return words if found.error is None else f"{words}; {percent(abs(found.error))} is left"
+
+
+def _decided(roofline: Roofline) -> list[RooflineCurve]:
+    return [one for one in roofline.stored if one.decided]
+
+
+def _where(roofline: Roofline) -> str:
+    said = "".join(f" ({one})" for one in caveats([one.loader for one in roofline.curves]))
+    augmented = ", with the network's augmentation" if roofline.augmented else ""
+    return (
+        f"{dataset_label(roofline.first)}, {state_words(roofline)}, {loader_words(roofline)}{augmented}{said}"
+    )
+
+
+def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
+    beside = _of_other_readahead(lead, others)
+    parts = []
+    for curve in _decided(lead):
+        name = backend_label(curve.backend)
+        verb = "" if parts else (" feed" if name.endswith("files") else " feeds") + " accelerators"
+        unit = "" if parts else " images/s"
+        parts.append(f"{name}{verb} up to {_starving_points(curve, beside, unit)}")
+    return f"{_where(lead)}: {', '.join(parts)}{_on_this_machine(lead)}."
+
+
+def _of_other_readahead(lead: Roofline, others: Sequence[Roofline]) -> list[Roofline]:
+    if lead.first.cell.readahead_kib is None:
+        return []
+    return [one for one in others if _alike(lead, one, frozenset({"readahead_kib"}))]
+
+
+def _alike(first: Roofline, second: Roofline, free: frozenset[str]) -> bool:
+    """Whether two rooflines differ in nothing but the named fields and the length of their epochs."""
+    one, other = first.first, second.first
+    if one.dataset_key != other.dataset_key or one.cell.cell_id == other.cell.cell_id:
+        return False
+    ignored = free | _LENGTH_FREE | {"backend", "format", "codec", "reader", "reader_options"}
+    return all(value == other.fields[name] for name, value in one.fields.items() if name not in ignored)
+
+
+def _starving_points(curve: RooflineCurve, beside: Sequence[Roofline], unit: str) -> str:
+    """Return a starving point, and those of other read-aheads where they are proven to differ from it."""
+    words = _with_unit(curve, unit)
+    differing = [
+        (one.first.cell.readahead_kib, other)
+        for one in beside
+        if (other := one.curve(curve.backend)) is not None and _apart(curve, other)
+    ]
+    if not differing:
+        return words
+    more = "".join(f" or {starving_words(other)}" for _, other in differing)
+    sizes = " or ".join(str(kib) for kib in (curve.loader.cell.readahead_kib, *(kib for kib, _ in differing)))
+    return f"{words}{more} (the disk reads ahead {sizes} KiB)"
+
+
+def _with_unit(curve: RooflineCurve, unit: str) -> str:
+    figure, _, ends = starving_words(curve).partition(" [")
+    return f"{figure}{unit}" + (f" [{ends}" if ends else "")
+
+
+def _apart(first: RooflineCurve, second: RooflineCurve) -> bool:
+    """Whether two starving points are decided and their intervals do not touch."""
+    if not (first.decided and second.decided):
+        return False
+    one, other = first.starving, second.starving
+    return (one.hi or 0.0) < (other.lo or 0.0) or (other.hi or 0.0) < (one.lo or 0.0)
+
+
+def _on_this_machine(lead: Roofline) -> str:
+    """Return which backends feed the slowest network that was trained on this machine's processor; "" without one."""
+    here = next((one for one in lead.trained if one.cell.cell.device == "cpu"), None)
+    if here is None:
+        return ""
+    curves = _decided(lead)
+    named = f"{trained_label(here)} at {with_interval(here.rate)} images/s"
+    if all(feeding_of(curve, here.rate) is Feeding.FEEDS for curve in curves):
+        each = "each of them keeps" if len(curves) > 1 else "it keeps"
+        return f"; {each} {named} busy at least 90% of its time"
+    return f"; {named} is {', '.join(_feeding_parts(here.rate, curves))}"
+
+
+def feeding_of(curve: RooflineCurve, rate: Interval) -> Feeding:
+    """Return whether a backend keeps an accelerator busy whose ingestion rate was measured with an interval."""
+    verdicts = {curve.feeding(end) for end in (rate.lo, rate.mid, rate.hi) if end is not None}
+    return verdicts.pop() if len(verdicts) == 1 else Feeding.UNDECIDED
+
+
+def _feeding_parts(rate: Interval, curves: Sequence[RooflineCurve]) -> list[str]:
+    names: dict[Feeding, list[str]] = {}
+    for curve in curves:
+        names.setdefault(feeding_of(curve, rate), []).append(backend_label(curve.backend))
+    words = {
+        Feeding.FEEDS: "kept busy at least 90% of its time by {}",
+        Feeding.STARVES: "starved by {}",
+        Feeding.UNDECIDED: "undecided for {}",
+    }
+    return [text.format(_listed(names[kind])) for kind, text in words.items() if kind in names]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _deciding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
+    """Return the conditions that are proven to decide the starving points: memory, read-ahead, decoding; "" if none."""
+    said = [
+        one for one in (_memory(lead, others), _readahead(lead, others), _decoding(lead)) if one is not None
+    ]
+    return f"These figures depend on {_listed(said)}." if said else ""
+
+
+def _memory(lead: Roofline, others: Sequence[Roofline]) -> str | None:
+    warm = next(
+        (one for one in others if one.first.cell.cache == CacheState.WARM and _alike(lead, one, _WARM_FREE)),
+        None,
+    )
+    if warm is None or lead.first.cell.cache == CacheState.WARM:
+        return None
+    gains = [
+        (fast.starving.mid / slow.starving.mid, fast)
+        for slow in _decided(lead)
+        if (fast := warm.curve(slow.backend)) is not None
+        if _apart(slow, fast) and fast.starving.mid > slow.starving.mid
+    ]
+    if not gains:
+        return None
+    _, curve = max(gains, key=lambda pair: pair[0])
+    what = "whether the store fits into memory" if _is_limited(lead) else "whether the store is in memory"
+    return f"{what} ({backend_label(curve.backend)} in memory: up to {starving_words(curve)})"
+
+
+def _is_limited(roofline: Roofline) -> bool:
+    return roofline.first.cell.cache == CacheState.LIMITED
+
+
+def _readahead(lead: Roofline, others: Sequence[Roofline]) -> str | None:
+    names = [
+        backend_label(curve.backend)
+        for curve in _decided(lead)
+        if any(
+            (other := one.curve(curve.backend)) is not None and _apart(curve, other)
+            for one in _of_other_readahead(lead, others)
+        )
+    ]
+    return f"the disk's read-ahead ({_listed(names)})" if names else None
+
+
+def _decoding(lead: Roofline) -> str | None:
+    shares = [
+        (share, curve) for curve in _decided(lead) if (share := _decode_share(curve.loader)) is not None
+    ]
+    if not shares:
+        return None
+    words = [f"{percent(share)} of the work with {backend_label(curve.backend)}" for share, curve in shares]
+    return f"decoding ({_listed(words)})"
+
+
+def _decode_share(cell: CellSummary) -> float | None:
+    """Return the share of decoding in the producers' work where it is most of it in every replicate; None elsewhere."""
+    fetch, decode, prep = (cell.rounds_per_sample(name) for name in ("fetch_s", "decode_s", "prep_s"))
+    shares = [
+        seconds / whole
+        for key, seconds in decode.items()
+        if (whole := seconds + fetch.get(key, 0.0) + prep.get(key, 0.0)) > 0
+    ]
+    if len(shares) < stats.MIN_ROUNDS or min(shares) <= _MOSTLY:
+        return None
+    return stats.median(shares)

@@ -1,0 +1,315 @@
+"""The storage roofline, held against planted records whose supply and ingestion rates are known."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.facts import derive
+from storebench.report.frame import to_frame
+from storebench.report.intervals import Interval
+from storebench.report.roofline import Feeding, Point, Roofline, rooflines
+from storebench.report.roofline_errors import Cause
+from storebench.report.roofline_model import RooflineModel
+from storebench.results import Percentiles, Record
+from tests.support.planted import make_record, portion_of
+from tests.support.planted_roofline import (
+    BATCH,
+    SLEEPS_MS,
+    SPREAD,
+    curve_records,
+    loader_records,
+    point_records,
+)
+
+LIMITED: dict[str, Any] = {"cache": "limited", "memory_bytes": 128 << 20}
+
+
+def cells_of(*records: Record) -> list[CellSummary]:
+    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def roofline_of(*records: Record) -> Roofline:
+    (found,) = rooflines(cells_of(*records))
+    return found
+
+
+def test_with_workers_the_slower_side_decides() -> None:
+    model = RooflineModel(supply=600.0, constant_s=0.0, overlap=True)
+    assert [model.delivered(rate) for rate in (100.0, 600.0, 9000.0)] == pytest.approx([100.0, 600.0, 600.0])
+    assert model.starving == pytest.approx(600 / 0.9)
+
+
+def test_without_workers_both_sides_take_their_time() -> None:
+    model = RooflineModel(supply=300.0, constant_s=0.0, overlap=False)
+    assert model.delivered(600.0) == pytest.approx(200.0)
+    assert model.starving == pytest.approx(300 / 9)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("constant_s", [0.0, 1e-5, 1e-3])
+def test_at_its_starving_point_an_accelerator_is_busy_nine_tenths(overlap: bool, constant_s: float) -> None:
+    model = RooflineModel(supply=500.0, constant_s=constant_s, overlap=overlap)
+    assert model.delivered(model.starving) / model.starving == pytest.approx(0.9)
+    assert model.delivered(1.1 * model.starving) / (1.1 * model.starving) < 0.9
+
+
+@pytest.mark.parametrize(("workers", "starving"), [(2, 600 / 0.9), (0, 600 / 9)])
+def test_known_rates_give_their_curve_and_no_error(workers: int, starving: float) -> None:
+    found = roofline_of(*curve_records("png", 600.0, workers=workers))
+    (curve,) = found.curves
+    assert curve.supply.mid == pytest.approx(600.0)
+    assert curve.starving.mid == pytest.approx(starving, rel=1e-6)
+    assert curve.starving.lo < starving < curve.starving.hi
+    assert [point.ingestion.mid for point in curve.points] == pytest.approx(
+        [1000 * BATCH / sleep for sleep in SLEEPS_MS]
+    )
+    assert found.errors is not None
+    assert (found.errors.count, found.errors.above) == (5, 0)
+    assert found.errors.most < 0.01
+    assert found.starving("png") == curve.starving
+    assert found.starving("lmdb") is None
+
+
+def test_the_handoff_is_measured_and_taken_off_every_step() -> None:
+    handing = {"workers": 2, "handover_ms": 1.0}
+    step_ms = 4.0
+    records = loader_records("lmdb", 20_000.0, **handing)
+    records += point_records("lmdb", step_ms, 1000 * BATCH / (step_ms + 1.0), **handing)
+    (curve,) = roofline_of(*records).curves
+    assert curve.constant_s == pytest.approx(1e-3 / BATCH)
+    assert curve.points[0].error == pytest.approx(0.0, abs=0.01)
+    assert curve.starving.mid == pytest.approx((1 / 0.9 - 1) * BATCH / 1e-3, rel=0.01)
+
+
+def missed(delivered: float, sleep_ms: float = 100.0, **changes: Any) -> Point:
+    """Return the point of a loader of 600 samples per second that delivers another rate than predicted."""
+    fields: dict[str, Any] = {"workers": 2, "fetch_ms": 2 * 1000 * BATCH / 600}
+    records = loader_records("png", 600.0, workers=2)
+    records += point_records("png", sleep_ms, delivered, **(fields | changes))
+    (curve,) = roofline_of(*records).curves
+    (point,) = curve.points
+    return point
+
+
+def test_a_planted_error_is_shown_and_unexplained() -> None:
+    point = missed(200.0)
+    assert point.error == pytest.approx(320 / 200 - 1, rel=1e-3)
+    assert point.explanation is None
+    assert point.unexplained
+
+
+def test_an_error_of_a_fifth_needs_no_explanation() -> None:
+    point = missed(320 / 1.19)
+    assert point.error == pytest.approx(0.19, rel=1e-3)
+    assert (point.explanation, point.unexplained) == (None, False)
+
+
+def test_slower_producers_explain_a_point_below_the_curve() -> None:
+    point = missed(300.0, 32.0, fetch_ms=4 * 1000 * BATCH / 600)
+    assert point.error == pytest.approx(1.0, rel=0.02)
+    assert point.explanation is not None
+    assert point.explanation.cause is Cause.PRODUCERS
+    assert point.explanation.figure == pytest.approx(2.0, rel=0.02)
+    assert point.explanation.error == pytest.approx(0.0, abs=0.02)
+
+
+def test_slower_producers_without_workers_take_their_own_time() -> None:
+    supply, sleep_ms = 600.0, 10.0
+    batch_ms = 1000 * BATCH / supply
+    records = loader_records("png", supply)
+    records += point_records("png", sleep_ms, 1000 * BATCH / (sleep_ms + 2 * batch_ms), fetch_ms=2 * batch_ms)
+    (point,) = roofline_of(*records).points
+    assert point.explanation is not None
+    assert point.explanation.cause is Cause.PRODUCERS
+    assert point.explanation.error == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_first_batch_explains_a_short_epoch() -> None:
+    steps, sleep_ms, first_ms = 10, 100.0, 500.0
+    delivered = 1000 * BATCH * steps / (steps * sleep_ms + first_ms)
+    changes: dict[str, Any] = {"warmup_steps": 0, "steps": steps, "time_to_first_batch_s": first_ms / 1000}
+    point = missed(delivered, sleep_ms, **changes)
+    assert point.explanation is not None
+    assert point.explanation.cause is Cause.FIRST_BATCH
+    assert point.explanation.figure == pytest.approx(500 / 1500, rel=0.02)
+    assert missed(delivered, sleep_ms, **(changes | {"warmup_steps": 2})).unexplained
+
+
+def test_a_handoff_explains_a_step_that_is_too_short_for_it() -> None:
+    records = loader_records("lmdb", 100_000.0, workers=2)
+    other = {"workers": 2, "fetch_ms": 0.64}
+    records += point_records("lmdb", 100.0, 1000 * BATCH / 100.1, handover_ms=0.1, **other)
+    records += point_records("lmdb", 1.0, 1000 * BATCH / 3.0, handover_ms=2.0, **other)
+    (curve,) = roofline_of(*records).curves
+    fast = curve.points[-1]
+    assert fast.explanation is not None
+    assert fast.explanation.cause is Cause.HANDOFF
+    assert fast.explanation.figure == pytest.approx(2.0, rel=0.05)
+
+
+def test_uneven_batches_explain_a_point_at_the_knee_only() -> None:
+    waits = Percentiles(p50=0, p95=200_000_000, p99=300_000_000, max=300_000_000)
+    near = missed(400.0, 1000 * BATCH / 700, data_wait_ns=waits)
+    assert near.explanation is not None
+    assert near.explanation.cause is Cause.JITTER
+    even = Percentiles(p50=30_000_000, p95=40_000_000, p99=41_000_000, max=41_000_000)
+    assert missed(400.0, 1000 * BATCH / 700, data_wait_ns=even).unexplained
+    assert missed(100.0, 200.0, data_wait_ns=waits).unexplained, "an accelerator of a quarter of the rate"
+
+
+def test_replicates_that_differ_by_more_explain_an_error() -> None:
+    point = missed(220.0, 100.0, spread=(0.2, 1.0, 3.0))
+    assert point.explanation is not None
+    assert point.explanation.cause is Cause.SPREAD
+
+
+def test_a_rate_that_is_an_upper_bound_explains_a_point_below_it() -> None:
+    cold = {"cache": "cold", "workers": 2, "portion": None}
+    records = [portioned(record, upper_bound=True) for record in loader_records("lmdb", 900.0, **cold)]
+    records += [portioned(record) for record in point_records("lmdb", 10.0, 200.0, **cold)]
+    (curve,) = roofline_of(*records).curves
+    assert curve.at_most
+    assert curve.points[0].explanation is not None
+    assert curve.points[0].explanation.cause is Cause.UPPER_BOUND
+
+
+def portioned(record: Record, **changes: Any) -> Record:
+    """Return a record with its first steps as its portion."""
+    return dataclasses.replace(record, portion=portion_of(record, **changes))
+
+
+def test_without_a_cell_that_only_loads_there_is_no_roofline() -> None:
+    records = [*point_records("png", 10.0, 500.0), make_record("png"), make_record("null")]
+    assert rooflines(cells_of(*records)) == []
+    facts = derive(cells_of(*records))
+    assert facts.rooflines == ()
+    assert facts.main is not None
+
+
+def test_nothing_measured_makes_no_roofline() -> None:
+    assert rooflines([]) == []
+    failed = [make_record("png", compute="none", status="failed", failure="broken")]
+    assert rooflines(cells_of(*failed)) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"workers": 1}, {"batch_size": 64}, {"cache": "any"}, {"loader": "ring", "workers": 2}, {"threads": 2}],
+    ids="-".join,
+)
+def test_a_point_belongs_to_the_curve_of_its_own_setting(other: dict[str, Any]) -> None:
+    records = loader_records("png", 600.0, workers=2)
+    records += point_records("png", 100.0, 320.0, **({"workers": 2} | other))
+    assert roofline_of(*records).points == ()
+
+
+def test_length_and_loader_may_differ_where_they_change_nothing() -> None:
+    records = loader_records("png", 600.0, max_steps=10, loader="ring")
+    records += point_records("png", 100.0, 200.0, passes=3, loader="threads")
+    assert len(roofline_of(*records).points) == 1
+
+
+def test_loaders_that_augment_have_a_roofline_of_their_own() -> None:
+    plain, augmenting = rooflines(
+        cells_of(*loader_records("png", 600.0), *loader_records("png", 500.0, model="caffenet"))
+    )
+    assert (plain.augmented, augmenting.augmented) == (False, True)
+    assert plain.first.cell.model == "none"
+
+
+def test_settings_decide_which_roofline_comes_first() -> None:
+    found = rooflines(
+        cells_of(
+            *loader_records("png", 1.0),
+            *loader_records("png", 900.0, workers=2),
+            *loader_records("png", 5.0, workers=2, readahead_kib=8192, **LIMITED),
+            *loader_records("png", 7.0, workers=2, readahead_kib=128, **LIMITED),
+            *loader_records("png", 3.0, workers=2, cache="cold"),
+        )
+    )
+    order = [(one.first.cell.workers, one.first.cell.cache, one.first.cell.readahead_kib) for one in found]
+    assert order == [
+        (2, "limited", 128),
+        (2, "limited", 8192),
+        (2, "cold", None),
+        (2, "warm", None),
+        (0, "warm", None),
+    ]
+
+
+def test_points_rank_nothing_and_have_no_panel_of_their_own() -> None:
+    facts = derive(cells_of(*curve_records("png", 600.0), *curve_records("lmdb", 6000.0)))
+    assert {panel.first.cell.compute for panel in facts.panels} == {"none"}
+    assert {decision.cell.cell.compute for decision in facts.decisions.found.values()} == {"none"}
+    assert len(facts.cells) == 12
+    (part,) = facts.datasets.values()
+    assert part.rooflines == facts.rooflines
+    assert len(facts.rooflines[0].points) == 10
+
+
+def test_one_speed_of_emulated_compute_is_a_setting_like_others() -> None:
+    records = curve_records("png", 600.0, sleeps_ms=[10.0]) + curve_records("lmdb", 6000.0, sleeps_ms=[10.0])
+    facts = derive(cells_of(*records))
+    assert {panel.first.cell.compute for panel in facts.panels} == {"none", "emulated:10"}
+
+
+def test_the_network_of_this_machine_is_an_ingestion_rate() -> None:
+    records = loader_records("png", 600.0)
+    records += [make_record("png", replicate=n, compute_ms=900.0, batch_size=16) for n in range(3)]
+    (trained,) = roofline_of(*records).trained
+    assert trained.rate.mid == pytest.approx(16 / 0.9)
+    records += [
+        make_record("null", replicate=n, compute_ms=800.0, batch_size=16, wait_ms=0.0) for n in range(3)
+    ]
+    (trained,) = roofline_of(*records).trained
+    assert trained.rate.mid == pytest.approx(16 / 0.8), "with nothing to load it computes undisturbed"
+
+
+def test_a_network_of_another_dataset_or_machine_is_not_marked() -> None:
+    records = [*loader_records("png", 600.0), make_record("png", dataset="mnist", size=None, model="lenet")]
+    found = rooflines(cells_of(*records))
+    assert [one.trained for one in found] == [()]
+
+
+def feeding(rate: float, **changes: Any) -> Feeding:
+    (curve,) = roofline_of(*loader_records("png", 900.0, workers=2, **changes)).curves
+    return curve.feeding(rate)
+
+
+def test_an_accelerator_is_fed_or_starved_outside_of_the_interval_only() -> None:
+    assert feeding(900.0) is Feeding.FEEDS
+    assert feeding(1100.0) is Feeding.STARVES
+    assert feeding(1000.0) is Feeding.UNDECIDED
+    assert feeding(500.0, spread=SPREAD[:2]) is Feeding.UNDECIDED, "two rounds decide nothing"
+
+
+def test_an_upper_bound_can_starve_an_accelerator_and_never_feed_it() -> None:
+    records = loader_records("lmdb", 900.0, cache="cold", workers=2, portion=None)
+    (curve,) = roofline_of(*(portioned(record, upper_bound=True) for record in records)).curves
+    assert curve.feeding(100.0) is Feeding.UNDECIDED
+    assert curve.feeding(5000.0) is Feeding.STARVES
+
+
+def test_a_rate_that_is_still_moving_decides_nothing() -> None:
+    records = loader_records("lmdb", 900.0, workers=2, portion=None, **LIMITED)
+    (curve,) = roofline_of(*(portioned(record, drift=3.0) for record in records)).curves
+    assert not curve.decided
+    assert curve.feeding(10.0) is Feeding.UNDECIDED
+
+
+def test_a_wide_interval_is_not_called_decided() -> None:
+    (curve,) = roofline_of(*loader_records("png", 900.0, spread=(0.5, 1.0, 2.0))).curves
+    assert curve.certain
+    assert not curve.decided
+
+
+def test_the_band_of_a_curve_is_that_of_its_supply() -> None:
+    (curve,) = roofline_of(*loader_records("png", 900.0, workers=2)).curves
+    fast, slow = curve.delivered(1e6), curve.delivered(10.0)
+    assert (fast.lo, fast.mid, fast.hi) == pytest.approx(
+        (curve.supply.lo, curve.supply.mid, curve.supply.hi), rel=1e-3
+    )
+    assert slow == Interval(mid=pytest.approx(10.0), lo=pytest.approx(10.0), hi=pytest.approx(10.0), n=3)

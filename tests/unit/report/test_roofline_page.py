@@ -1,0 +1,275 @@
+"""What a report says, tabulates and draws of the storage roofline, held against planted records."""
+
+import itertools
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+import storebench
+from storebench.accelerators import find_accelerator
+from storebench.errors import UnknownNameError
+from storebench.report.build import feeding_sentences, write_report
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.frame import to_frame
+from storebench.report.plots.roofline import grouped, spaced
+from storebench.report.roofline import Roofline, rooflines
+from storebench.report.roofline_tables import roofline_tables
+from storebench.report.texts.roofline import accelerator_sentence, one_roofline_answer, roofline_answer
+from storebench.results import Record
+from tests.support.planted import make_record, write_run
+from tests.support.planted_roofline import curve_records, loader_records, point_records
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+LIMITED: dict[str, Any] = {"cache": "limited", "memory_bytes": 128 << 20, "workers": 2}
+
+
+def cells_of(*records: Record) -> list[CellSummary]:
+    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def rooflines_of(*records: Record) -> list[Roofline]:
+    return rooflines(cells_of(*records))
+
+
+def paper_roofline() -> list[Record]:
+    """Plant the three states of a study: larger than memory with two read-aheads, and in memory."""
+    records = loader_records("png", 540.0, readahead_kib=128, **LIMITED)
+    records += loader_records("lmdb", 225.0, readahead_kib=128, **LIMITED)
+    records += loader_records("png", 545.0, readahead_kib=8192, **LIMITED)
+    records += loader_records("lmdb", 2500.0, readahead_kib=8192, **LIMITED)
+    records += curve_records("png", 560.0, decode_ms=100.0) + curve_records("lmdb", 9000.0)
+    records += curve_records("lmdb:direct", 20_000.0) + curve_records("memory:native", 26_000.0)
+    return records + [make_record("null", replicate=n, compute_ms=1280.0, wait_ms=0.0) for n in range(3)]
+
+
+def test_the_answer_says_who_is_fed_and_what_decides_it() -> None:
+    answer = roofline_answer(rooflines_of(*paper_roofline()))
+    assert answer is not None
+    first, second = answer.split(". These figures depend on ")
+    assert first.startswith(
+        "ImageNet, 4,000 images, larger than memory (page cache limited to 128 MiB), read-ahead 128 KiB, 2 workers: "
+        "PNG files feed accelerators up to 600 images/s [585, 615], LMDB up to 250 [244, 256] or 2,780 ["
+    )
+    assert "(the disk reads ahead 128 or 8192 KiB)" in first
+    assert first.endswith(
+        "; each of them keeps this CPU, CaffeNet at 25.0 [25.0, 25.0] images/s busy at least 90% of its time"
+    )
+    assert second.startswith("whether the store fits into memory (LMDB in memory: up to 10,000 [")
+    assert "the disk's read-ahead (LMDB)" in second
+
+
+def test_decoding_is_named_where_it_is_most_of_the_work() -> None:
+    records = loader_records("png", 540.0, workers=2, decode_ms=1000.0) + loader_records(
+        "lmdb", 9000.0, workers=2
+    )
+    answer = roofline_answer(rooflines_of(*records))
+    assert answer is not None
+    assert answer.endswith("These figures depend on decoding (89% of the work with PNG files).")
+
+
+def test_nothing_decided_is_no_answer() -> None:
+    undecided = loader_records("png", 540.0, spread=(0.3, 1.0, 3.0))
+    assert roofline_answer(rooflines_of(*undecided)) is None
+    assert roofline_answer([]) is None
+    assert one_roofline_answer(rooflines_of(*undecided)[0]).endswith(
+        "no starving point is decided yet (PNG files); more rounds may tell."
+    )
+
+
+def test_backends_in_memory_lead_no_answer() -> None:
+    records = loader_records("memory:native", 20_000.0) + loader_records("png", 500.0, spread=(0.3, 1.0, 3.0))
+    assert roofline_answer(rooflines_of(*records)) is None
+
+
+def test_an_undecided_state_does_not_hide_a_decided_one() -> None:
+    records = loader_records("png", 500.0, spread=(0.3, 1.0, 3.0), readahead_kib=128, **LIMITED)
+    records += loader_records("png", 500.0, workers=2)
+    answer = roofline_answer(rooflines_of(*records))
+    assert answer is not None
+    assert answer.startswith("ImageNet, 4,000 images, warm, 2 workers: PNG files feed accelerators up to 556")
+
+
+def test_an_accelerator_is_fed_by_some_and_starved_by_others() -> None:
+    records = loader_records("png", 540.0, workers=2) + loader_records("lmdb", 9000.0, workers=2)
+    records += loader_records("hdf5", 2230.0, workers=2)
+    sentence = accelerator_sentence(rooflines_of(*records)[0], find_accelerator("a100"))
+    assert sentence == (
+        "A100 80 GB, ResNet-50 (2,470 images/s, mixed precision; NVIDIA DeepLearningExamples, ResNet50 v1.5 for PyTorch"
+        " (2021)): kept busy at least 90% of its time by LMDB; starved by PNG files; undecided for HDF5."
+        " ImageNet, 4,000 images, warm, 2 workers."
+    )
+
+
+def test_a_network_that_some_stores_starve_is_not_said_to_be_fed() -> None:
+    records = loader_records("png", 540.0) + loader_records("lmdb", 9000.0)
+    records += [make_record("null", replicate=n, compute_ms=160.0, wait_ms=0.0) for n in range(3)]
+    answer = roofline_answer(rooflines_of(*records))
+    assert answer is not None
+    assert (
+        "this CPU, CaffeNet at 200 [200, 200] images/s is kept busy at least 90% of its time by LMDB, starved by PNG files"
+        in answer
+    )
+
+
+def test_the_tables_hold_every_starving_point_and_every_point() -> None:
+    found = rooflines_of(*paper_roofline())
+    starving, errors = roofline_tables(found, [find_accelerator("v100")])
+    assert len(starving.rows) == 8
+    assert starving.head[-2:] == ("feeds this CPU, CaffeNet, 25.0/s", "feeds V100, ResNet-50, 1,200/s")
+    row = next(row for row in starving.rows if row[1] == "LMDB" and "8192" in row[0])
+    assert row[-2:] == ("yes", "yes")
+    assert any("github.com/NVIDIA" in note for note in starving.notes)
+    assert len(errors.rows) == 20
+    assert any(
+        note.startswith("The model is off by ") and note.endswith(" at most.") for note in errors.notes
+    )
+    assert all(len(line) == len(table.raw_head) for table in (starving, errors) for line in table.raw)
+    assert all(len(line) == len(table.head) for table in (starving, errors) for line in table.rows)
+
+
+def test_an_unexplained_point_is_marked_and_counted() -> None:
+    records = curve_records("png", 600.0, sleeps_ms=[320.0, 100.0])
+    records += point_records("png", 10.0, 300.0, workers=2, fetch_ms=2000 * 32 / 600)
+    _, errors = roofline_tables(rooflines_of(*records))
+    assert errors.marks == ("", "", "unexplained")
+    assert errors.rows[-1][-1] == "unexplained"
+    assert errors.rows[-1][-2] == "100%"
+    assert "1 point off by more than 20%, 1 of them unexplained." in errors.notes[0]
+
+
+def test_a_report_leads_with_the_roofline_and_lists_its_tables(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", paper_roofline())
+    written = write_report(run, tmp_path / "out", accelerators=[find_accelerator("a100")], allow_invalid=True)
+    names = {path.name for path in written.files}
+    slug = "imagenet-4000"
+    assert {f"roofline-{slug}.svg", f"roofline-{slug}.csv", f"roofline-points-{slug}.csv"} <= names
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert page.index("Plot: How fast an accelerator does each store feed?") < page.index("<nav")
+    assert "Which accelerators does each store feed?" in page
+    assert "A100 80 GB, ResNet-50" in page
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "### Which accelerators does each store feed?" in text
+    assert len((tmp_path / "out" / f"roofline-points-{slug}.csv").read_text().splitlines()) == 21
+    assert len(written.feeding) == 2
+
+
+def test_records_without_a_loader_make_a_report_without_a_roofline(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [make_record("png"), make_record("lmdb")])
+    written = write_report(run, tmp_path / "out", accelerators=[find_accelerator("a100")])
+    assert written.feeding == ()
+    assert not [path for path in written.files if path.name.startswith("roofline")]
+    assert feeding_sentences(run, [find_accelerator("a100")]) == []
+
+
+def test_the_command_says_which_stores_feed_an_accelerator(cli: Cli, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", loader_records("png", 540.0) + loader_records("lmdb", 90_000.0))
+    done = cli(
+        "report", "run", "--out", "out", "--accelerator", "a100", "--accelerator", "k40", "--allow-invalid"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "A100 80 GB, ResNet-50 (2,470 images/s" in done.stdout
+    assert "K40, CaffeNet (267 images/s" in done.stdout
+    found = cli("report", "run", "--out", "out", "--accelerator", "a100", "--allow-invalid", "--json")
+    assert json.loads(found.stdout)["feeding"][-1].startswith("A100")
+
+
+def test_an_unknown_accelerator_is_refused_before_any_work(cli: Cli, tmp_path: Path) -> None:
+    for words in (
+        ("report", "nowhere", "--accelerator", "a101"),
+        ("run", "png", "--dataset", "mnist", "--accelerator", "a101"),
+    ):
+        done = cli(*words)
+        assert done.returncode == 2
+        assert done.stderr == "storebench: no accelerator is called 'a101'. Did you mean 'a100'?\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_trains_cannot_say_what_feeds_an_accelerator(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", "png", "--dataset", "mnist", "--accelerator", "a100")
+    assert done.returncode == 2
+    assert "--compute none" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def axes() -> Axes:
+    found = storebench.plot_roofline(
+        cells_of(*paper_roofline()), accelerators=["a100", "v100", "k40", "p100:alexnet"]
+    )
+    figure = found.get_figure()
+    assert isinstance(figure, Figure)
+    figure.canvas.draw()
+    return found
+
+
+def test_no_two_labels_of_the_plot_touch_and_none_is_cut_off(axes: Axes) -> None:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    labels = [text for text in axes.texts if isinstance(text, Annotation)]
+    assert len(labels) == 6 + 5
+    boxes = [(text.get_text(), super(Annotation, text).get_window_extent()) for text in labels]
+    for place, (name, box) in enumerate(boxes):
+        assert box.x0 >= figure.bbox.x0, name
+        assert box.x1 <= figure.bbox.x1, name
+        assert box.y1 <= figure.bbox.y1, name
+        touching = [other for other, second in boxes[place + 1 :] if box.overlaps(second)]
+        assert not touching, name
+
+
+def test_each_backend_has_its_curve_and_its_points(axes: Axes) -> None:
+    texts = [text.get_text() for text in axes.texts]
+    assert "PNG files 600" in texts
+    assert "LMDB (direct) 22,000" in texts
+    assert any(text.startswith("this CPU, CaffeNet: 25") for text in texts)
+    assert len(axes.containers) == 4, "four backends have points"
+
+
+def test_readers_of_one_format_have_shades_of_its_colour() -> None:
+    found = storebench.plot_roofline(
+        cells_of(*loader_records("lmdb", 500.0), *loader_records("lmdb:direct", 700.0))
+    )
+    colours = {line.get_color() for line in found.lines if isinstance(line.get_color(), tuple)}
+    assert len(colours) == 2
+
+
+def test_a_plot_without_a_loader_says_so() -> None:
+    found = storebench.plot_roofline(cells_of(make_record("png")))
+    assert [text.get_text() for text in found.texts] == ["no cell only loads (compute none)"]
+    with pytest.raises(UnknownNameError):
+        storebench.plot_roofline(cells_of(make_record("png")), accelerators=["abacus"])
+
+
+def test_the_warm_state_is_drawn_beside_the_first_other_one() -> None:
+    found = rooflines_of(
+        *paper_roofline(), *loader_records("png", 500.0), *loader_records("png", 1.0, workers=4)
+    )
+    groups = [
+        [(one.first.cell.workers, one.first.cell.cache, one.first.cell.readahead_kib) for one in group]
+        for group in grouped(found)
+    ]
+    assert groups == [
+        [(2, "limited", 128), (2, "warm", None)],
+        [(2, "limited", 8192)],
+        [(0, "warm", None)],
+    ]
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=12).map(sorted), st.floats(1, 5))
+def test_labels_are_apart_in_order_and_inside(wanted: list[float], gap: float) -> None:
+    places = spaced(wanted, gap, 0.0, 100.0)
+    assert all(second - first >= gap - 1e-6 for first, second in itertools.pairwise(places))
+    assert places[0] >= 0
+    assert places[-1] <= 100 + 1e-6
+
+
+def test_labels_that_are_apart_stay_where_they_are() -> None:
+    assert spaced([10.0, 20.0, 40.0], 5.0, 0.0, 100.0) == [10.0, 20.0, 40.0]

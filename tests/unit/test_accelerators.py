@@ -1,0 +1,55 @@
+"""Named accelerators: each has a source, and a wrong name is refused with the nearest one."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from urllib.parse import urlparse
+
+import pytest
+
+from storebench.accelerators import ACCELERATORS, find_accelerator, landmarks
+from storebench.errors import UnknownNameError
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_every_accelerator_names_the_source_of_its_rate() -> None:
+    for one in ACCELERATORS:
+        assert urlparse(one.source.url).scheme == "https", one.key
+        assert 2010 < one.source.year < 2030, one.key
+        assert str(one.source.year) in str(one.source), one.key
+        assert one.images_per_s > 0, one.key
+    assert len({one.key for one in ACCELERATORS}) == len(ACCELERATORS)
+
+
+def test_a_name_alone_means_the_first_network_of_its_device() -> None:
+    assert find_accelerator("a100").key == "a100:resnet50"
+    assert find_accelerator(" A100:ResNet50-TF32 ").images_per_s == 938
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a10", "'a100'"),
+        ("a100:resnet", "'a100:resnet50'"),
+        ("toaster", "Known: a100, k40"),
+        ("", "Known: a100"),
+    ],
+)
+def test_an_unknown_accelerator_is_refused_with_the_nearest(text: str, hint: str) -> None:
+    with pytest.raises(UnknownNameError) as refused:
+        find_accelerator(text)
+    assert hint in str(refused.value)
+
+
+def test_the_landmarks_are_accelerators() -> None:
+    assert set(landmarks()) <= set(ACCELERATORS)
+
+
+def test_the_command_lists_every_accelerator(cli: Cli) -> None:
+    done = cli("accelerators")
+    assert done.returncode == 0
+    assert all(one.key in done.stdout and str(one.source) in done.stdout for one in ACCELERATORS)
+    listed = json.loads(cli("accelerators", "--json").stdout)
+    assert [row["key"] for row in listed] == [one.key for one in ACCELERATORS]
+    assert listed[0]["source"]["url"] == ACCELERATORS[0].source.url
