@@ -35,7 +35,7 @@ _STARVING_HEAD = (
 )  # fmt: skip
 _POINT_HEAD = (
     "cache", "workers", "loader", "batch_size", "memory_bytes", "readahead_kib", "backend",
-    "ingestion_samples_per_s", "delivered_samples_per_s", "delivered_samples_per_s_lo", "delivered_samples_per_s_hi",
+    "compute", "ingestion_samples_per_s", "delivered_samples_per_s", "delivered_samples_per_s_lo", "delivered_samples_per_s_hi",
     "predicted_samples_per_s", "error_frac", "cause", "cause_figure", "error_left_frac", "environment_key", "cell_id",
 )  # fmt: skip
 
@@ -186,6 +186,7 @@ def _raw_point(roofline: Roofline, point: Point) -> tuple[object, ...]:
     return (
         *_raw_setting(roofline),
         point.cell.backend,
+        str(point.cell.cell.compute),
         point.ingestion.mid,
         *(delivered.mid, delivered.lo, delivered.hi),
         *(point.predicted, point.error),

@@ -206,6 +206,7 @@ PLANS: dict[str, Callable[[Sandbox, list[str]], list[list[str]]]] = {
     "doctor": _doctor,
     "data": _data,
     "formats": _as_it_is,
+    "accelerators": _as_it_is,
     "scenarios": _as_it_is,
 }
 """Verb -> how its commands are made small enough to run; a verb that is not here is parsed only."""

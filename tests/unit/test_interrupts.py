@@ -29,6 +29,7 @@ WORDS = {
     "report": ("run",),
     "check": ("run", "run"),
     "formats": (),
+    "accelerators": (),
     "doctor": (),
     "validate": ("run",),
     "verify": ("store",),

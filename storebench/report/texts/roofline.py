@@ -75,11 +75,6 @@ def trained_label(one: Trained) -> str:
     return f"{device}, {MODELS.get(one.cell.cell.model, one.cell.cell.model)}"
 
 
-def roofline_where(roofline: Roofline) -> str:
-    """Return the dataset, the cache state and the loader of a roofline in words."""
-    return _where(roofline)
-
-
 def state_words(roofline: Roofline) -> str:
     """Return the cache state of a roofline in words, with the read-ahead that was set for it."""
     cell = roofline.first.cell
@@ -176,14 +171,15 @@ def _starving_points(curve: RooflineCurve, beside: Sequence[Roofline], unit: str
     ]
     if not differing:
         return words
-    more = "".join(f" or {starving_words(other)}" for _, other in differing)
+    more = "".join(f" or {_with_unit(other, '')}" for _, other in differing)
     sizes = " or ".join(str(kib) for kib in (curve.loader.cell.readahead_kib, *(kib for kib, _ in differing)))
     return f"{words}{more} (the disk reads ahead {sizes} KiB)"
 
 
 def _with_unit(curve: RooflineCurve, unit: str) -> str:
-    figure, _, ends = starving_words(curve).partition(" [")
-    return f"{figure}{unit}" + (f" [{ends}" if ends else "")
+    figure, _, ends = with_interval(curve.starving).partition(" [")
+    most = " at most" if curve.at_most else ""
+    return f"{figure}{unit}" + (f" [{ends}" if ends else "") + most
 
 
 def _apart(first: RooflineCurve, second: RooflineCurve) -> bool:
@@ -254,7 +250,7 @@ def _memory(lead: Roofline, others: Sequence[Roofline]) -> str | None:
         return None
     _, curve = max(gains, key=lambda pair: pair[0])
     what = "whether the store fits into memory" if _is_limited(lead) else "whether the store is in memory"
-    return f"{what} ({backend_label(curve.backend)} in memory: up to {starving_words(curve)})"
+    return f"{what} ({backend_label(curve.backend)} in memory: up to {_with_unit(curve, '')})"
 
 
 def _is_limited(roofline: Roofline) -> bool:
