@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.text import Annotation
 
 from storebench.accelerators import Accelerator, find_accelerator, landmarks
@@ -159,7 +159,8 @@ def _axis(curves: Sequence[tuple[int, RooflineCurve]], marks: Sequence[Mark]) ->
     shown = [mark.rate for mark in marks]
     for _, curve in curves:
         shown += [curve.starving.mid, curve.supply.mid, *(point.ingestion.mid for point in curve.points)]
-    return np.geomspace(min(shown) / 2, max(shown) * 2, 400)
+    found: Floats = np.geomspace(min(shown) / 2, max(shown) * 2, 400).astype(np.float64)
+    return found
 
 
 def _heights(curves: Sequence[tuple[int, RooflineCurve]], rates: Floats) -> tuple[float, float]:
@@ -178,7 +179,7 @@ def _colours(curves: Sequence[RooflineCurve]) -> list[Any]:
         base = look(curve.loader).colour
         known = shades.setdefault(base, {})
         shade = known.setdefault(curve.backend, _SHADES[len(known) % len(_SHADES)])
-        rgb = np.array(mpl.colors.to_rgb(base))
+        rgb = np.array(to_rgb(base))
         found.append(tuple(rgb * shade if shade <= 1 else 1 - (1 - rgb) / shade))
     return found
 
