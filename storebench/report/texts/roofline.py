@@ -137,7 +137,7 @@ def _where(roofline: Roofline) -> str:
 
 def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
     beside = _of_other_readahead(lead, others)
-    parts = []
+    parts: list[str] = []
     for curve in _decided(lead):
         name = backend_label(curve.backend)
         verb = "" if parts else (" feed" if name.endswith("files") else " feeds") + " accelerators"
