@@ -238,7 +238,7 @@ def _draw_mark(ax: Axes, mark: Mark) -> Annotation:
         xycoords=ax.get_xaxis_transform(),
         xytext=(0, 3),
         textcoords="offset points",
-        ha="center",
+        ha="left",
         va="bottom",
         fontsize=_MARK_PT,
         color="#444444",
@@ -250,7 +250,7 @@ def _draw_mark(ax: Axes, mark: Mark) -> Annotation:
             "linewidth": 0.6,
             "shrinkA": 0,
             "shrinkB": 0,
-            "relpos": (0.5, 0),
+            "relpos": (0, 0),
         },
     )
 
@@ -268,15 +268,15 @@ def _note(group: Sequence[Roofline]) -> str:
 
 
 def _stagger(ax: Axes, labels: Sequence[Annotation]) -> None:
-    """Lift labels above the axes, each to the lowest line on which it touches no other."""
+    """Lift labels above the axes like flags: one that reaches over the next mark is above the label of that mark."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()
-    ends: list[float] = []
-    for label in labels:
+    placed: list[tuple[float, int]] = []  # left edge and level of every label to the right
+    for label in reversed(labels):
         box = label.get_window_extent()
-        level = next((n for n, end in enumerate(ends) if box.x0 > end), len(ends))
-        ends[level : level + 1] = [box.x1 + _MARK_PT]
+        level = max((other + 1 for left, other in placed if left < box.x1 + _MARK_PT), default=0)
+        placed.append((box.x0, level))
         label.set_position((0, 3 + level * _LINE * _MARK_PT))
 
 
