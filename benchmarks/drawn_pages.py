@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from storebench.report.cells import CellSummary
+from storebench.report.claims import Claim, Kind
 from storebench.report.decisions import Decisions
 from storebench.report.facts import derive
 from storebench.report.frame import column_types
 from storebench.report.texts.advice import recommend
-from storebench.report.texts.conclusions import Conclusion, Says
 from storebench.report.texts.headline import headline
+from storebench.report.verdict import Bound
 from storebench.results import Cell
 from storebench.stats import PRACTICAL_FRAC
 
@@ -127,36 +128,38 @@ def _rows(
         yield row
 
 
-def concluded(cells: Sequence[CellSummary]) -> tuple[Decisions, list[Conclusion]]:
+def claimed(cells: Sequence[CellSummary]) -> tuple[Decisions, list[Claim]]:
     """Return what a page decides in its tables, and what its sentences assert."""
     facts = derive(cells)
-    said = [*headline(facts).conclusions]
+    said = [*headline(facts).claims]
     for part in facts.datasets.values():
-        said += [one for advice in recommend(part) for one in advice.conclusions]
+        said += [one for advice in recommend(part) for one in advice.claims]
     return facts.decisions, said
 
 
 def false_claims(cells: Sequence[CellSummary], truth: Truth) -> list[str]:
     """Return every claim of a page, in its tables and in its sentences, that is not true."""
-    decisions, said = concluded(cells)
+    decisions, said = claimed(cells)
     found = []
     for one in decisions.found.values():
         # All computing takes as long, whatever loads; all else is as fast as its backend.
         ratio = 1.0 if one.topic == "compute" else truth.rate(one.cell) / truth.rate(one.base)
         if (one.faster and ratio <= 1) or (one.slower and ratio >= 1) or (one.equal and not _equal(ratio)):
             found.append(f"{one.topic}: {one.cell.backend} {one.verdict} than {one.base.backend}")
-    return found + [f"{one.says}: {one.subject.backend}" for one in said if not _true(one, truth)]
+    return found + [f"{one.kind}: {one.subject.backend}" for one in said if not _true(one, truth)]
 
 
 def _equal(ratio: float) -> bool:
     return 1 / (1 + PRACTICAL_FRAC) <= ratio <= 1 + PRACTICAL_FRAC
 
 
-def _true(one: Conclusion, truth: Truth) -> bool:
+def _true(one: Claim, truth: Truth) -> bool:
     """Whether an assertion holds: the loop waits four fifths of its time, and reads are amplified 1.8 times."""
-    if one.says in (Says.UNDECIDED, Says.SHARE):
+    if one.kind in (Kind.UNDECIDED, Kind.SHARE):
         return True
-    if one.object is None:
+    if one.kind is Kind.LIMITED:
+        return one.part != Bound.CONTENTION
+    if one.object is None or one.kind is Kind.CONTENTION:
         return False
     ratio = truth.rate(one.subject) / truth.rate(one.object)
-    return ratio > 1 if one.says is Says.FASTER else _equal(ratio)
+    return ratio > 1 if one.kind is Kind.FASTER else _equal(ratio)

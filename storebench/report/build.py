@@ -8,16 +8,15 @@ from storebench.accelerators import Accelerator
 from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
 from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import Paths
-from storebench.report.catalog import plots
+from storebench.report.catalog import not_drawn, plots
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.facts import Facts, derive_page
+from storebench.report.facts import Facts, PageFacts, derive_page
 from storebench.report.frame import to_frame
 from storebench.report.page import Content, Limit, Section, html, markdown
 from storebench.report.plots.style import png_bytes
 from storebench.report.roofline_tables import roofline_tables
 from storebench.report.tables import Table, dataset_tables, to_csv
-from storebench.report.texts.advice import recommend
-from storebench.report.texts.claims import factor_lines, then_and_now
+from storebench.report.texts.advice import limits, recommend
 from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import (
     backend_label,
@@ -27,11 +26,13 @@ from storebench.report.texts.labels import (
     number,
     setting_label,
 )
+from storebench.report.texts.papers import factor_lines, then_and_now
 from storebench.report.texts.roofline import accelerator_sentence, roofline_answer
+from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.verdicts import limit_sentence
 from storebench.report.validation.findings import Finding
 from storebench.report.validation.validate import Sourced, read_all, validate_records
-from storebench.report.verdict import CellVerdict
+from storebench.results import Environment
 from storebench.units import number_of
 
 _ROOFLINE_FILES = ("roofline", "roofline-points")
@@ -116,21 +117,30 @@ def _named(results: Paths) -> str:
 def content_of(
     records: Sequence[Sourced], findings: Sequence[Finding] = (), accelerators: Sequence[Accelerator] = ()
 ) -> Content:
-    """Return everything that a report of `records` says, its plots drawn."""
+    """Return everything that a report of `records` says; its plots are drawn when they are asked for."""
     invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
-    cells = summarise(to_frame(records), invalid)
-    page = derive_page(cells)
+    places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
+    page = derive_page(summarise(to_frame(records), invalid))
+    return page_content(page, tuple(places.values()), findings, accelerators)
+
+
+def page_content(
+    page: PageFacts,
+    environments: Sequence[Environment] = (),
+    findings: Sequence[Finding] = (),
+    accelerators: Sequence[Accelerator] = (),
+) -> Content:
+    """Return everything that a report says of the facts of a page; plots are drawn when they are asked for."""
     answer = headline(page.told)
     lead = answer.panel.first if answer.panel else None
     parts = sorted(page.shown.datasets.items(), key=lambda part: _weight(part[1].cells[0], lead))
-    places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     return Content(
         headline=answer,
         sections=tuple(_section(part, page.sound_part(key), accelerators) for key, part in parts),
-        claims=tuple(then_and_now(page.told)),
+        papers=tuple(then_and_now(page.told)),
         factors=tuple(factor_lines(page.told)),
-        cells=tuple(cells),
-        environments=tuple(places.values()),
+        cells=page.shown.cells,
+        environments=tuple(environments),
         findings=tuple(findings),
     )
 
@@ -151,10 +161,11 @@ def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator]) ->
         caveats=tuple(caveats(shown.cells)),
         tables=tuple(dataset_tables(shown)),
         plots=tuple(plots(shown, slug, accelerators)),
+        not_drawn=tuple(not_drawn(shown)),
         feeding=tuple(_feeding(sound, accelerators)),
         roofline_tables=tuple(roofline_tables(shown.rooflines, accelerators)),
         advice=tuple(recommend(sound)),
-        limits=tuple(_limit(cell, shown.verdicts[cell.key]) for cell in limited),
+        limits=tuple(_limit(cell, shown) for cell in limited),
         ceilings=tuple((name, number(rate)) for name, rate in shown.ceilings.items() if rate),
     )
 
@@ -168,11 +179,12 @@ def _feeding(sound: Facts, accelerators: Sequence[Accelerator]) -> Iterator[str]
         yield from (accelerator_sentence(roofline, one) for one in accelerators)
 
 
-def _limit(cell: CellSummary, verdict: CellVerdict) -> Limit:
+def _limit(cell: CellSummary, facts: Facts) -> Limit:
+    verdict = facts.verdicts[cell.key]
     return Limit(
         backend=backend_label(cell.backend),
         setting=setting_label(cell),
-        sentence=limit_sentence(verdict),
+        sentence=Sentence(text=limit_sentence(verdict), claims=limits(facts.claims, cell)),
         stalls=verdict.stalls,
     )
 

@@ -14,6 +14,7 @@ from storebench.report.plots import (
     cold_curve,
     container_codec,
     ladder,
+    left_out,
     loss,
     roofline,
     size,
@@ -48,7 +49,7 @@ PLOTS: tuple[Callable[[Selection], Iterator[Plot]], ...] = (
 
 
 def plots(facts: Facts, slug: str, accelerators: Sequence[Accelerator] = ()) -> list[Plot]:
-    """Return every plot that the facts of one dataset can make, the most telling one first.
+    """Return every plot that the facts of one dataset can make, the most telling one first; none is drawn yet.
 
     Parameters
     ----------
@@ -62,3 +63,8 @@ def plots(facts: Facts, slug: str, accelerators: Sequence[Accelerator] = ()) -> 
     selection = Selection(facts=facts, accelerators=tuple(accelerators))
     drawn = (plot for draw in PLOTS for plot in draw(selection))
     return [dataclasses.replace(plot, name=f"{file_name(plot.name)}-{slug}") for plot in drawn]
+
+
+def not_drawn(facts: Facts) -> list[str]:
+    """Return a sentence for each plot that the facts of one dataset cannot carry: why, and what would make it."""
+    return list(left_out.left_out(Selection(facts=facts)))

@@ -225,6 +225,11 @@ class CellSummary:
         return tuple(self.fields[name] for name in SETTING_COLUMNS)
 
     @property
+    def lossy(self) -> bool:
+        """Whether its store is known to hold other pixels than the originals."""
+        return self.fact("store_lossless") is False
+
+    @property
     def is_null(self) -> bool:
         """Whether this is the compute ceiling and no storage format."""
         return self.cell.backend.format == NULL_FORMAT

@@ -41,6 +41,8 @@ class Topic(enum.StrEnum):
     CACHE = "cache"
     COMPUTE = "compute"
     """The network's computing beside a backend against its computing with nothing to load."""
+    RUNG = "rung"
+    """A rung of LMDBIO's ladder against the one below; `storebench.report.ladder` decides it."""
 
 
 class DoubtKind(enum.StrEnum):

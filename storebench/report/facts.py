@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from storebench.report.ceilings import ceilings
-from storebench.report.cells import CellSummary, Panel, panels, varying_fields
+from storebench.report.cells import CellSummary, Panel, ceiling_key, panels, varying_fields
+from storebench.report.claims import Claims, claims_of
 from storebench.report.decisions import Decisions, decide, looks_at
 from storebench.report.factors import PAYING_STATES, BreakEven, Square, break_evens, squares
 from storebench.report.ladder import Ladder, ladders
@@ -34,6 +35,8 @@ class Facts:
         The panels that have a rate, in the order in which they are asked.
     decisions
         Every comparison of the page that the cells are on.
+    claims
+        Every assertion that sentences of the page may make.
     verdicts
         What limits each measured cell, by (environment_key, cell_id); cells of other datasets may be among them.
     ladders
@@ -51,6 +54,7 @@ class Facts:
     panels: tuple[Panel, ...]
     ordered: tuple[Panel, ...]
     decisions: Decisions
+    claims: Claims
     verdicts: Mapping[tuple[str, str], CellVerdict]
     ladders: tuple[Ladder, ...]
     squares: tuple[Square, ...]
@@ -64,8 +68,11 @@ class Facts:
 
     @property
     def paying_panel(self) -> Panel | None:
-        """The first panel, in the order in which they are asked, whose rate is that of whole epochs."""
-        return next((panel for panel in self.ordered if panel.first.cell.cache in PAYING_STATES), None)
+        """The first panel whose rate is that of whole epochs: of those that do the main panel's work, else of all."""
+        whole = [panel for panel in self.ordered if panel.first.cell.cache in PAYING_STATES]
+        work = ceiling_key(self.main.first) if self.main else None
+        alike = (panel for panel in whole if ceiling_key(panel.first) == work)
+        return next(alike, next(iter(whole), None))
 
     @property
     def paying(self) -> tuple[BreakEven, ...]:
@@ -125,15 +132,17 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
     found = tuple(panels(cell for cell in cells if cell.key not in points))
     asked = tuple(ordered(found))
     made = decide(asked, looks_at(cells)) if decisions is None else decisions
+    verdicts, climbed, evens = cell_verdicts(cells, made), ladders(found, made), break_evens(found, made)
     return Facts(
         cells=tuple(cells),
         panels=found,
         ordered=asked,
         decisions=made,
-        verdicts=cell_verdicts(cells, made),
-        ladders=tuple(ladders(found)),
+        claims=claims_of(asked, cells, made, verdicts, evens, climbed),
+        verdicts=verdicts,
+        ladders=tuple(climbed),
         squares=tuple(squares(found)),
-        break_evens=tuple(break_evens(found, made)),
+        break_evens=tuple(evens),
         rooflines=roofs,
     )
 

@@ -1,11 +1,13 @@
 """LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.ladder`, and what each rung gained."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from storebench.formats.lmdb.ladder import RUNGS, Rung
 from storebench.report.cells import CellSummary, Panel
+from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratios
+from storebench.stats import Verdict
 
 LEAST_RUNGS = 3
 """Fewer are no ladder."""
@@ -20,8 +22,8 @@ class Step:
     rate
         Samples per second; the rung "lmm" includes the time of loading.
     gain
-        Its rate over that of the rung below, paired by round and corrected for the steps of the ladder;
-        None for the lowest, and where the rung below was not measured.
+        Its rate over that of the rung below, paired by round: as the page decides it, and corrected for the steps of
+        the ladder where the page does not ask. None for the lowest, and where the rung below was not measured.
     """
 
     rung: Rung
@@ -32,9 +34,16 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """The rungs that were measured under one setting, from the lowest."""
+    """The rungs that were measured under one setting, from the lowest.
+
+    Attributes
+    ----------
+    top_gain
+        The gain of all explicit, planned reading over the library's own map; None where one of them was not measured.
+    """
 
     steps: tuple[Step, ...]
+    top_gain: Ratio | None
 
     @property
     def first(self) -> CellSummary:
@@ -46,9 +55,9 @@ class Ladder:
         return next((step for step in self.steps if step.rung.key == key), None)
 
 
-def ladders(panels: Iterable[Panel]) -> list[Ladder]:
+def ladders(panels: Iterable[Panel], decisions: Decisions) -> list[Ladder]:
     """Return the ladder of each setting under which enough of its rungs were measured."""
-    found = (_ladder(panel) for panel in panels)
+    found = (_ladder(panel, decisions) for panel in panels)
     return [ladder for ladder in found if ladder is not None]
 
 
@@ -60,12 +69,14 @@ def by_state(found: Iterable[Ladder]) -> dict[str, list[Ladder]]:
     return dict(sorted(states.items(), key=lambda pair: (pair[0] != "cold", pair[0])))
 
 
-def top_gain(ladder: Ladder) -> Ratio | None:
-    """Return the gain of all explicit, planned reading over the library's own map."""
-    plain, coal = ladder.of("plain"), ladder.of("coal")
-    if plain is None or coal is None:
-        return None
-    return ratios([(rates(coal.cell), rates(plain.cell))])[0]
+def _gain(cell: CellSummary, below: CellSummary, own: Ratio | None, decisions: Decisions) -> Ratio | None:
+    """Return the gain of one rung: the page's where it decides about the same rates, else `own`."""
+    decision = decisions.between(cell, below)
+    if decision is None or "open" in {one.fact("cache_applies_to") for one in (cell, below)}:
+        return own
+    if decision.doubt is None:
+        return decision.ratio
+    return replace(decision.ratio, lo=None, hi=None, verdict=Verdict.INCONCLUSIVE)
 
 
 def rates(cell: CellSummary) -> dict[Round, float]:
@@ -76,13 +87,17 @@ def rates(cell: CellSummary) -> dict[Round, float]:
     return {key: samples[key] / (seconds[key] + opening.get(key, 0.0)) for key in samples if seconds.get(key)}
 
 
-def _ladder(panel: Panel) -> Ladder | None:
+def _ladder(panel: Panel, decisions: Decisions) -> Ladder | None:
     found = {rung.key: cell for rung in RUNGS if (cell := _cell_of(panel.measured, rung)) is not None}
     if len(found) < LEAST_RUNGS or "plain" not in found:
         return None
-    climbed = [rung for rung in RUNGS if rung.key in found and rung.below in found]
-    pairs = [(rates(found[rung.key]), rates(found[rung.below or ""])) for rung in climbed]
-    gains = dict(zip((rung.key for rung in climbed), ratios(pairs), strict=True))
+    climbed = [
+        (rung.key, found[rung.key], found[rung.below or ""]) for rung in RUNGS if _is_climbed(rung, found)
+    ]
+    own = ratios([(rates(cell), rates(below)) for _, cell, below in climbed])
+    gains = {
+        key: _gain(cell, below, one, decisions) for (key, cell, below), one in zip(climbed, own, strict=True)
+    }
     steps = (
         Step(
             rung=rung,
@@ -93,7 +108,19 @@ def _ladder(panel: Panel) -> Ladder | None:
         for rung in RUNGS
         if rung.key in found
     )
-    return Ladder(steps=tuple(steps))
+    return Ladder(steps=tuple(steps), top_gain=_top_gain(found, decisions))
+
+
+def _is_climbed(rung: Rung, found: Mapping[str, CellSummary]) -> bool:
+    return rung.key in found and rung.below in found
+
+
+def _top_gain(found: Mapping[str, CellSummary], decisions: Decisions) -> Ratio | None:
+    if "plain" not in found or "coal" not in found:
+        return None
+    coal, plain = found["coal"], found["plain"]
+    (own,) = ratios([(rates(coal), rates(plain))])
+    return _gain(coal, plain, own, decisions)
 
 
 def _cell_of(cells: Sequence[CellSummary], rung: Rung) -> CellSummary | None:

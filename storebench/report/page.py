@@ -1,6 +1,7 @@
 """The report as one self-contained HTML page, and the same in Markdown."""
 
 import base64
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,12 @@ from storebench.report.cells import CellSummary
 from storebench.report.plots.plot import Plot
 from storebench.report.tables import Table, mark
 from storebench.report.texts.advice import RULES, Advice
-from storebench.report.texts.claims import Claim
 from storebench.report.texts.headline import QUESTION, Headline
 from storebench.report.texts.labels import backend_label, dataset_label, setting_label, state_label
 from storebench.report.texts.method import method
-from storebench.report.texts.notes import cache_notes
+from storebench.report.texts.notes import STALLS, cache_notes
+from storebench.report.texts.papers import PaperClaim
+from storebench.report.texts.sentence import Sentence
 from storebench.report.validation.findings import Finding
 from storebench.report.verdict import Stalls
 from storebench.results import Environment
@@ -31,7 +33,7 @@ class Limit:
 
     backend: str
     setting: str
-    sentence: str
+    sentence: Sentence
     stalls: Stalls
 
 
@@ -45,6 +47,7 @@ class Section:
     caveats: tuple[str, ...]
     tables: tuple[Table, ...]
     plots: tuple[Plot, ...]
+    not_drawn: tuple[str, ...]
     advice: tuple[Advice, ...]
     limits: tuple[Limit, ...]
     ceilings: tuple[tuple[str, str], ...]
@@ -58,7 +61,7 @@ class Content:
 
     headline: Headline
     sections: tuple[Section, ...]
-    claims: tuple[Claim, ...]
+    papers: tuple[PaperClaim, ...]
     factors: tuple[str, ...]
     cells: tuple[CellSummary, ...]
     environments: tuple[Environment, ...]
@@ -107,11 +110,7 @@ def flags(content: Content) -> list[Flag]:
     cells = content.cells
     failed = [cell for cell in cells if cell.failure]
     doubtful = [cell for cell in cells if not cell.failure and mark(cell).startswith("cache")]
-    found = [
-        Flag(kind="note", text=f"{section.title}: {text}")
-        for section in content.sections
-        for text in section.caveats
-    ]
+    found = [Flag(kind="note", text=text) for text in _caveats(content)]
     panel = content.headline.panel
     found += [Flag(kind="note", text=text) for text in (cache_notes(panel.cells) if panel else [])]
     if content.findings:
@@ -145,6 +144,17 @@ def flags(content: Content) -> list[Flag]:
             )
         )
     return found
+
+
+def _caveats(content: Content) -> list[str]:
+    """Return each caveat with the datasets that it is true of; what the answer says of its own is not said again."""
+    titles: dict[str, list[str]] = {}
+    for section in content.sections:
+        for text in section.caveats:
+            titles.setdefault(text, []).append(section.title)
+    said = {text for text in titles if text in content.headline.answer}
+    alone = {text for text in said if len(titles[text]) == 1}
+    return [f"{'; '.join(where)}: {text}" for text, where in titles.items() if text not in alone]
 
 
 def _names(cells: Iterable[CellSummary]) -> str:
@@ -203,6 +213,7 @@ def _image(plot: Plot) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(plot.svg).decode()
 
 
+@functools.cache
 def _templates(escaped: Callable[[str], str]) -> jinja2.Environment:
     """Return the templates' environment; whatever stands in braces is `escaped`, but for what is marked as safe."""
     return jinja2.Environment(
@@ -222,6 +233,7 @@ def _context(content: Content) -> dict[str, Any]:
         "flags": flags(content),
         "method": method(content.cells),
         "rules": RULES,
+        "stalls": STALLS,
         "version": __version__,
         "backend_label": backend_label,
         "alt_text": alt_text,

@@ -55,6 +55,11 @@ class Stalls:
     fetch_frac: float | None = None
     prep_frac: float | None = None
 
+    @property
+    def known(self) -> bool:
+        """Whether there is one of them."""
+        return self.fetch_frac is not None or self.prep_frac is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellVerdict:

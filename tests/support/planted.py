@@ -147,7 +147,7 @@ def make_record(
         "loss": Loss(first=6.9, last=5.0),
         "store": StoreFacts(
             count=4000,
-            image_shape=SHAPES[cell.data.name],
+            image_shape=SHAPES.get(cell.data.name, (256, 256, 3)),
             payload_bytes=4000 * PAYLOAD[cell.backend.codec],
             file_bytes=bytes_on_disk,
             bytes_on_disk=bytes_on_disk,

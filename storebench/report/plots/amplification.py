@@ -1,25 +1,30 @@
 """How many bytes the device delivers for the bytes that were asked for."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.claims import Claim, Kind, reads_device
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection, drawable, ranked, with_count
+from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     Look,
     bar,
     beside,
     look,
+    make_room,
     name_rows,
     new_axes,
     plain_numbers,
     styled,
     title,
 )
-from storebench.report.texts.labels import backend_label, common_setting, number
+from storebench.report.texts.labels import backend_label, common_setting, number, with_interval
+from storebench.report.texts.sentence import Sentence
 from storebench.settings.words import CacheState
 
 QUESTION = "How much is read to get what was asked for?"
@@ -30,39 +35,34 @@ _ASKED = Look(colour="#BBBBBB", hatch="", marker="o", line="-")
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot of the cold cells, else of the panel's, where a device delivered anything."""
     cold = [cell for cell in selection.alike("cache") if cell.cell.cache == CacheState.COLD]
-    cells = reads_from_disk(cold or selection.measured)
+    cells = [cell for cell in cold or selection.measured if reads_device(cell)]
     if any(cell.median("device_read_bytes") for cell in cells):
-        answer = with_count(read_answer(cells), cells)
-        ax = plot_amplification(drawable(cells))
-        yield Plot(name="read-amplification", question=QUESTION, answer=answer, ax=ax)
+        told = read_answer(selection.facts.claims.each(Kind.AMPLIFIED, cells))
+        yield Plot(
+            name="read-amplification",
+            question=QUESTION,
+            answer=with_count(told.text, cells),
+            claims=told.claims,
+            draw=functools.partial(plot_amplification, drawable(cells)),
+        )
 
 
-def read_answer(cells: Sequence[CellSummary]) -> str:
+def read_answer(found: Sequence[Claim]) -> Sentence:
     """Return between how many times the bytes that were asked for the device delivered."""
-    times = ranked(cells, "read_amplification")
-    (low, first), (high, last) = times[0], times[-1]
-    return (
-        f"The device delivered between {number(low, 2)} times ({backend_label(first.backend)})"
-        f" and {number(high, 2)} times ({backend_label(last.backend)}) the bytes that were asked for."
-    )
-
-
-def reads_from_disk(cells: Sequence[CellSummary]) -> list[CellSummary]:
-    """Return the cells whose epoch reads from a device, as far as that was counted; warm ones do not."""
-    return [
-        cell
-        for cell in cells
-        if cell.usable
-        and not cell.is_null
-        and cell.cell.cache != CacheState.WARM
-        and cell.median("read_amplification") is not None
-        and cell.fact("cache_applies_to") != "open"
+    ordered = sorted(found, key=lambda one: one.figure.mid if one.figure else 0.0)
+    least, most = ordered[0], ordered[-1]
+    ends = [
+        f"{with_interval(one.figure)} times ({backend_label(one.subject.backend)})" for one in (least, most)
     ]
+    text = f"The device delivered between {ends[0]} and {ends[1]} the bytes that were asked for."
+    if least is most:
+        text = f"The device delivered {ends[0]} the bytes that were asked for."
+    return Sentence(text=text, claims=(least, most))
 
 
 def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
     """Draw the bytes that the device delivered beside the bytes that were asked for."""
-    cells = reads_from_disk(as_cells(results))
+    cells = [cell for cell in as_cells(results) if reads_device(cell)]
     with styled():
         ax = new_axes(1.6 + 0.42 * len(cells), ax)
         longest = 1.0
@@ -72,12 +72,15 @@ def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axe
             )
             bar(ax, position - 0.18, asked, _ASKED, height=0.32)
             bar(ax, position + 0.18, read, look(cell), height=0.32)
-            beside(ax, max(read, asked), position, f"{number(cell.median('read_amplification'), 2)} times")
+            times = list(cell.values("read_amplification").values())
+            beside(ax, max(read, asked), position, f"{number(sum(times) / len(times), 2)} times")
             longest = max(longest, read, asked)
         name_rows(ax, cells)
-        ax.set_xlim(0, 1.3 * longest)
+        ax.set_xlim(0, 1.05 * longest)
         ax.set_xlabel("data (MiB per epoch)")
-        plain_numbers(ax.xaxis)
         note = f"{common_setting(cells)}. Grey: asked for by the loop. Colour: delivered by the device"
         title(ax, QUESTION, note, cells)
+        make_room(ax)
+        ax.xaxis.set_major_locator(MaxNLocator(6))
+        plain_numbers(ax.xaxis)
     return ax

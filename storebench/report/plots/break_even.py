@@ -1,88 +1,120 @@
 """When a conversion pays."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.claims import Claim, Kind, refusal
 from storebench.report.factors import BreakEven
-from storebench.report.facts import derive
+from storebench.report.facts import Facts, derive
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable
-from storebench.report.plots.style import look, new_axes, plain_numbers, styled, title, whiskers
-from storebench.report.texts.labels import backend_label, common_setting, duration, with_interval
+from storebench.report.plots.style import (
+    beside,
+    look,
+    make_room,
+    new_axes,
+    plain_numbers,
+    styled,
+    title,
+    whiskers,
+)
+from storebench.report.texts.labels import (
+    agreed,
+    common_setting,
+    duration,
+    store_label,
+    with_interval,
+)
+from storebench.report.texts.sentence import Sentence
 
 QUESTION = "After how many epochs does converting PNG files pay?"
 
+_BEYOND = 4.0
+"""The axis begins and ends at so many times the figures; what stands beside them makes it longer."""
+
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot of the panel whose rate is that of whole epochs, where a conversion was measured."""
+    """Yield the plot of the panel whose rate is that of whole epochs, where it is said of a conversion when it pays."""
     panel, found = selection.facts.paying_panel, selection.facts.paying
-    if panel is not None and found:
+    paying = selection.facts.claims.each(Kind.PAYS, [one.cell for one in found])
+    if panel is not None and paying:
         cells = drawable(panel.measured)
-        ax = _draw([one for one in found if one.cell in cells], cells, None)
-        yield Plot(name="break-even", question=QUESTION, answer=paying_answer(found), ax=ax)
+        told = paying_answer(paying)
+        shown = [one for one in found if one.cell in cells]
+        yield Plot(
+            name="break-even",
+            question=QUESTION,
+            answer=told.text,
+            claims=told.claims,
+            draw=functools.partial(_draw, shown, cells, selection.facts, None),
+        )
 
 
-def paying_answer(found: Sequence[BreakEven]) -> str:
+def paying_answer(paying: Sequence[Claim]) -> Sentence:
     """Return which conversion has won back its time first, and after how many epochs."""
-    paid = [(one.epochs, one.cell.backend) for one in found if one.epochs is not None]
-    if not paid:
-        return "No store is proven to save time over PNG files, so no conversion is shown to pay."
-    epochs, backend = min(paid, key=lambda pair: pair[0].mid)
-    doubt = ", in one round and without an interval" if epochs.n < 2 else ""
-    return f"{backend_label(backend)} has won back the time of its conversion first, after {with_interval(epochs)} epochs{doubt}."
+    first = min(paying, key=lambda one: one.figure.mid if one.figure else 0.0)
+    assert first.object is not None
+    name = store_label(first.subject, (first.subject, first.object))
+    has = agreed(first.subject, "has", "have")
+    text = (
+        f"{name} {has} won back the time of its conversion first, after {with_interval(first.figure)} epochs."
+    )
+    return Sentence(text=text, claims=(first,))
 
 
 def plot_break_even(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
     """Draw after how many epochs the conversion of PNG files into each store has paid for itself."""
     cells = [cell for cell in as_cells(results) if cell.usable]
-    return _draw(derive(cells).break_evens, cells, ax)
+    facts = derive(cells)
+    return _draw(facts.break_evens, cells, facts, ax)
 
 
-def _draw(found: Sequence[BreakEven], cells: Sequence[CellSummary], ax: Axes | None) -> Axes:
-    paying = [one for one in found if one.epochs is not None]
+def _draw(found: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts, ax: Axes | None) -> Axes:
+    paying = [one.figure for one in facts.claims.each(Kind.PAYS, [even.cell for even in found]) if one.figure]
     with styled():
         ax = new_axes(1.7 + 0.36 * len(found), ax)
+        middles = [one.mid for one in paying] or [1.0]
+        ax.set_xscale("log")
+        ax.set_xlim(min(middles) / _BEYOND, max(middles) * _BEYOND)
         for position, one in enumerate(found):
-            _pay_mark(ax, one, position)
+            _pay_mark(
+                ax,
+                one,
+                position,
+                facts.claims.on(Kind.PAYS, one.cell),
+                refusal(one, facts.ordered, facts.claims),
+            )
         if not found:
             ax.text(0.5, 0.5, "no conversion was measured", ha="center", transform=ax.transAxes)
-        names = [backend_label(one.cell.backend) for one in found]
+        names = [store_label(one.cell, (one.cell, one.baseline)) for one in found]
         ax.set_yticks(range(len(found)), names, parse_math=False)
         ax.set_ylim(max(len(found), 1) - 0.4, -0.6)
-        middles = [one.epochs.mid for one in paying if one.epochs] or [1.0]
-        ax.set_xscale("log")
-        ax.set_xlim(min(middles) / 4, max(middles) * 60)
-        plain_numbers(ax.xaxis)
         ax.set_xlabel("epochs until the time of the conversion is won back")
         title(ax, QUESTION, common_setting(cells), cells)
+        make_room(ax)
+        plain_numbers(ax.xaxis)
     return ax
 
 
-def _pay_mark(ax: Axes, one: BreakEven, position: int) -> None:
-    saved = f"converted in {duration(one.convert_s.mid)}, saves {duration(one.saved_s.mid)} per epoch"
-    if one.epochs is None:
-        ax.text(
-            0.02,
-            position,
-            "  no saving is proven",
-            va="center",
-            fontsize=8,
-            transform=ax.get_yaxis_transform(),
-        )
+def _pay_mark(ax: Axes, one: BreakEven, position: int, claim: Claim | None, why_not: str) -> None:
+    if claim is None or claim.figure is None:
+        ax.text(0.02, position, why_not, va="center", fontsize=8, transform=ax.get_yaxis_transform())
         return
-    style = look(one.cell)
+    style, epochs = look(one.cell), claim.figure
     ax.errorbar(
-        one.epochs.mid,
+        epochs.mid,
         position,
-        xerr=whiskers([one.epochs]),
+        xerr=whiskers([epochs]),
         color=style.colour,
         marker=style.marker,
         capsize=3,
         markersize=7,
     )
-    end = one.epochs.hi or one.epochs.mid
-    ax.text(end, position - 0.02, f"  {with_interval(one.epochs)}", va="bottom", fontsize=8)
-    ax.text(end, position + 0.02, f"  {saved}", va="top", fontsize=7, color="#444444")
+    end, saved = epochs.hi or epochs.mid, duration(one.saved_s.mid)
+    beside(ax, end, position, with_interval(epochs), line=1)
+    converted = f"converted in {duration(one.convert_s.mid)}, saves {saved} per epoch"
+    beside(ax, end, position, converted, line=-1, size=7)

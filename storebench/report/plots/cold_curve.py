@@ -1,5 +1,6 @@
 """How the delivered rate changes over one cold epoch, as the page cache fills."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -32,8 +33,8 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the curve of every cold panel that has step files."""
     for panel, cells in curve_cells(selection, CacheState.COLD):
         slug = setting_slug(panel.first.cell, selection.facts.varying - {"cache", "memory_bytes"})
-        answer, ax = cold_answer(cells), plot_cold_curve(cells)
-        yield Plot(name=f"cold-curve{slug}", question=QUESTION, answer=answer, ax=ax)
+        draw = functools.partial(plot_cold_curve, cells)
+        yield Plot(name=f"cold-curve{slug}", question=QUESTION, answer=cold_answer(cells), draw=draw)
 
 
 def cold_answer(cells: Sequence[CellSummary]) -> str:

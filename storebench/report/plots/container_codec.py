@@ -1,7 +1,9 @@
 """What the container costs, and what the codec costs."""
 
+import functools
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,10 +11,12 @@ from matplotlib.axes import Axes
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import new_axes, styled, title
-from storebench.report.texts.labels import FORMATS, common_setting, duration, number
+from storebench.report.texts.labels import FORMATS, common_setting, duration, store_label, with_interval
+from storebench.report.texts.sentence import Sentence
 
 QUESTION = "What does the container cost, and what the codec?"
 
@@ -23,8 +27,14 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot where the panel holds a container with two codecs, and a codec in two containers."""
     cells = selection.measured
     if crossed(cells):
-        answer = codec_answer(cells)
-        yield Plot(name="container-codec", question=QUESTION, answer=answer, ax=plot_container_codec(cells))
+        told = codec_answer(cells, selection.facts.claims)
+        yield Plot(
+            name="container-codec",
+            question=QUESTION,
+            answer=told.text,
+            claims=told.claims,
+            draw=functools.partial(plot_container_codec, cells),
+        )
 
 
 def crossed(cells: Sequence[CellSummary]) -> bool:
@@ -61,33 +71,60 @@ def plot_container_codec(results: pd.DataFrame | Sequence[CellSummary], *, ax: A
         ax.grid(visible=False)
         ax.set_xlabel("codec: across a row is what it costs")
         ax.set_ylabel("container: down a column\nis what it costs")
-        note = f"{common_setting(cells)}. Time a sample"
+        note = f"{common_setting(cells)}. Time per sample"
         title(ax, QUESTION, note, cells)
     return ax
 
 
+def best_cells(cells: Sequence[CellSummary]) -> dict[tuple[str, str], CellSummary]:
+    """Return the cell with the fastest reader by (container, codec)."""
+    found: dict[tuple[str, str], CellSummary] = {}
+    for cell in cells:
+        key, rate = (cell.cell.backend.format, cell.cell.backend.codec), cell.median("samples_per_s")
+        if rate and (key not in found or rate > (found[key].median("samples_per_s") or 0.0)):
+            found[key] = cell
+    return found
+
+
 def best_times(cells: Sequence[CellSummary]) -> dict[tuple[str, str], float]:
     """Return seconds per sample by (container, codec), of the fastest reader."""
-    table: dict[tuple[str, str], float] = {}
-    for cell in cells:
-        rate = cell.median("samples_per_s")
-        if rate:
-            key = (cell.cell.backend.format, cell.cell.backend.codec)
-            table[key] = min(table.get(key, float("inf")), 1 / rate)
-    return table
+    return {key: 1 / (cell.median("samples_per_s") or 1.0) for key, cell in best_cells(cells).items()}
 
 
-def codec_answer(cells: Sequence[CellSummary]) -> str:
-    """Return how much difference the codec makes within a container, and the container within a codec."""
-    table = best_times(cells)
-    across = [_spread([v for (c, _), v in table.items() if c == name]) for name in {c for c, _ in table}]
-    down = [_spread([v for (_, k), v in table.items() if k == name]) for name in {k for _, k in table}]
-    codec, container = max(across, default=1.0), max(down, default=1.0)
-    return (
-        f"Within one container the codec changes the time by up to {number(codec)} times;"
-        f" within one codec the container does by up to {number(container)} times."
+def codec_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
+    """Return the largest proven difference that the codec makes in a container, and that the container makes with a codec."""
+    best = best_cells(cells)
+    codec = _most(best, claims, lambda one, other: one[0] == other[0])
+    container = _most(best, claims, lambda one, other: one[1] == other[1])
+    said = [
+        f"within one {kept} {_effect(changed, claim)}"
+        for kept, changed, claim in (("container", "codec", codec), ("codec", "container", container))
+    ]
+    text = "; ".join(said)
+    proven = tuple(one for one in (codec, container) if one is not None)
+    return Sentence(text=f"{text[0].upper()}{text[1:]}.", claims=proven)
+
+
+_Place = tuple[str, str]
+
+
+def _most(
+    best: dict[_Place, CellSummary], claims: Claims, alike: Callable[[_Place, _Place], bool]
+) -> Claim | None:
+    """Return the largest proven difference between two cells that are alike; None where none is proven."""
+    found = (
+        claims.between(best[one], best[other])
+        for one, other in itertools.combinations(best, 2)
+        if alike(one, other)
     )
+    proven = [one for one in found if one is not None and one.kind is Kind.FASTER]
+    return max(proven, key=lambda one: one.figure.mid if one.figure else 0.0, default=None)
 
 
-def _spread(values: Sequence[float]) -> float:
-    return max(values) / min(values)
+def _effect(changed: str, claim: Claim | None) -> str:
+    if claim is None or claim.object is None:
+        return f"no difference by the {changed} is proven"
+    slow, fast = (store_label(one, (claim.object, claim.subject)) for one in (claim.object, claim.subject))
+    return (
+        f"the {changed} changes the time by up to {with_interval(claim.figure)} times ({slow} against {fast})"
+    )

@@ -1,5 +1,6 @@
 """LMDBIO's ladder: what each optimisation gains, with one and with several reader processes."""
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +8,9 @@ from matplotlib.axes import Axes
 
 from storebench.formats.lmdb.ladder import RUNGS
 from storebench.plain_text import plain
-from storebench.report.ladder import Ladder, by_state, top_gain
+from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.decisions import Topic
+from storebench.report.ladder import Ladder, Step, by_state
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import (
@@ -19,8 +22,9 @@ from storebench.report.plots.style import (
     whiskers,
 )
 from storebench.report.texts.labels import common_setting, number, with_interval
+from storebench.report.texts.papers import gain_of
+from storebench.report.texts.sentence import Sentence
 from storebench.settings.words import CacheState
-from storebench.stats import Verdict
 
 QUESTION = "What does each of LMDBIO's optimisations gain"
 _LOOKS = {
@@ -33,8 +37,14 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield one plot per cache state in which the ladder was climbed."""
     for state, climbed in by_state(selection.facts.ladders).items():
         name = "ladder" if state == "cold" else f"ladder-{state}"
-        answer = ladder_answer(climbed)
-        yield Plot(name=name, question=_question(state), answer=answer, ax=plot_ladder(climbed))
+        told = ladder_answer(climbed, selection.facts.claims)
+        yield Plot(
+            name=name,
+            question=_question(state),
+            answer=told.text,
+            claims=told.claims,
+            draw=functools.partial(plot_ladder, climbed),
+        )
 
 
 def _question(state: str) -> str:
@@ -81,23 +91,50 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def ladder_answer(ladders: Sequence[Ladder]) -> str:
+def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
     """Return the proven gains of the ladder with the fewest processes, in one sentence."""
-    one = min(ladders, key=lambda ladder: ladder.first.cell.workers)
-    tried = [(step.rung.key.upper(), step.gain) for step in one.steps if step.rung.trouble and step.gain]
-    gains = [
-        f"{name} gains {number(gain.mid)} times" for name, gain in tried if gain.verdict is Verdict.FASTER
+    ladder = min(ladders, key=lambda one: one.first.cell.workers)
+    tried = [
+        (step, claim)
+        for step in ladder.steps
+        if step.rung.trouble and (claim := _claim(ladder, step, claims))
     ]
-    losses = [f"{name} loses ({number(gain.mid)})" for name, gain in tried if gain.verdict is Verdict.SLOWER]
-    unproven = [name for name, gain in tried if not gain.proven]
-    where = f"{one.first.cell.cache.capitalize()}, {_processes(one)}, each held against the rung below"
+    gains = [f"{_name(step)} gains {_gained(step, one)} times" for step, one in tried if _is_gain(step, one)]
+    losses = [f"{_name(step)} loses ({_gained(step, one)})" for step, one in tried if _is_loss(step, one)]
+    unproven = [_name(step) for step, one in tried if one.kind is not Kind.FASTER]
+    where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, each held against the rung below"
     said = [f"{where}: {', '.join([*gains, *losses]) or 'no single step is proven'}"]
     if unproven:
         said.append(f"of {', '.join(unproven)} neither gain nor loss is proven")
-    total = top_gain(one)
-    if total is not None:
-        said.append(f"all reading together {with_interval(total)} times plain LMDB")
-    return "; ".join(said) + "."
+    asserted = [claim for _, claim in tried]
+    plain_lmdb, coal = ladder.of("plain"), ladder.of("coal")
+    total = claims.between(coal.cell, plain_lmdb.cell, Topic.RUNG) if coal and plain_lmdb else None
+    if total is not None and coal is not None:
+        said.append(f"all reading together {with_interval(gain_of(total, coal.cell))} times plain LMDB")
+        asserted.append(total)
+    return Sentence(text="; ".join(said) + ".", claims=tuple(asserted))
+
+
+def _claim(ladder: Ladder, step: Step, claims: Claims) -> Claim | None:
+    """Return the claim about a rung and the one below; None where the lower one was not measured."""
+    below = ladder.of(step.rung.below or "")
+    return None if below is None else claims.between(step.cell, below.cell, Topic.RUNG)
+
+
+def _is_gain(step: Step, claim: Claim) -> bool:
+    return claim.kind is Kind.FASTER and claim.subject is step.cell
+
+
+def _is_loss(step: Step, claim: Claim) -> bool:
+    return claim.kind is Kind.FASTER and claim.subject is not step.cell
+
+
+def _gained(step: Step, claim: Claim) -> str:
+    return number(gain_of(claim, step.cell).mid)
+
+
+def _name(step: Step) -> str:
+    return step.rung.key.upper()
 
 
 def _processes(ladder: Ladder) -> str:

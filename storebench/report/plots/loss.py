@@ -1,5 +1,6 @@
 """The loss of every step."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -8,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from storebench.report.cells import NULL_FORMAT, CellSummary
+from storebench.report.claims import has_distribution
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.step_lines import MOST_POINTS, step_lines
@@ -20,8 +22,9 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot where the panel's steps were recorded with their losses."""
     steps = selection.steps
     if steps is not None and steps["loss"].notna().any():
-        ax = plot_loss(steps, note=selection.step_note)
-        yield Plot(name="loss", question=QUESTION, answer=loss_answer(selection.measured), ax=ax)
+        draw = functools.partial(plot_loss, steps, note=selection.step_note)
+        answer = loss_answer([cell for cell in selection.measured if has_distribution(cell)])
+        yield Plot(name="loss", question=QUESTION, answer=answer, draw=draw)
 
 
 def loss_answer(cells: Sequence[CellSummary]) -> str:

@@ -1,16 +1,18 @@
 """A plot with its words, as the page shows it."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
+from storebench.report.claims import Claim
 from storebench.report.plots.style import svg_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """One plot with its words.
+    """One plot with its words; it is drawn when it is asked for.
 
     Attributes
     ----------
@@ -18,14 +20,22 @@ class Plot:
         Stem of its files.
     question, answer
         The plot's title, and what it shows, in one sentence.
-    ax
-        The axes that it was drawn into.
+    draw
+        Returns the axes that it is drawn into.
+    claims
+        What the answer asserts.
     """
 
     name: str
     question: str
     answer: str
-    ax: Axes
+    draw: Callable[[], Axes]
+    claims: tuple[Claim, ...] = ()
+
+    @functools.cached_property
+    def ax(self) -> Axes:
+        """The axes that it was drawn into."""
+        return self.draw()
 
     @functools.cached_property
     def svg(self) -> bytes:

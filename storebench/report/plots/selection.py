@@ -9,6 +9,7 @@ import pandas as pd
 from storebench.accelerators import Accelerator
 from storebench.report.analysis import load_steps
 from storebench.report.cells import CellSummary, Panel
+from storebench.report.claims import has_distribution
 from storebench.report.facts import Facts
 from storebench.report.frame import CELL_COLUMNS
 from storebench.report.texts.labels import caveats, common_setting
@@ -18,9 +19,6 @@ MOST_CELLS = 24
 
 MOST_LINES = 10
 """Curves drawn in one plot."""
-
-FEWEST_STEPS = 20
-"""Below, a distribution over steps and a course over an epoch say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,9 +72,10 @@ class Selection:
     @functools.cached_property
     def steps(self) -> pd.DataFrame | None:
         """The steps of one record of each of the panel's cells, read once; None where none has enough of them."""
-        rows = [dict(cell.usable[0]) for cell in self._stepped if cell.usable and has_steps(cell)]
-        rows = [row for row in rows if row["timed_steps"] >= FEWEST_STEPS]
-        return load_steps(pd.DataFrame(rows)) if rows else None
+        cells = [cell for cell in self._stepped if cell.usable and has_steps(cell) and has_distribution(cell)]
+        if all(cell.is_null for cell in cells):
+            return None
+        return load_steps(pd.DataFrame([dict(cell.usable[0]) for cell in cells]))
 
     @property
     def step_note(self) -> str:

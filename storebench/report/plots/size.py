@@ -1,11 +1,13 @@
 """What speed costs in space on disk."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.claims import Claim, Kind
 from storebench.report.intervals import Interval
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
@@ -19,26 +21,35 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
-from storebench.report.texts.labels import backend_label, common_setting, number
+from storebench.report.texts.labels import agreed, backend_label, common_setting, number, store_label
+from storebench.report.texts.sentence import Sentence
 
 QUESTION = "What does speed cost in space?"
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot where the stores of the panel differ in size."""
-    if len({cell.fact("bytes_on_disk") for cell in selection.measured} - {None}) > 1:
+    stored = selection.panel.stored if selection.panel else ()
+    for claim in selection.facts.claims.each(Kind.LARGER, stored)[:1]:
         cells = (*selection.measured, *selection.null)
-        answer = with_count(size_answer(selection.measured), cells)
-        yield Plot(name="size", question=QUESTION, answer=answer, ax=plot_size(drawable(cells)))
+        told = size_answer(claim)
+        yield Plot(
+            name="size",
+            question=QUESTION,
+            answer=with_count(told.text, cells),
+            claims=told.claims,
+            draw=functools.partial(plot_size, drawable(cells)),
+        )
 
 
-def size_answer(cells: Sequence[CellSummary]) -> str:
+def size_answer(claim: Claim) -> Sentence:
     """Return how many times the space of the smallest store the largest one takes."""
-    sizes = sorted(
-        (float(cell.fact("bytes_on_disk")), cell.backend) for cell in cells if cell.fact("bytes_on_disk")
-    )
-    (small, first), (large, last) = sizes[0], sizes[-1]
-    return f"{backend_label(last)} takes {number(large / small)} times the space of {backend_label(first)}."
+    assert claim.figure is not None
+    assert claim.object is not None
+    large, small = (store_label(one, (claim.subject, claim.object)) for one in (claim.subject, claim.object))
+    verb = agreed(claim.subject, "takes", "take")
+    text = f"{large} {verb} {number(claim.figure.mid)} times the space of {small}."
+    return Sentence(text=text, claims=(claim,))
 
 
 def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:

@@ -1,5 +1,6 @@
 """How the delivered rate settles where the page cache is limited."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -32,7 +33,8 @@ def drawn(selection: Selection) -> Iterator[Plot]:
         cell = panel.first.cell
         slug = setting_slug(cell, selection.facts.varying - {"cache", "memory_bytes"})
         name = f"limited-{(cell.memory_bytes or 0) >> 20}-mib{slug}"
-        yield Plot(name=name, question=QUESTION, answer=steady_answer(cells), ax=plot_steady_state(cells))
+        draw = functools.partial(plot_steady_state, cells)
+        yield Plot(name=name, question=QUESTION, answer=steady_answer(cells), draw=draw)
 
 
 def steady_answer(cells: Sequence[CellSummary]) -> str:

@@ -1,11 +1,13 @@
 """Where a step's time goes: the loop's stacked bar, and beside it what the producers did."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.plots.plot import Plot
@@ -16,6 +18,7 @@ from storebench.report.plots.style import (
     bar,
     beside,
     legend_below,
+    make_room,
     name_rows,
     new_axes,
     plain_numbers,
@@ -35,7 +38,8 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     if selection.measured:
         cells = (*selection.alike("cache"), *selection.null)
         answer = with_count(step_answer(selection.measured), cells)
-        yield Plot(name="step-time", question=QUESTION, answer=answer, ax=plot_step_time(drawable(cells)))
+        draw = functools.partial(plot_step_time, drawable(cells))
+        yield Plot(name="step-time", question=QUESTION, answer=answer, draw=draw)
 
 
 def step_answer(cells: Sequence[CellSummary]) -> str:
@@ -99,15 +103,17 @@ def _stack(ax: Axes, cell: CellSummary, parts: dict[str, str], position: float, 
 def _finish(ax: Axes, cells: Sequence[CellSummary]) -> None:
     name_rows(ax, cells)
     ax.set_xlabel("time per step (ms)")
-    ax.set_xlim(0, 1.6 * max((_end(bar) for bar in ax.patches), default=1.0))
+    ax.set_xlim(0, 1.05 * max((_end(bar) for bar in ax.patches), default=1.0))
     drawn = {patch.get_facecolor() for patch in ax.patches}
     for name, colour in PART_COLOURS.items():
         if to_rgba(colour) in drawn:
             ax.barh(0, 0, color=colour, label=name)
     legend_below(ax)
-    plain_numbers(ax.xaxis)
     note = ". Upper bar: the training loop. Lower bar: the producers"
     title(ax, QUESTION, common_setting(cells) + note, cells)
+    make_room(ax)
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    plain_numbers(ax.xaxis)
 
 
 def _end(bar: Patch) -> float:

@@ -211,30 +211,33 @@ def bar(ax: Axes, position: float, length: float, style: Look, *, height: float,
     )
 
 
-def beside(ax: Axes, end: float, position: float, text: str) -> None:
-    """Write a figure beside the end of a bar, readable across grid and ceiling lines."""
+def beside(ax: Axes, end: float, position: float, text: str, *, line: int = 0, size: float = 8) -> None:
+    """Write a figure beside the end of a bar, readable across grid and ceiling lines; `line` 1 is above it, -1 below."""
     ax.annotate(
         text,
         (end, position),
-        xytext=(6, 0),
+        xytext=(6, line),
         textcoords="offset points",
-        va="center",
-        fontsize=8,
+        va={1: "bottom", 0: "center", -1: "top"}[line],
+        fontsize=size,
         bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
     )
 
 
 def make_room(ax: Axes) -> None:
-    """Widen a linear axis that begins at 0 until what was written `beside` its bars ends within the figure."""
+    """Move the end of the x axis until what was written `beside` its marks ends within the figure."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()
-    box, edge, high = ax.get_window_extent(), figure.bbox.x1, ax.get_xlim()[1]
+    box, edge, longer = ax.get_window_extent(), figure.bbox.x1, 1.0
     for text in ax.texts:
-        start = ax.transData.transform((text.xy[0], 0))[0] if isinstance(text, Annotation) else box.x0
-        room = edge - box.x0 - (text.get_window_extent().x1 - start)
-        high = max(high, (start - box.x0) * ax.get_xlim()[1] / max(room, 1.0))
-    ax.set_xlim(0, high)
+        if isinstance(text, Annotation):
+            start = ax.transData.transform(text.xy)[0]
+            room = edge - box.x0 - (text.get_window_extent().x1 - start)
+            longer = max(longer, (start - box.x0) / max(room, 1.0))
+    scale = ax.xaxis.get_transform()
+    low, high = scale.transform(ax.get_xlim())
+    ax.set_xlim(right=float(scale.inverted().transform([low + longer * (high - low)])[0]))
 
 
 def name_rows(ax: Axes, cells: Sequence[CellSummary]) -> None:

@@ -1,6 +1,7 @@
 """Samples per second of each backend, with its interval and the ceilings."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -26,7 +27,7 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
-from storebench.report.texts.headline import panel_headline
+from storebench.report.texts.headline import panel_answer
 from storebench.report.texts.labels import common_setting, number, with_interval
 
 QUESTION = "How many images a second reach the network?"
@@ -40,9 +41,14 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     if selection.panel is None:
         return
     cells = (*selection.measured, *selection.null)
-    answer = panel_headline(selection.panel, selection.facts.decisions).answer
-    ax = plot_throughput(drawable(cells))
-    yield Plot(name="throughput", question=QUESTION, answer=with_count(answer, cells), ax=ax)
+    told = panel_answer(selection.panel, selection.facts.claims)
+    yield Plot(
+        name="throughput",
+        question=QUESTION,
+        answer=with_count(told.text, cells),
+        claims=told.claims,
+        draw=functools.partial(plot_throughput, drawable(cells)),
+    )
 
 
 def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:

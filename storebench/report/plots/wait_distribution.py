@@ -1,5 +1,6 @@
 """The distribution of the data wait over steps."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary
+from storebench.report.claims import has_distribution
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, ranked
 from storebench.report.plots.step_lines import MOST_POINTS, step_lines
@@ -19,9 +21,9 @@ QUESTION = "How long does a step wait, and how long at worst?"
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot where the panel's steps were recorded."""
     if selection.steps is not None:
-        ax = plot_wait_distribution(selection.steps, note=selection.step_note)
-        answer = worst_answer(selection.measured)
-        yield Plot(name="wait-distribution", question=QUESTION, answer=answer, ax=ax)
+        draw = functools.partial(plot_wait_distribution, selection.steps, note=selection.step_note)
+        answer = worst_answer([cell for cell in selection.measured if has_distribution(cell)])
+        yield Plot(name="wait-distribution", question=QUESTION, answer=answer, draw=draw)
 
 
 def worst_answer(cells: Sequence[CellSummary]) -> str:

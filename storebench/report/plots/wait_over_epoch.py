@@ -1,5 +1,6 @@
 """The data wait of every step over one epoch."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -8,12 +9,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from storebench.report.cells import CellSummary
+from storebench.report.claims import Claim, Kind
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.step_lines import MOST_POINTS, step_lines
 from storebench.report.plots.style import legend_below, new_axes, plain_numbers, styled, title
 from storebench.report.texts.labels import backend_label, number
+from storebench.report.texts.sentence import Sentence
 
 QUESTION = "Is the wait steady, or are there spikes?"
 
@@ -23,25 +25,31 @@ Waits = npt.NDArray[np.float64]
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot where the panel's steps were recorded."""
     if selection.steps is not None:
-        ax = plot_wait_over_epoch(selection.steps, note=selection.step_note)
-        answer = tail_answer(selection.measured)
-        yield Plot(name="wait-over-epoch", question=QUESTION, answer=answer, ax=ax)
+        told = tail_answer(selection.facts.claims.each(Kind.SPIKE, selection.measured))
+        yield Plot(
+            name="wait-over-epoch",
+            question=QUESTION,
+            answer=told.text,
+            claims=told.claims,
+            draw=functools.partial(plot_wait_over_epoch, selection.steps, note=selection.step_note),
+        )
 
 
-def tail_answer(cells: Sequence[CellSummary]) -> str:
+def tail_answer(found: Sequence[Claim]) -> Sentence:
     """Return how many times the median wait the longest one is: with the steadiest backend, and the least steady."""
-    tails = []
-    for cell in cells:
-        middle, worst = cell.median("data_wait_p50_ns"), cell.median("data_wait_max_ns")
-        if middle and worst:
-            tails.append((worst / middle, backend_label(cell.backend)))
-    if not tails:
-        return ""
-    (steady, first), (spiky, last) = min(tails), max(tails)
-    return (
-        f"The longest wait of an epoch is {number(steady)} times the median one with {first},"
-        f" and {number(spiky)} times with {last}."
-    )
+    ordered = sorted(found, key=lambda one: one.figure.mid if one.figure else 0.0)
+    if not ordered:
+        return Sentence(text="The waits are too short to be told as multiples of their median.")
+    least, most = ordered[0], ordered[-1]
+    text = f"The longest wait of an epoch is {_times(least, ' the median one')}."
+    if most is not least:
+        text = f"The longest wait of an epoch is {_times(least, ' the median one')}, and {_times(most)}."
+    return Sentence(text=text, claims=(least, most))
+
+
+def _times(claim: Claim, of: str = "") -> str:
+    assert claim.figure is not None
+    return f"{number(claim.figure.mid)} times{of} with {backend_label(claim.subject.backend)}"
 
 
 def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") -> Axes:

@@ -1,5 +1,6 @@
 """Samples per second against the number of workers."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -7,9 +8,11 @@ from matplotlib.axes import Axes
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.decisions import Topic
 from storebench.report.intervals import Interval
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection, drawable, ranked, with_count
+from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     legend_below,
     look,
@@ -19,37 +22,55 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
-from storebench.report.texts.labels import backend_label, common_setting, number, percent
+from storebench.report.texts.labels import backend_label, common_setting, with_interval
+from storebench.report.texts.sentence import Sentence
 
 QUESTION = "Do more workers help?"
 
 _AROUND = 3.0
 """An axis goes so far beyond the points; intervals that are wider are cut, and stand in the table."""
 
-_WORTH_WORKERS = 0.05
-
 
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot where the panel's cells were measured with several numbers of workers."""
     cells = selection.alike("workers")
     if len({cell.cell.workers for cell in cells}) > 1:
-        answer = with_count(workers_answer(cells), cells)
-        yield Plot(name="workers", question=QUESTION, answer=answer, ax=plot_workers(drawable(cells)))
+        told = workers_answer(cells, selection.facts.claims)
+        yield Plot(
+            name="workers",
+            question=QUESTION,
+            answer=with_count(told.text, cells),
+            claims=told.claims,
+            draw=functools.partial(plot_workers, drawable(cells)),
+        )
 
 
-def workers_answer(cells: Sequence[CellSummary]) -> str:
-    """Return how many backends gain from more workers, and which one gains most."""
+def workers_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
+    """Return how many backends are proven to gain from more workers, and which one gains most."""
     fewest = min(cell.cell.workers for cell in cells)
-    gains = []
-    for cell in (cell for cell in cells if cell.cell.workers == fewest):
-        same = [other for other in cells if other.backend == cell.backend]
-        base, best = cell.median("samples_per_s"), ranked(same, "samples_per_s")[-1]
-        gains.append((best[0] / (base or 1.0), backend_label(cell.backend), best[1].cell.workers))
-    gain, name, workers = max(gains)
-    helped = sum(1 for gained, _, _ in gains if gained > 1 + _WORTH_WORKERS)
+    first = [cell for cell in cells if cell.cell.workers == fewest]
+    asked = [(cell, found) for cell in first if (found := _against(cell, cells, claims))]
+    gains = [one for cell, found in asked for one in found if one.kind is Kind.FASTER and one.object is cell]
+    helped = len({one.subject.backend for one in gains})
+    if not asked:
+        return Sentence(text="No backend was measured with several numbers of workers in the same rounds.")
     if not helped:
-        return f"No backend gains more than {percent(_WORTH_WORKERS)} from more workers."
-    return f"{helped} of {len(gains)} backends gain more than {percent(_WORTH_WORKERS)}; {name} gains most: {number(gain)} times with {workers} workers."
+        said = tuple(one for _, found in asked for one in found)
+        return Sentence(text=f"No backend is proven to gain from more workers than {fewest}.", claims=said)
+    most = max(gains, key=lambda one: one.figure.mid if one.figure else 0.0)
+    verb = "is" if helped == 1 else "are"
+    text = (
+        f"{helped} of {len(asked)} backends {verb} proven to gain from more workers; the largest gain is"
+        f" {with_interval(most.figure)} times with {most.subject.cell.workers} workers instead of {fewest}"
+        f" ({backend_label(most.subject.backend)})."
+    )
+    return Sentence(text=text, claims=(most, *(one for one in gains if one is not most)))
+
+
+def _against(cell: CellSummary, cells: Sequence[CellSummary], claims: Claims) -> list[Claim]:
+    """Return the claims about a cell and each cell of its backend with more workers."""
+    found = (claims.between(more, cell, Topic.WORKERS) for more in cells if more.backend == cell.backend)
+    return [one for one in found if one is not None]
 
 
 def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:

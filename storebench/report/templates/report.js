@@ -21,3 +21,12 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+
+// Say where a table is wider than the screen; whether it is changes with the window.
+const regions = [...document.querySelectorAll(".scroll")];
+function markCut() {
+  for (const region of regions) region.classList.toggle("cut", region.scrollWidth > region.clientWidth + 1);
+}
+markCut();
+addEventListener("resize", markCut);
+addEventListener("toggle", markCut, true);

@@ -1,34 +1,33 @@
-"""The page's question and its answer in one sentence, from the panel that speaks for the results."""
+"""The page's question and its answer: what is decided, what decides the ranking, and what of it reaches training."""
 
-import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary, Panel
-from storebench.report.decisions import Decision, Decisions, rounds_to_tell
-from storebench.report.factors import Share, shares
+from storebench.report.claims import Claim, Claims, Kind, leading
+from storebench.report.decisions import Decisions, rounds_to_tell
 from storebench.report.facts import Facts
-from storebench.report.intervals import Ratio
-from storebench.report.texts.conclusions import Conclusion, Says
+from storebench.report.intervals import Interval
+from storebench.report.texts.deciding import deciding
 from storebench.report.texts.labels import (
     MODELS,
+    agreed,
     backend_label,
-    between,
     caveats,
     dataset_label,
-    percent,
     size,
     state_label,
+    store_label,
+    times,
     with_interval,
 )
+from storebench.report.texts.sentence import Sentence, joined
 from storebench.report.texts.verdicts import doubt_words
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
 QUESTION = "Does it matter how you store the training images?"
-
-_TOLD_SHARE = 0.05
-"""Smaller shares of a difference are not mentioned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,65 +37,105 @@ class Headline:
     Attributes
     ----------
     answer
-        One sentence with its interval, and where the loop computed a second one of the same with nothing to compute.
+        What is decided with its interval, what decides the ranking, what of it reaches training, and what is undecided.
     panel
         The panel that it rests on; None where nothing was measured.
     slow, fast
-        The two cells that it compares; None where there are not two.
+        The two cells that the first sentence compares; None where there are not two.
     ratio
         How many times as fast `fast` is as `slow`.
-    conclusions
-        What the answer asserts.
+    claims
+        What the answer asserts, in the order of its sentences.
     """
 
     answer: str
     panel: Panel | None = None
     slow: CellSummary | None = None
     fast: CellSummary | None = None
-    ratio: Ratio | None = None
-    conclusions: tuple[Conclusion, ...] = ()
+    ratio: Interval | None = None
+    claims: tuple[Claim, ...] = ()
 
 
 def headline(facts: Facts) -> Headline:
     """Return the answer that some cells give."""
-    asked = [panel_headline(panel, facts.decisions) for panel in facts.ordered]
-    if not asked:
+    leads = [leading(_asked(panel, facts.claims)) for panel in facts.ordered]
+    if not leads:
         return _nothing(facts.cells)
-    # The order of panels, and the two cells that each one compares, are fixed before anything is measured. Going down
-    # to the first decided comparison is a choice by the data, and costs nothing: intervals of all comparisons of the
-    # page hold at once, whichever of them is read out. What was asked before and is undecided is said as well.
-    place = next((n for n, one in enumerate(asked) if _is_decided(one)), 0)
-    told = asked[place]
-    panel = told.panel
-    more = [_undecided(asked[:place])] if place else []
-    other = _other(facts, panel) if panel is not None else None
-    other = None if other in [one.panel for one in asked[:place]] else other
-    beside = _of(other, _beside_words(other), facts.decisions) if other is not None else None
-    more += [beside] if beside is not None and beside.ratio is not None else []
-    return dataclasses.replace(
-        told,
-        answer=" ".join([told.answer, *(one.answer for one in more)]),
-        conclusions=(*told.conclusions, *(said for one in more for said in one.conclusions)),
+    # The order of panels, and of the comparisons of each, is fixed before anything is measured. Going down to the first
+    # decided comparison is a choice by the data, and costs nothing: intervals of all comparisons of the page hold at
+    # once, whichever of them is read out. What was asked before and is undecided is said as well.
+    place = next((n for n, one in enumerate(leads) if one is not None and one.decided), 0)
+    panel, claim, before = facts.ordered[place], leads[place], facts.ordered[:place]
+    other = _other(facts, panel)
+    said = [panel_answer(panel, facts.claims), deciding(facts, claim)]
+    said += [_beside(other, facts.claims)] if other is not None and other not in before else []
+    said += [_undecided(before, facts.claims)] if before else []
+    told = joined([one for one in said if one is not None])
+    return Headline(
+        answer=told.text,
+        panel=panel,
+        slow=claim.object if claim else None,
+        fast=claim.subject if claim else None,
+        ratio=claim.figure if claim else None,
+        claims=told.claims,
     )
 
 
-def panel_headline(panel: Panel, decisions: Decisions) -> Headline:
-    """Return the answer that one panel gives by itself."""
-    return _of(panel, _where(panel), decisions)
+def panel_answer(panel: Panel, claims: Claims) -> Sentence:
+    """Return the answer that one panel gives by itself: what it decides first, then what was asked before."""
+    return _answer(panel, _where(panel), claims)
 
 
-def _is_decided(answer: Headline) -> bool:
-    return any(said.says in (Says.FASTER, Says.EQUAL) for said in answer.conclusions)
+def asked_pairs(panel: Panel) -> Iterator[tuple[CellSummary, CellSummary]]:
+    """Yield the pairs of a panel in the order in which they are asked: LMDB against PNG files, as the paper does, first."""
+    first = _pair(panel)
+    if first is None:
+        return
+    yield first
+    base, stored = first[0], panel.stored
+    yield from ((base, cell) for cell in stored if cell not in first)
+    yield from itertools.combinations((cell for cell in stored if cell is not base), 2)
 
 
-def _undecided(asked: Sequence[Headline]) -> Headline:
-    """Return the undecided comparisons that precede the one told, in words and as conclusions."""
-    first = asked[0].panel
-    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}" if first is not None else ""
-    more = f", and {number_of(len(asked) - 1, 'further setting')}" if len(asked) > 1 else ""
-    return Headline(
-        answer=f"Asked before, and undecided: {where}{more}.",
-        conclusions=tuple(said for one in asked for said in one.conclusions),
+def _asked(panel: Panel, claims: Claims) -> list[Claim]:
+    """Return the claims of a panel in the order in which they are asked."""
+    found = (claims.between(*pair) for pair in asked_pairs(panel))
+    return [one for one in found if one is not None]
+
+
+def _answer(panel: Panel, where: str, claims: Claims) -> Sentence:
+    asked = _asked(panel, claims)
+    lead = leading(asked)
+    if lead is None:
+        return Sentence(text=_alone(panel, where))
+    told = [_sentence(panel, lead, where, claims.decisions)]
+    if lead is not asked[0] and not asked[0].decided:
+        told.append(_sentence(panel, asked[0], "There", claims.decisions))
+    return joined(told)
+
+
+def _alone(panel: Panel, where: str) -> str:
+    """Return what is said of a panel in which no two cells can be compared."""
+    pair = _pair(panel)
+    if pair is not None:
+        slow, fast = pair
+        names = f"{backend_label(fast.backend)} and {backend_label(slow.backend)}"
+        return f"{where}: {names} never ran in the same round, so no ratio is given."
+    only = panel.measured[0]
+    rate = with_interval(only.interval("samples_per_s"))
+    gives = agreed(only, "gives", "give")
+    return f"{where}: {backend_label(only.backend)} {gives} {rate} samples/s; there is nothing to compare it with."
+
+
+def _undecided(before: Sequence[Panel], claims: Claims) -> Sentence:
+    """Return the undecided panels that precede the one told."""
+    first = before[0]
+    more = f", and {number_of(len(before) - 1, 'further setting')}" if len(before) > 1 else ""
+    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}"
+    found = (leading(_asked(panel, claims)) for panel in before)
+    return Sentence(
+        text=f"Asked before, and undecided: {where}{more}.",
+        claims=tuple(one for one in found if one is not None),
     )
 
 
@@ -129,44 +168,34 @@ def _other(facts: Facts, main: Panel) -> Panel | None:
     return next((panel for panel in facts.ordered if panel in chosen), None)
 
 
+def _beside(panel: Panel, claims: Claims) -> Sentence | None:
+    """Return what another panel says beside the first; None where no two of its cells can be compared."""
+    return _answer(panel, _beside_words(panel), claims) if _asked(panel, claims) else None
+
+
 def _beside_words(panel: Panel) -> str:
     cell = panel.first.cell
     if cell.compute.kind is ComputeKind.REAL:
-        return f"Training {MODELS.get(cell.model, cell.model)}, {state_label(panel.speaker)}, {dataset_label(panel.first)}"
+        model = MODELS.get(cell.model, cell.model)
+        return f"Training {model}, {state_label(panel.speaker)}, {dataset_label(panel.first)}"
     return (
         "Reading and decoding alone" if panel.alone else "With nothing to do but the network's augmentation"
     )
 
 
-def _of(panel: Panel, where: str, decisions: Decisions) -> Headline:
-    pair = _pair(panel)
-    if pair is None:
-        only = panel.measured[0]
-        rate = with_interval(only.interval("samples_per_s"))
-        sentence = f"{where}: {backend_label(only.backend)} gives {rate} samples/s; there is nothing to compare it with."
-        return Headline(answer=sentence, panel=panel)
-    slow, fast = pair
-    decision = decisions.between(fast, slow)
-    if decision is None:
-        names = f"{backend_label(fast.backend)} and {backend_label(slow.backend)}"
-        return Headline(
-            answer=f"{where}: {names} never ran in the same round, so no ratio is given.", panel=panel
-        )
-    answer, conclusions = _sentence(panel, decision, where, decisions)
-    return Headline(
-        answer=answer, panel=panel, slow=slow, fast=fast, ratio=decision.ratio, conclusions=conclusions
-    )
-
-
 def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
-    """Return the two cells of the sentence: the fixed base, and LMDB beside PNG files, else the fastest other store."""
+    """Return the two cells that are asked first: the fixed base, and LMDB beside PNG files, else the fastest other store.
+
+    A store with the pixels of the base is asked before one that lost some.
+    """
     slow = panel.base
     others = [cell for cell in panel.stored if cell is not slow]
     others = others or [cell for cell in panel.measured if cell is not slow]
     if slow is None or not others:
         return None
+    alike = [cell for cell in others if cell.lossy == slow.lossy]
     fast = panel.of("lmdb") if slow.backend == "png" else None
-    return slow, fast or max(others, key=lambda cell: cell.median("samples_per_s") or 0.0)
+    return slow, fast or max(alike or others, key=lambda cell: cell.median("samples_per_s") or 0.0)
 
 
 def _where(panel: Panel) -> str:
@@ -189,67 +218,42 @@ def _beyond_memory(panel: Panel) -> str:
     return f"larger than memory (page cache limited to {size(cell.memory_bytes)}{ahead})"
 
 
-def _feeds(panel: Panel, name: str) -> str:
+def _feeds(panel: Panel, winner: CellSummary) -> str:
     cell = panel.first.cell
-    verb = "load" if cell.compute.kind is ComputeKind.NONE else "feed"
-    verb = verb if name.endswith("files") else f"{verb}s"
     if cell.compute.kind is ComputeKind.NONE:
-        return verb
-    return f"{verb} {MODELS.get(cell.model, cell.model) if cell.compute == 'real' else 'an emulated accelerator'}"
+        return agreed(winner, "loads", "load")
+    fed = (
+        MODELS.get(cell.model, cell.model)
+        if cell.compute.kind is ComputeKind.REAL
+        else "an emulated accelerator"
+    )
+    return f"{agreed(winner, 'feeds', 'feed')} {fed}"
 
 
-def _sentence(
-    panel: Panel, decision: Decision, where: str, decisions: Decisions
-) -> tuple[str, tuple[Conclusion, ...]]:
-    shown = decision if decision.ratio.mid >= 1 else decision.inverted()
-    winner, loser, ratio = shown.cell, shown.base, shown.ratio
-    names = backend_label(winner.backend), backend_label(loser.backend)
-    mid, ends = between(ratio.mid, ratio.lo, ratio.hi, 2)
-    times = f"{mid} times{ends}"
-    if shown.faster:
-        because, parts = _because(loser, winner)
-        said = Conclusion(says=Says.FASTER, subject=winner, object=loser, figure=ratio)
-        feeds = _feeds(panel, names[0])
-        return f"{where}: {names[0]} {feeds} {times} as fast as {names[1]}{because}.", (said, *parts)
-    says = Says.EQUAL if shown.equal else Says.UNDECIDED
-    conclusions = (Conclusion(says=says, subject=winner, object=loser, figure=ratio),)
-    if shown.equal:
-        text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {times})"
-    elif shown.doubt:
-        text = f"{names[0]} and {names[1]} cannot be ranked: {doubt_words(shown.doubt)}"
+def _sentence(panel: Panel, claim: Claim, where: str, decisions: Decisions) -> Sentence:
+    """Return one comparison of two stores in words."""
+    winner, loser, decision = claim.subject, claim.object, claim.decision
+    assert loser is not None
+    assert decision is not None
+    names = [store_label(one, (winner, loser)) for one in (winner, loser)]
+    ratio = times(claim.figure)
+    if claim.kind is Kind.FASTER:
+        text = f"{names[0]} {_feeds(panel, winner)} {ratio} as fast as {names[1]}"
+    elif claim.kind is Kind.EQUAL:
+        text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {ratio})"
+    elif decision.doubt:
+        text = f"{names[0]} and {names[1]} cannot be ranked: {doubt_words(decision.doubt)}"
     else:
-        text = f"{names[0]} and {names[1]} cannot be told apart yet (ratio {times}); {more_rounds(decisions, [shown])}"
-    return f"{where}: {text}.", conclusions
+        text = f"{names[0]} and {names[1]} cannot be told apart yet (ratio {ratio}); {more_rounds(decisions, [claim])}"
+    return Sentence(text=f"{where}: {text}.", claims=(claim,))
 
 
-def more_rounds(decisions: Decisions, undecided: Sequence[Decision]) -> str:
+def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:
     """Return in words how many further rounds would tell a difference of 1.25."""
-    if min((one.ratio.n for one in undecided), default=0) < 2:
+    asked = [one.decision for one in undecided if one.decision is not None]
+    if min((one.ratio.n for one in asked), default=0) < 2:
         return "one round shows no spread, so it takes at least 3 to tell anything"
-    rounds = rounds_to_tell(decisions, undecided)
+    rounds = rounds_to_tell(decisions, asked)
     if rounds is None:
         return "with this spread, 200 rounds would not tell a difference of 1.25 times"
     return f"{rounds} more round{'s' * (rounds > 1)} would tell a difference of 1.25 times"
-
-
-def _because(slow: CellSummary, fast: CellSummary) -> tuple[str, tuple[Conclusion, ...]]:
-    """Return which parts of the work explain a proven difference, in words, and as conclusions."""
-    told = [one for one in shares(slow, fast) if one.proven and abs(one.share.mid) >= _TOLD_SHARE]
-    if not told:
-        return "", ()
-    costs = [one for one in told if one.share.mid > 0]
-    gives = [one for one in told if one.share.mid < 0]
-    of = "difference in the producers' work" if slow.cell.workers else "difference"
-    words = [f"{one.part} costs {_share(one)} of the {of}" for one in costs[:1]]
-    words += [f"{one.part} {_share(one)}" for one in costs[1:]]
-    words += [f"{one.part} gives {_share(one, -1)} back" for one in gives]
-    conclusions = tuple(
-        Conclusion(says=Says.SHARE, subject=slow, object=fast, figure=one.share, part=one.part)
-        for one in told
-    )
-    return "; " + ", ".join(words), conclusions
-
-
-def _share(one: Share, sign: int = 1) -> str:
-    lo, hi = sorted((sign * (one.share.lo or 0.0), sign * (one.share.hi or 0.0)))
-    return f"{percent(sign * one.share.mid)} [{percent(lo)}, {percent(hi)}]"

@@ -1,7 +1,7 @@
 """Names of datasets and settings, and figures as text, for tables, plots and sentences; all of it is plain text."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from storebench.plain_text import plain
@@ -54,6 +54,17 @@ def backend_label(backend: str) -> str:
     name = BACKENDS.get(body) or FORMATS.get(container, container) + (f"+{codec.upper()}" if codec else "")
     details = ", ".join(part for part in (reader, options) if part)
     return f"{name} ({details})" if details else name
+
+
+def store_label(cell: CellSummary, beside: Iterable[CellSummary]) -> str:
+    """Return a cell's backend in words, "LMDB+JPEG (lossy)" where it stands beside a cell that loses no pixels."""
+    mixed = cell.lossy and not all(other.lossy for other in beside)
+    return backend_label(cell.backend) + (" (lossy)" if mixed else "")
+
+
+def agreed(cell: CellSummary, singular: str, plural: str) -> str:
+    """Return the form of a verb that agrees with a cell's backend: "LMDB loads", "PNG files load"."""
+    return plural if backend_label(cell.backend).endswith("files") else singular
 
 
 def dataset_label(cell: Cell | CellSummary) -> str:
@@ -243,6 +254,14 @@ def with_interval(interval: Interval | None, suffix: str = "") -> str:
         return ""
     mid, ends = between(interval.mid, interval.lo, interval.hi)
     return f"{mid}{suffix}{ends}"
+
+
+def times(interval: Interval | None) -> str:
+    """Return a ratio in words with two digits: "3.1 times [2.9, 3.3]"."""
+    if interval is None:
+        return ""
+    mid, ends = between(interval.mid, interval.lo, interval.hi, 2)
+    return f"{mid} times{ends}"
 
 
 _SIZES = {30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes"}

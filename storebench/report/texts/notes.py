@@ -15,6 +15,10 @@ WARM = (
     "warm = the store's files were read in a row beforehand; the first epoch of a real training leaves single pages,"
     " and reading a mapped file from those takes longer"
 )
+STALLS = (
+    "Fetch stall: the share of its time that a cell would save if its store were warm (its time less that of the warm cell)."
+    " Prep stall: the share that it would save beyond that if loading cost nothing (the warm cell's time less that of null)."
+)
 PAUSES_SAID_FRAC = 0.02
 """Share of the timed seconds from which pauses for the proof are mentioned: the rate may be off by about as much."""
 

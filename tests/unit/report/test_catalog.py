@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import storebench
@@ -47,7 +48,8 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     records += replicates("lmdb", [3.0] * 3, workers=2)
     records += [make_record("lmdb", **LIMIT)]
     run = write_run(tmp_path_factory.mktemp("catalog") / "run", records, with_steps=True)
-    append_conversion(run, make_conversion("lmdb", 0, 12.0))
+    for replicate in range(3):
+        append_conversion(run, make_conversion("lmdb", replicate, 12.0 + replicate / 10))
     return derive(summarise(storebench.load_results(run)))
 
 
@@ -98,9 +100,13 @@ def test_names_of_plots_are_unique_and_end_with_the_dataset(drawn: list[Plot]) -
 
 def another(selection: Selection) -> Iterator[Plot]:
     """Yield a plot that nobody has thought of yet."""
-    ax = new_axes()
-    ax.plot([cell.cell.workers for cell in selection.measured])
-    yield Plot(name="another", question="Is another plot one line?", answer="Yes, it is.", ax=ax)
+
+    def draw() -> Axes:
+        ax = new_axes()
+        ax.plot([cell.cell.workers for cell in selection.measured])
+        return ax
+
+    yield Plot(name="another", question="Is another plot one line?", answer="Yes, it is.", draw=draw)
 
 
 def test_another_plot_is_a_function_and_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from storebench.report.factors import BreakEven, shares
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.texts.advice import recommend
-from storebench.report.texts.claims import factor_sentence
+from storebench.report.texts.papers import factor_sentence
 from storebench.results import Record, Status
 from storebench.runs.conversions import append_conversion
 from tests.support.planted import make_conversion, make_record, portion_of, replicates

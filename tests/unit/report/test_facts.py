@@ -13,6 +13,7 @@ import pytest
 from storebench.report.build import content_of
 from storebench.report.ceilings import ceilings
 from storebench.report.cells import CellSummary, panels, summarise, varying_fields
+from storebench.report.claims import claims_of
 from storebench.report.decisions import decide, looks_at
 from storebench.report.factors import break_evens, squares
 from storebench.report.facts import derive, derive_page
@@ -28,7 +29,8 @@ from storebench.runs.conversions import append_conversion
 from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
 
 DERIVATIONS: tuple[Callable[..., Any], ...] = (
-    panels, ordered, decide, looks_at, cell_verdicts, ladders, squares, break_evens, varying_fields, headline, summarise,
+    panels, ordered, decide, looks_at, cell_verdicts, ladders, squares, break_evens, claims_of, varying_fields, headline,
+    summarise,
 )  # fmt: skip
 
 
@@ -92,6 +94,7 @@ def test_the_facts_of_a_dataset_are_those_of_its_cells(tmp_path: Path) -> None:
         }
         assert [one.whole for one in part.squares] == [one.whole for one in alone.squares]
         assert [one.convert_s for one in part.paying] == [one.convert_s for one in alone.paying]
+        assert part.claims is page.claims
         assert part.varying == alone.varying
         assert part.ceilings == alone.ceilings == ceilings(part.ordered[0].listed)
     large = next(part for part in page.datasets.values() if part.cells[0].cell.data.name == "imagenet")

@@ -11,10 +11,10 @@ from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
-from storebench.report.ladder import by_state, rates, top_gain
+from storebench.report.ladder import by_state, rates
 from storebench.report.plots.ladder import ladder_answer, plot_ladder
 from storebench.report.plots.throughput import plot_throughput
-from storebench.report.texts.claims import then_and_now
+from storebench.report.texts.papers import then_and_now
 from storebench.results import Record, Status
 from tests.support.planted import make_record
 
@@ -74,7 +74,7 @@ def test_each_rung_is_held_against_the_one_below() -> None:
     assert gains["coal"].proven
     assert not gains["map"].proven
     assert not gains["stag"].proven
-    assert top_gain(ladder).mid == pytest.approx(20.0)
+    assert ladder.top_gain.mid == pytest.approx(20.0)
 
 
 def test_loading_counts_where_everything_is_loaded_at_the_opening() -> None:
@@ -96,7 +96,8 @@ def test_settings_have_ladders_of_their_own() -> None:
 
 
 def test_the_answer_names_what_is_proven_and_what_is_not() -> None:
-    answer = ladder_answer(facts_of(climb(*WAITS_MS)).ladders)
+    facts = facts_of(climb(*WAITS_MS))
+    answer = ladder_answer(facts.ladders, facts.claims).text
     assert answer.startswith(
         "Cold, 1 reader process, each held against the rung below: DIO gains 10.0 times, COAL gains 2.00 times;"
     )
@@ -122,28 +123,28 @@ def test_cold_and_warm_are_plots_of_their_own() -> None:
 
 def test_the_papers_optimisations_stand_beside_the_gains() -> None:
     claims = {one.claim: one.now for one in then_and_now(facts_of(climb(*WAITS_MS)))}
-    assert claims["DIO mends: data comes in by page faults"][0][1].startswith("10.0 [")
-    assert claims["DIO mends: data comes in by page faults"][0][1].endswith("times with 1 reader process")
-    stag = claims["STAG mends: all readers hit the storage at one moment"][0][1]
+    assert claims["DIO mends: data comes in by page faults"][0].figure.startswith("10.0 [")
+    assert claims["DIO mends: data comes in by page faults"][0].figure.endswith("times with 1 reader process")
+    stag = claims["STAG mends: all readers hit the storage at one moment"][0].figure
     assert stag.startswith("1.004 [")
     assert "(no detectable difference)" in stag
-    assert claims["Explicit, planned reads instead of LMDB's map"][0][1].startswith("20.0 [")
+    assert claims["Explicit, planned reads instead of LMDB's map"][0].figure.startswith("20.0 [")
 
 
 def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
     records = [one for workers in (8, 1) for one in climb(*WAITS_MS, workers=workers)]
     claims = {one.claim: one.now for one in then_and_now(facts_of(records))}
-    ((where, told),) = claims["COAL mends: requests are small and late"]
-    assert "cold" in where
-    assert told.index("with 1;") < told.index("with 8 reader processes")
+    (one,) = claims["COAL mends: requests are small and late"]
+    assert "cold" in one.where
+    assert one.figure.index("with 1;") < one.figure.index("with 8 reader processes")
 
 
 def test_ladders_that_differ_elsewhere_stand_side_by_side() -> None:
     whole, part = climb(*WAITS_MS), climb(*WAITS_MS, max_steps=16)
     records = [*whole, *(one for one in part if one.replicate < 4)]
     claims = {one.claim: one.now for one in then_and_now(facts_of(records))}
-    ((_, told),) = claims["COAL mends: requests are small and late"]
-    assert told.count("with 1") == 2
+    (one,) = claims["COAL mends: requests are small and late"]
+    assert one.figure.count("with 1") == 2
 
 
 def test_cold_comes_before_every_other_state() -> None:

@@ -10,12 +10,13 @@ import pytest
 
 from storebench.report.build import content_of
 from storebench.report.cells import CellSummary, backend_rank, panels, summarise, varying_fields
+from storebench.report.claims import Claim, Kind
+from storebench.report.decisions import Topic
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Interval
 from storebench.report.page import RAW_HEAD, alt_text, flags, raw_rows
 from storebench.report.places import data_key, distinctions
 from storebench.report.tables import Table, mark, to_csv
-from storebench.report.texts.conclusions import Conclusion, Says
 from storebench.report.texts.method import method
 from storebench.report.texts.notes import cache_notes, usage_notes
 from storebench.results import CacheVerdict, Record, Status
@@ -164,19 +165,49 @@ def test_a_null_cell_stands_beside_the_panels_of_its_model() -> None:
     assert [cell.backend for cell in found["lmdb"].listed] == ["lmdb"]
 
 
-def said(says: Says, subject: CellSummary, other: CellSummary | None = None) -> Conclusion:
-    return Conclusion(says=says, subject=subject, object=other, figure=Interval(mid=2.0))
+def said(kind: Kind, subject: CellSummary, other: CellSummary | None = None) -> Claim:
+    return Claim(kind=kind, subject=subject, object=other, figure=Interval(mid=2.0, lo=1.9, hi=2.1, n=3))
 
 
 def test_sentences_contradict_each_other_where_both_cannot_be_true() -> None:
     png, lmdb = cells_of(make_record("png"), make_record("lmdb"))
-    faster = said(Says.FASTER, lmdb, png)
-    assert faster.contradicts(said(Says.FASTER, png, lmdb))
-    assert faster.contradicts(said(Says.UNDECIDED, png, lmdb))
-    assert not faster.contradicts(said(Says.FASTER, lmdb, png))
-    assert not faster.contradicts(said(Says.EQUAL, png, lmdb)), "one may be faster by less than a tenth"
-    assert not faster.contradicts(said(Says.FED, png))
-    assert not faster.contradicts(said(Says.SHARE, lmdb, png))
+    faster = said(Kind.FASTER, lmdb, png)
+    assert faster.contradicts(said(Kind.FASTER, png, lmdb))
+    assert faster.contradicts(said(Kind.UNDECIDED, png, lmdb))
+    assert not faster.contradicts(said(Kind.FASTER, lmdb, png))
+    assert not faster.contradicts(said(Kind.EQUAL, png, lmdb)), "one may be faster by less than a tenth"
+    assert faster.contradicts(said(Kind.FED, png)), "a loop that hardly waits gains nothing"
+    assert not faster.contradicts(said(Kind.FED, lmdb))
+    assert not faster.contradicts(said(Kind.SHARE, lmdb, png))
+    pays = said(Kind.PAYS, lmdb, png)
+    assert pays.contradicts(said(Kind.EQUAL, png, lmdb))
+    assert pays.contradicts(said(Kind.FED, png))
+    assert pays.contradicts(said(Kind.FASTER, png, lmdb))
+    assert not pays.contradicts(faster)
+    assert not pays.contradicts(said(Kind.LARGER, lmdb, png))
+
+
+def test_the_sides_of_a_claim_differ_in_its_topic_and_in_lost_pixels_only() -> None:
+    png, jpeg, warm, busy = cells_of(
+        make_record("png"),
+        make_record("jpeg"),
+        make_record("png", cache="warm"),
+        make_record("png", workers=2),
+    )
+    cells = {(cell.backend, cell.cell.cache, cell.cell.workers): cell for cell in (png, jpeg, warm, busy)}
+    cold = cells["png", "cold", 0]
+    found = {
+        name: said(Kind.FASTER, cells[key], cold)
+        for name, key in (
+            ("loss", ("jpeg", "cold", 0)),
+            ("cache", ("png", "warm", 0)),
+            ("workers", ("png", "cold", 2)),
+        )
+    }
+    assert {name: set(one.differs) for name, one in found.items()} == {name: {name} for name in found}
+    assert [name for name, one in found.items() if one.fair] == ["loss"]
+    assert dataclasses.replace(found["cache"], topic=Topic.CACHE).fair
+    assert dataclasses.replace(found["workers"], topic=Topic.WORKERS).fair
 
 
 def statements(*records: Record) -> dict[str, str]:

@@ -8,10 +8,11 @@ import pytest
 
 from storebench.report.ceilings import ceilings
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.factors import BreakEven
+from storebench.report.claims import Claim, Kind, reads_device
+from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Interval
-from storebench.report.plots.amplification import read_answer, reads_from_disk
+from storebench.report.plots.amplification import read_answer
 from storebench.report.plots.break_even import paying_answer
 from storebench.report.plots.container_codec import best_times, codec_answer, crossed
 from storebench.report.plots.curve import line_styles, reading
@@ -26,28 +27,36 @@ from storebench.report.plots.wait_distribution import worst_answer
 from storebench.report.plots.wait_over_epoch import tail_answer, thinned
 from storebench.report.plots.workers import workers_answer
 from storebench.results import Ceilings, Counters, Digests, Percentiles, Record
-from tests.support.planted import make_record, portion_of
+from tests.support.planted import make_record, portion_of, replicates
 
 
 def cells_of(*records: Record) -> list[CellSummary]:
     return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
 
 
+def workers(backend: str, fewer_ms: float, more_ms: float, count: int = 3) -> list[Record]:
+    """Plant a cell without workers, and one with four whose steps take another time."""
+    pairs = ((0, fewer_ms), (4, more_ms))
+    return [record for number, ms in pairs for record in replicates(backend, [ms] * count, workers=number)]
+
+
 def test_workers_that_help_are_counted_and_the_largest_gain_is_named() -> None:
+    cells = cells_of(*workers("png", 90.0, 15.0), *workers("lmdb", 10.0, 10.0))
+    told = workers_answer(cells, derive(cells).claims)
+    assert told.text == (
+        "1 of 2 backends is proven to gain from more workers; the largest gain is 4.00 [4.00, 4.00] times with 4"
+        " workers instead of 0 (PNG files)."
+    )
+    assert [one.kind for one in told.claims] == [Kind.FASTER]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_workers_that_are_not_proven_to_help_are_said_not_to(rounds: int) -> None:
     cells = cells_of(
-        make_record("png", wait_ms=90.0),
-        make_record("png", wait_ms=15.0, workers=4),
-        make_record("lmdb", wait_ms=10.0),
-        make_record("lmdb", wait_ms=10.0, workers=4),
+        *workers("lmdb", 10.0, 9.5 if rounds > 1 else 2.0, rounds), *workers("png", 90.0, 90.0, rounds)
     )
-    assert workers_answer(cells) == (
-        "1 of 2 backends gain more than 5.0%; PNG files gains most: 4.00 times with 4 workers."
-    )
-
-
-def test_workers_that_do_not_help_are_said_not_to() -> None:
-    cells = cells_of(make_record("lmdb", wait_ms=10.0), make_record("lmdb", wait_ms=9.5, workers=2))
-    assert workers_answer(cells) == "No backend gains more than 5.0% from more workers."
+    told = workers_answer(cells, derive(cells).claims)
+    assert told.text == "No backend is proven to gain from more workers than 0."
 
 
 def test_the_largest_store_is_held_against_the_smallest() -> None:
@@ -56,13 +65,16 @@ def test_the_largest_store_is_held_against_the_smallest() -> None:
         make_record("hdf5", bytes_on_disk=900),
         make_record("lmdb", bytes_on_disk=1000),
     )
-    assert size_answer(cells) == "LMDB takes 2.50 times the space of PNG files."
+    facts = derive(cells)
+    (largest,) = facts.claims.each(Kind.LARGER, cells)
+    assert size_answer(largest).text == "LMDB takes 2.50 times the space of PNG files."
 
 
 def test_amplification_is_told_from_the_least_to_the_most() -> None:
     cells = cells_of(make_record("png", amplification=1.1), make_record("lmdb", amplification=8.0))
-    assert read_answer(cells) == (
-        "The device delivered between 1.1 times (PNG files) and 8.0 times (LMDB) the bytes that were asked for."
+    found = derive(cells).claims.each(Kind.AMPLIFIED, cells)
+    assert read_answer(found).text == (
+        "The device delivered between 1.10 times (PNG files) and 8.00 times (LMDB) the bytes that were asked for."
     )
 
 
@@ -74,7 +86,7 @@ def test_only_cells_that_read_a_device_have_an_amplification() -> None:
         make_record("null"),
         make_record("hdf5", counters=Counters()),
     )
-    assert [cell.backend for cell in reads_from_disk(cells)] == ["png"]
+    assert [cell.backend for cell in cells if reads_device(cell)] == ["png"]
 
 
 def test_the_waits_of_the_best_and_the_worst_backend_are_told() -> None:
@@ -86,6 +98,10 @@ def test_the_waits_of_the_best_and_the_worst_backend_are_told() -> None:
     assert step_answer([]) == ""
 
 
+def spikes(cells: list[CellSummary]) -> list[Claim]:
+    return derive(cells).claims.each(Kind.SPIKE, cells)
+
+
 def waiting(backend: str, p50_ms: float, p99_ms: float, max_ms: float) -> Record:
     p50, p99, longest = (round(1e6 * one) for one in (p50_ms, p99_ms, max_ms))
     return make_record(backend, data_wait_ns=Percentiles(p50=p50, p95=p99, p99=p99, max=longest))
@@ -95,10 +111,11 @@ def test_spikes_are_told_as_multiples_of_the_median_wait() -> None:
     cells = cells_of(
         waiting("png", 10.0, 12.0, 20.0), waiting("lmdb", 1.0, 5.0, 50.0), waiting("hdf5", 0.0, 0.0, 1.0)
     )
-    assert tail_answer(cells) == (
+    assert tail_answer(spikes(cells)).text == (
         "The longest wait of an epoch is 2.00 times the median one with PNG files, and 50.0 times with LMDB."
     )
-    assert tail_answer(cells[1:2]) == "", "a median of nothing has no multiple"
+    nothing = tail_answer(spikes(cells[1:2])).text
+    assert nothing.startswith("The waits are too short"), "a median of nothing has no multiple"
     assert (
         worst_answer(cells)
         == "One step in a hundred waits at least 0 ns with HDF5 and 12.0 ms with PNG files."
@@ -132,14 +149,19 @@ def test_the_fastest_reader_stands_for_a_container_and_codec() -> None:
     assert times == pytest.approx({("lmdb", "raw"): 0.5e-3, ("files", "png"): 2e-3})
 
 
-def test_codec_and_container_are_told_by_the_largest_factor() -> None:
-    cells = cells_of(
-        timed("png", 60.0), timed("files+raw", 20.0), timed("lmdb+png", 50.0), timed("lmdb", 12.0)
-    )
+def test_codec_and_container_are_told_by_the_largest_proven_factor() -> None:
+    planted = {"png": 60.0, "files+raw": 20.0, "lmdb+png": 50.0, "lmdb": 12.0}
+    cells = cells_of(*(timed(name, ms, replicate=n) for name, ms in planted.items() for n in range(3)))
     assert crossed(cells)
-    assert codec_answer(cells) == (
-        "Within one container the codec changes the time by up to 4.17 times;"
-        " within one codec the container does by up to 1.67 times."
+    told = codec_answer(cells, derive(cells).claims)
+    assert told.text == (
+        "Within one container the codec changes the time by up to 4.17 [4.17, 4.17] times (LMDB+PNG against LMDB);"
+        " within one codec the container changes the time by up to 1.67 [1.67, 1.67] times (raw files against LMDB)."
+    )
+    once = cells_of(*(timed(name, ms) for name, ms in planted.items()))
+    assert codec_answer(once, derive(once).claims).text == (
+        "Within one container no difference by the codec is proven;"
+        " within one codec no difference by the container is proven."
     )
 
 
@@ -148,21 +170,17 @@ def test_a_row_or_a_column_alone_is_not_crossed(backends: tuple[str, ...]) -> No
     assert not crossed(cells_of(*map(make_record, backends)))
 
 
-def paid(backend: str, epochs: Interval | None) -> BreakEven:
+def paid(backend: str, epochs: Interval) -> Claim:
     cell, png = cells_of(make_record("png"), make_record(backend))[::-1]
-    second = Interval(mid=1.0)
-    return BreakEven(cell=cell, baseline=png, convert_s=second, saved_s=second, epochs=epochs)
+    return Claim(kind=Kind.PAYS, subject=cell, object=png, figure=epochs)
 
 
 def test_the_first_conversion_to_pay_is_named() -> None:
     few, more = Interval(mid=2.0, lo=1.5, hi=2.5, n=3), Interval(mid=4.0, lo=3.0, hi=5.0, n=3)
-    assert paying_answer([paid("hdf5", more), paid("lmdb", few), paid("leveldb", None)]) == (
+    assert paying_answer([paid("hdf5", more), paid("lmdb", few)]).text == (
         "LMDB has won back the time of its conversion first, after 2.00 [1.50, 2.50] epochs."
     )
-    assert paying_answer([paid("lmdb", Interval(mid=2.0))]).endswith(
-        "after 2.00 epochs, in one round and without an interval."
-    )
-    assert paying_answer([paid("lmdb", None)]).startswith("No store is proven to save time over PNG files")
+    assert paying_answer([paid("jpeg", few)]).text.startswith("JPEG files (lossy) have won back")
 
 
 def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:

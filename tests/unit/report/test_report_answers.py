@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.claims import Claim, Kind
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.texts.advice import Advice, recommend
-from storebench.report.texts.claims import then_and_now
-from storebench.report.texts.conclusions import Conclusion, Says
 from storebench.report.texts.headline import headline
+from storebench.report.texts.papers import then_and_now
 from storebench.results import Record, Status
 from tests.support.planted import make_record, paper_records, portion_of, replicates
 
@@ -41,9 +41,9 @@ def test_the_sentence_gives_ratio_interval_and_signed_shares() -> None:
     answer = headline(facts_of(png + lmdb))
     assert answer.answer == (
         "On this machine, cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times [3.0, 3.0] as fast as"
-        " PNG files; decoding costs 109% [109%, 109%] of the difference, fetching gives 10% [10%, 10%] back."
+        " PNG files. What decides: decoding costs 109% [109%, 109%] of the difference, fetching gives 10% [10%, 10%] back."
     )
-    shares = {one.part: one.figure for one in answer.conclusions if one.says is Says.SHARE}
+    shares = {one.part: one.figure for one in answer.claims if one.kind is Kind.SHARE}
     assert shares["decoding"] is not None
     assert shares["decoding"].mid == pytest.approx(43.75 / 40)
     assert shares["fetching"] is not None
@@ -57,7 +57,7 @@ def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
     assert "more rounds would tell a difference of 1.25 times" in answer.answer
     assert "as fast as" not in answer.answer
     assert "decoding" not in answer.answer
-    assert [one.says for one in answer.conclusions] == [Says.UNDECIDED]
+    assert [one.kind for one in answer.claims] == [Kind.UNDECIDED]
 
 
 def test_a_spread_that_200_rounds_would_not_overcome_is_said() -> None:
@@ -78,7 +78,7 @@ def test_equality_is_said_where_the_interval_is_narrow_around_one() -> None:
     records = rounds("png", [20.0, 20.1, 20.0, 20.1]) + rounds("lmdb", [20.1, 20.0, 20.1, 20.0])
     answer = headline(facts_of(records))
     assert "differ by less than 10% (ratio 1.00 times [0.98, 1.02]" in answer.answer
-    assert [one.says for one in answer.conclusions] == [Says.EQUAL]
+    assert [one.kind for one in answer.claims] == [Kind.EQUAL]
 
 
 def test_beside_training_stands_what_the_loader_alone_gives() -> None:
@@ -101,7 +101,7 @@ def test_beside_training_stands_what_the_loader_alone_gives() -> None:
 def test_one_or_two_rounds_name_no_winner(count: int) -> None:
     answer = headline(facts_of(rounds("png", [60, 60.1][:count]) + rounds("lmdb", [20, 20][:count])))
     assert "cannot be told apart yet" in answer.answer
-    assert [one.says for one in answer.conclusions] == [Says.UNDECIDED]
+    assert [one.kind for one in answer.claims] == [Kind.UNDECIDED]
 
 
 def test_a_paper_turned_round_is_said_the_right_way_round() -> None:
@@ -150,7 +150,7 @@ def test_an_undecided_setting_does_not_lead_and_is_not_kept_back_either() -> Non
     answer = headline(facts_of(limited + two([60] * 3, [20] * 3)))
     assert "cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer.answer
     assert answer.answer.endswith("Asked before, and undecided: ImageNet, 4,000 images, limited to 128 MiB.")
-    assert {Says.FASTER, Says.UNDECIDED} <= {one.says for one in answer.conclusions}
+    assert {Kind.FASTER, Kind.UNDECIDED} <= {one.kind for one in answer.claims}
     assert answer.panel is not None
     assert answer.panel.first.cell.cache == "cold"
     far = two([30, 60, 40], [44, 35, 52], readahead_kib=8192, **LIMITED)
@@ -237,7 +237,7 @@ def test_it_does_not_matter_when_every_two_stores_are_proven_equal() -> None:
     records = rounds("png", [20, 20.1, 20]) + rounds("hdf5", [20.1, 20, 20]) + rounds("lmdb", [20, 20, 20.1])
     advice = advice_of(records)
     assert "every two stores are proven to differ by less than 10%" in advice["R1"].text
-    assert {one.says for one in advice["R1"].conclusions} == {Says.EQUAL}
+    assert {one.kind for one in advice["R1"].claims} == {Kind.EQUAL}
 
 
 def test_what_is_not_proven_is_unknown_with_the_rounds_needed() -> None:
@@ -253,8 +253,8 @@ def test_a_store_is_never_advised_because_its_interval_is_wide() -> None:
     records += rounds("lmdb+jpeg", [30.2, 21.0, 43.0], bytes_on_disk=80)
     advice = rules_of(records)
     assert not {"R1", "R2", "R3"} & set(advice)
-    assert "of LMDB, LMDB+JPEG:" in advice["R0"]
-    assert "Proven slower than another: JPEG files." in advice["R0"]
+    assert "of LMDB, LMDB+JPEG (lossy):" in advice["R0"]
+    assert "cold: JPEG files (lossy): proven slower than another. Which store" in advice["R0"]
 
 
 def test_of_proven_equals_the_smallest_is_advised() -> None:
@@ -311,8 +311,8 @@ def test_no_two_sentences_of_a_page_contradict_each_other(noise: tuple[float, ..
         )
     ]
     cells = cells_of(records)
-    said: list[Conclusion] = [*headline(derive(cells)).conclusions]
-    said += [one for advice in recommend(derive(cells)) for one in advice.conclusions]
+    said: list[Claim] = [*headline(derive(cells)).claims]
+    said += [one for advice in recommend(derive(cells)) for one in advice.claims]
     assert said
     assert not [pair for pair in itertools.combinations(said, 2) if pair[0].contradicts(pair[1])]
 
@@ -324,10 +324,10 @@ def test_the_papers_claims_stand_beside_what_was_measured() -> None:
     claims = {one.claim: one for one in then_and_now(facts_of(paper_records() + paper_records("warm")))}
     slow = claims["On ImageNet, image files are much slower than LMDB"]
     assert slow.then == "more than 17 times"
-    assert [condition.split(", ")[-1] for condition, _ in slow.now] == ["cold", "warm"]
-    assert slow.now[0][1].startswith("8.00 [")
-    assert "3 of 3" not in claims["Key-value stores are reliable"].now[0][1]
-    assert claims["Key-value stores are reliable"].now[0][1].startswith("6 of 6 epochs")
+    assert [one.where.split(", ")[-1] for one in slow.now] == ["cold", "warm"]
+    assert slow.now[0].figure.startswith("8.00 [")
+    assert "3 of 3" not in claims["Key-value stores are reliable"].now[0].figure
+    assert claims["Key-value stores are reliable"].now[0].figure.startswith("6 of 6 epochs")
 
 
 def test_a_claim_that_nothing_speaks_to_is_left_out() -> None:

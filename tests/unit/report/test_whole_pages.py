@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from benchmarks.drawn_pages import BACKENDS, Truth, concluded, drawn_page, false_claims
+from benchmarks.drawn_pages import BACKENDS, Truth, claimed, drawn_page, false_claims
+from storebench.report.claims import Kind
 from storebench.report.facts import derive
 from storebench.report.texts.advice import recommend
-from storebench.report.texts.conclusions import Says
 from storebench.stats import compare
 
 PAGES = 100
@@ -66,14 +66,14 @@ def test_a_large_difference_is_found_and_advised_with_few_rounds() -> None:
     for seed in range(5):
         cells = drawn_page(truth, np.random.default_rng(seed), settings=1)
         assert {one.rule[:2] for one in recommend(derive(cells))} >= {"R2"}
-        _, said = concluded(cells)
-        assert all(one.subject.backend == "lmdb" for one in said if one.says is Says.FASTER)
+        _, said = claimed(cells)
+        assert all(one.subject.backend == "lmdb" for one in said if one.kind is Kind.FASTER)
 
 
 def test_a_simulated_pages_sentences_do_not_contradict_each_other() -> None:
     truth = Truth(spread=0.05, rounds=5, samples_per_s=EQUAL | {"lmdb": 3000.0, "png": 500.0})
     cells = drawn_page(truth, np.random.default_rng(3))
     assert len({cell.setting + cell.dataset_key for cell in cells if not cell.is_null}) == 8
-    _, said = concluded(cells)
-    assert any(one.says is Says.FASTER for one in said)
+    _, said = claimed(cells)
+    assert any(one.kind is Kind.FASTER for one in said)
     assert not [pair for pair in itertools.combinations(said, 2) if pair[0].contradicts(pair[1])]

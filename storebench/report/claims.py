@@ -1,0 +1,389 @@
+"""The claims of a page: every assertion that its sentences may make, made once, by the rules of this module.
+
+Headline, advice, verdicts, answers and captions put claims into words and add none, so a rule holds for all of them:
+
+- Two cells have one claim per topic, whichever sentence asks. "Within 10% of each other" comes before "faster".
+- A decided claim leads wherever there is one (`leading`).
+- A conversion pays only where the saving is decided, the interval of the epochs spans less than a factor of `MOST_SPAN`,
+  and no training that the reader may do is proven to gain nothing from it (`refusal`).
+- The two sides of a claim differ in nothing but its topic, and in whether pixels are lost (`Claim.fair`).
+"""
+
+import enum
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from storebench.report.cells import SETTING_COLUMNS, CellSummary, Panel
+from storebench.report.decisions import FED_FRAC, Decision, Decisions, Topic
+from storebench.report.factors import BreakEven, shares
+from storebench.report.intervals import Interval, Ratio, mean_interval
+from storebench.report.ladder import Ladder, Step
+from storebench.report.verdict import Bound, CellVerdict
+from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
+
+MOST_SPAN = 3.0
+"""An interval of epochs whose upper end is so many times its lower one says nothing of when a conversion pays."""
+
+AMPLIFIED = 2.0
+"""A device that delivers more than so many times the bytes that were asked for reads too much."""
+
+FEWEST_STEPS = 20
+"""Below, a distribution over steps and a course over an epoch say nothing."""
+
+TOLD_SHARE = 0.05
+"""Smaller shares of a difference are not mentioned."""
+
+_DEVICE_FRAC = 0.10
+"""With the page cache as found: reads from the device of this share of the payload are reads of the store."""
+
+
+class Kind(enum.StrEnum):
+    """The kind of an assertion about a subject and, in some kinds, an object."""
+
+    FASTER = "faster"
+    EQUAL = "equal"
+    """The two differ by less than 10%, proven."""
+    UNDECIDED = "undecided"
+    FED = "fed"
+    """The loop waits less than 10% of its time."""
+    PAYS = "pays"
+    """Converting the object's store into the subject's has paid for itself after `figure` epochs."""
+    SHARE = "share"
+    """A part of the work explains a share of the difference."""
+    LIMITED = "limited"
+    """Without the part that limits it the subject would be at most `figure` times as fast."""
+    CONTENTION = "contention"
+    """Beside the subject the network computes `figure` times as long as with nothing to load."""
+    AMPLIFIED = "amplified"
+    """The device delivers `figure` times the bytes that the subject asks for."""
+    LARGER = "larger"
+    """The subject's store takes `figure` times the space of the object's."""
+    SPIKE = "spike"
+    """The longest wait of an epoch is `figure` times the median one."""
+
+
+COMPARED = (Kind.FASTER, Kind.EQUAL, Kind.UNDECIDED)
+"""Kinds that hold two cells against each other."""
+
+_STATE = frozenset({"cache", "memory_bytes", "readahead_kib"})
+_FREE = {
+    Topic.BACKEND: frozenset({"loss"}),
+    Topic.RUNG: frozenset(),
+    Topic.WORKERS: frozenset({"workers"}),
+    Topic.CACHE: _STATE,
+    Topic.COMPUTE: _STATE | {"loss"},
+}
+"""Topic -> what the two sides may differ in besides their backends."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Claim:
+    """One assertion.
+
+    Attributes
+    ----------
+    subject, object
+        The cells that it is about; of two that are compared the subject is the one with the higher rate.
+    figure
+        The figure that stands in a sentence, with the interval that carries the assertion; None without one.
+    topic
+        What differs between subject and object.
+    part
+        Part of the work, of a share or a limit.
+    decided
+        Whether the interval proves the assertion; what is only measured is not decided.
+    decision
+        The comparison behind it; None where it rests on something else.
+    """
+
+    kind: Kind
+    subject: CellSummary
+    object: CellSummary | None = None
+    figure: Interval | None = None
+    topic: Topic = Topic.BACKEND
+    part: str = ""
+    decided: bool = True
+    decision: Decision | None = None
+
+    @property
+    def differs(self) -> frozenset[str]:
+        """The conditions in which the two sides differ: fields of the setting, "machine", "samples" and "loss"."""
+        if self.object is None:
+            return frozenset()
+        ours, theirs = _conditions(self.subject), _conditions(self.object)
+        return frozenset(name for name in ours if ours[name] != theirs[name])
+
+    @property
+    def fair(self) -> bool:
+        """Whether the two sides differ in nothing but the topic, and in whether pixels are lost."""
+        return self.differs <= _FREE[self.topic]
+
+    def contradicts(self, other: "Claim") -> bool:
+        """Whether both cannot be true, or one calls indifferent what the other calls a gain."""
+        return _clash(self, other) or _clash(other, self)
+
+
+def _conditions(cell: CellSummary) -> Mapping[str, object]:
+    fields = {name: cell.fields[name] for name in SETTING_COLUMNS}
+    return fields | {"machine": cell.environment_key, "samples": cell.dataset_key[1:], "loss": cell.lossy}
+
+
+def _clash(one: Claim, other: Claim) -> bool:
+    """Whether two claims clash, seen from the first; `Claim.contradicts` asks both ways round."""
+    if one.kind is Kind.FED:
+        return _is_denied(one, other)
+    if one.object is None or other.object is None or one.topic is not other.topic:
+        return False
+    same, turned = _pair(one) == _pair(other), _pair(one) == _pair(other)[::-1]
+    if not (same or turned):
+        return False
+    if one.kind is Kind.PAYS:
+        return other.kind in (Kind.EQUAL, Kind.UNDECIDED) or (other.kind is Kind.FASTER and turned)
+    if one.kind is Kind.FASTER and other.kind is Kind.FASTER:
+        return turned
+    return one.kind is Kind.UNDECIDED and other.kind in (Kind.FASTER, Kind.EQUAL)
+
+
+def _is_denied(fed: Claim, other: Claim) -> bool:
+    """Whether a claim says that a loop gains notably which another one says to hardly wait."""
+    if other.object is None or other.object.key != fed.subject.key:
+        return False
+    gains = other.kind is Kind.FASTER and other.figure is not None
+    most = 1 / (1 - FED_FRAC)
+    return other.kind is Kind.PAYS or (gains and other.figure is not None and (other.figure.lo or 0) > most)
+
+
+def _pair(one: Claim) -> tuple[object, object]:
+    return one.subject.key, None if one.object is None else one.object.key
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Claims:
+    """The claims of a page.
+
+    Attributes
+    ----------
+    found
+        Every claim but the shares of differences, which `shares` makes when they are asked for.
+    decisions
+        The comparisons behind them.
+    """
+
+    found: tuple[Claim, ...]
+    decisions: Decisions
+
+    @functools.cached_property
+    def _pairs(self) -> Mapping[tuple[Topic, frozenset[object]], Claim]:
+        return {(one.topic, frozenset(_pair(one))): one for one in self.found if one.kind in COMPARED}
+
+    @functools.cached_property
+    def _single(self) -> Mapping[tuple[Kind, tuple[str, str]], Claim]:
+        return {(one.kind, one.subject.key): one for one in self.found if one.kind not in COMPARED}
+
+    @functools.cached_property
+    def _shares(self) -> dict[int, tuple[Claim, ...]]:
+        return {}
+
+    def between(self, cell: CellSummary, other: CellSummary, topic: Topic = Topic.BACKEND) -> Claim | None:
+        """Return the claim about two cells, whichever is named first; None where the page does not compare them."""
+        return self._pairs.get((topic, frozenset((cell.key, other.key))))
+
+    def on(self, kind: Kind, cell: CellSummary) -> Claim | None:
+        """Return the claim of a kind whose subject is `cell`; None where there is none."""
+        return self._single.get((kind, cell.key))
+
+    def each(self, kind: Kind, cells: Iterable[CellSummary]) -> list[Claim]:
+        """Return the claims of a kind whose subjects are among `cells`, in their order."""
+        return [one for cell in cells if (one := self.on(kind, cell)) is not None]
+
+    def shares(self, claim: Claim) -> tuple[Claim, ...]:
+        """Return the proven shares of a proven difference between two backends; empty for any other claim."""
+        if claim.kind is not Kind.FASTER or claim.topic is not Topic.BACKEND:
+            return ()
+        return self._shares.setdefault(id(claim), tuple(_share_claims(claim)))
+
+
+def leading(asked: Iterable[Claim | None]) -> Claim | None:
+    """Return the claim that leads: the first decided one, else the first; None where there is none."""
+    known = [one for one in asked if one is not None]
+    return next((one for one in known if one.decided), next(iter(known), None))
+
+
+def claims_of(
+    panels: Sequence[Panel],
+    cells: Iterable[CellSummary],
+    decisions: Decisions,
+    verdicts: Mapping[tuple[str, str], CellVerdict],
+    break_evens: Iterable[BreakEven],
+    ladders: Iterable[Ladder],
+) -> Claims:
+    """Return the claims of a page.
+
+    Parameters
+    ----------
+    panels
+        Those that have a rate, in the order in which they are asked.
+    cells
+        All cells of the page.
+    decisions, verdicts, break_evens, ladders
+        What was derived from them.
+    """
+    compared = [_compared(one) for one in decisions.found.values() if one.topic is not Topic.COMPUTE]
+    compared += [one for ladder in ladders for one in _gains(ladder)]
+    before = Claims(found=tuple(compared), decisions=decisions)
+    single = [
+        *_fed(panels, decisions),
+        *(one for cell in cells for one in _of_cell(cell, decisions, verdicts.get(cell.key))),
+        *(one for panel in panels for one in _largest(panel)),
+        *(_pays(one, before) for one in break_evens if not refusal(one, panels, before)),
+    ]
+    return Claims(found=(*compared, *single), decisions=decisions)
+
+
+def _compared(decision: Decision) -> Claim:
+    shown = decision if decision.ratio.mid >= 1 else decision.inverted()
+    kind = Kind.EQUAL if shown.equal else Kind.FASTER if shown.faster else Kind.UNDECIDED
+    return Claim(
+        kind=kind,
+        subject=shown.cell,
+        object=shown.base,
+        figure=shown.ratio,
+        topic=shown.topic,
+        decided=kind is not Kind.UNDECIDED,
+        decision=shown,
+    )
+
+
+def _gains(ladder: Ladder) -> Iterator[Claim]:
+    """Yield what each rung of a ladder gains over the one below, and all explicit reading over plain LMDB."""
+    for step in ladder.steps:
+        below = ladder.of(step.rung.below) if step.rung.below else None
+        if below is not None and step.gain is not None:
+            yield _gain(step, below, step.gain)
+    plain, coal, total = ladder.of("plain"), ladder.of("coal"), ladder.top_gain
+    if plain is not None and coal is not None and total is not None:
+        yield _gain(coal, plain, total)
+
+
+def _gain(step: Step, below: Step, gain: Ratio) -> Claim:
+    return _compared(Decision(topic=Topic.RUNG, cell=step.cell, base=below.cell, ratio=gain))
+
+
+def _fed(panels: Iterable[Panel], decisions: Decisions) -> Iterator[Claim]:
+    """Yield the stores whose loop is proven to be fed, of the panel of each dataset that sentences rest on."""
+    leads: dict[object, Panel] = {}
+    for panel in panels:
+        leads.setdefault(panel.first.dataset_key, panel)
+    for panel in leads.values():
+        for cell in panel.stored:
+            if decisions.fed(cell):
+                yield Claim(kind=Kind.FED, subject=cell, figure=decisions.waiting(cell))
+
+
+def _of_cell(cell: CellSummary, decisions: Decisions, verdict: CellVerdict | None) -> Iterator[Claim]:
+    """Yield the claims about one cell by itself."""
+    if verdict is not None:
+        yield from _limits(cell, verdict)
+    if reads_device(cell):
+        proven = decisions.above(cell, "read_amplification", AMPLIFIED)
+        values = list(cell.values("read_amplification").values())
+        figure = proven or mean_interval(values, decisions.rest_alpha)
+        yield Claim(kind=Kind.AMPLIFIED, subject=cell, figure=figure, decided=proven is not None)
+    middle, longest = cell.median("data_wait_p50_ns"), cell.median("data_wait_max_ns")
+    if middle and longest and has_distribution(cell):
+        figure = Interval(mid=longest / middle, n=len(cell.values("data_wait_p50_ns")))
+        yield Claim(kind=Kind.SPIKE, subject=cell, figure=figure, decided=False)
+
+
+def _limits(cell: CellSummary, verdict: CellVerdict) -> Iterator[Claim]:
+    gain = Interval(mid=verdict.feed_gain if verdict.bound is Bound.COMPUTE else verdict.gain)
+    yield Claim(kind=Kind.LIMITED, subject=cell, figure=gain, part=str(verdict.bound), decided=False)
+    inflation = verdict.inflation
+    if verdict.bound is Bound.CONTENTION and inflation is not None:
+        yield Claim(
+            kind=Kind.CONTENTION,
+            subject=cell,
+            object=inflation.base,
+            figure=inflation.ratio,
+            topic=Topic.COMPUTE,
+            decision=inflation,
+        )
+
+
+def reads_device(cell: CellSummary) -> bool:
+    """Whether the cell's epoch reads its store from a device, as far as that was counted; a warm one does not."""
+    times = cell.median("read_amplification") if cell.usable and not cell.is_null else None
+    if times is None or cell.cell.cache == CacheState.WARM or cell.fact("cache_applies_to") == "open":
+        return False
+    return cell.cell.cache in BOUNDED_STATES or times >= _DEVICE_FRAC
+
+
+def has_distribution(cell: CellSummary) -> bool:
+    """Whether every epoch of the cell has so many timed steps that their distribution says something."""
+    return bool(cell.usable) and min(int(row["timed_steps"]) for row in cell.usable) >= FEWEST_STEPS
+
+
+def _largest(panel: Panel) -> Iterator[Claim]:
+    sized = [(float(size), cell) for cell in panel.stored if (size := cell.fact("bytes_on_disk"))]
+    ordered = sorted(sized, key=lambda pair: pair[0])
+    if ordered and ordered[0][0] < ordered[-1][0]:
+        (small, least), (large, most) = ordered[0], ordered[-1]
+        yield Claim(kind=Kind.LARGER, subject=most, object=least, figure=Interval(mid=large / small))
+
+
+def refusal(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> str:
+    """Return why nothing is said of when a conversion pays, as part of a sentence; "" where it is said."""
+    saving = claims.between(one.cell, one.baseline)
+    if (
+        one.epochs is None
+        or saving is None
+        or saving.kind is not Kind.FASTER
+        or saving.subject is not one.cell
+    ):
+        return "no saving is proven"
+    if not _is_narrow(one.epochs):
+        return f"the interval of the epochs spans more than a factor of {MOST_SPAN:g}"
+    return "" if _training_gains(one, panels, claims) else "training gains nothing from it on this machine"
+
+
+def _is_narrow(epochs: Interval) -> bool:
+    if epochs.lo is None or epochs.hi is None:
+        return False
+    return epochs.lo > 0 and epochs.hi < MOST_SPAN * epochs.lo
+
+
+def _training_gains(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> bool:
+    """Whether the loop that a saving was measured in is not fed already, nor any training where the loop only loads."""
+    if claims.decisions.fed(one.baseline):
+        return False
+    if one.cell.cell.compute.kind is not ComputeKind.NONE:
+        return True
+    alike = [panel for panel in panels if panel.first.dataset_key == one.cell.dataset_key]
+    for panel in alike:
+        cell, base = panel.of(one.cell.backend), panel.of(one.baseline.backend)
+        if panel.first.cell.compute.kind is not ComputeKind.REAL or cell is None or base is None:
+            continue
+        found = claims.between(cell, base)
+        if claims.decisions.fed(base) or (found is not None and found.kind is Kind.EQUAL):
+            return False
+    return True
+
+
+def _pays(one: BreakEven, claims: Claims) -> Claim:
+    saving = claims.between(one.cell, one.baseline)
+    decision = None if saving is None else saving.decision
+    return Claim(kind=Kind.PAYS, subject=one.cell, object=one.baseline, figure=one.epochs, decision=decision)
+
+
+def _share_claims(claim: Claim) -> Iterator[Claim]:
+    if claim.object is not None:
+        for one in shares(claim.object, claim.subject):
+            if one.proven and abs(one.share.mid) >= TOLD_SHARE:
+                yield Claim(
+                    kind=Kind.SHARE,
+                    subject=claim.object,
+                    object=claim.subject,
+                    figure=one.share,
+                    part=one.part,
+                )

@@ -1,0 +1,111 @@
+"""What decides a ranking, in one sentence: the parts of the work, and the states of the store that change it."""
+
+import math
+from collections.abc import Iterator
+
+from storebench.report.cells import CellSummary, Panel, ceiling_key
+from storebench.report.claims import Claim, Kind
+from storebench.report.facts import Facts
+from storebench.report.texts.labels import agreed, percent, state_label, store_label, times
+from storebench.report.texts.sentence import Sentence
+
+_MOST_STATES = 2
+"""Other states of the store that are named; the tables have them all."""
+
+
+def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
+    """Return what decides the comparison that leads; None where nothing is shown to.
+
+    Parameters
+    ----------
+    facts
+        Of the page: panels that differ from the claim's in the state of the store alone are looked at.
+    claim
+        The one that leads.
+    """
+    if claim is None or claim.object is None or not claim.decided:
+        return None
+    parts = facts.claims.shares(claim)
+    words, said = _parts(claim.object, parts), list(parts)
+    for panel, other in sorted(_elsewhere(facts, claim), key=lambda pair: -_weight(claim, pair[1]))[
+        :_MOST_STATES
+    ]:
+        words.append(_state(panel, claim, other))
+        said.append(other)
+    return Sentence(text=f"What decides: {'; '.join(words)}.", claims=tuple(said)) if words else None
+
+
+def _parts(slow: CellSummary, parts: tuple[Claim, ...]) -> list[str]:
+    """Return which parts of the work explain a difference, in words; empty where none is proven to."""
+    costs = [one for one in parts if one.figure and one.figure.mid > 0]
+    gives = [one for one in parts if one.figure and one.figure.mid < 0]
+    of = "difference in the producers' work" if slow.cell.workers else "difference"
+    words = [f"{one.part} costs {_share(one)} of the {of}" for one in costs[:1]]
+    words += [f"{one.part} {_share(one)}" for one in costs[1:]]
+    words += [f"{one.part} gives {_share(one, -1)} back" for one in gives]
+    return [", ".join(words)] if words else []
+
+
+def _share(one: Claim, sign: int = 1) -> str:
+    assert one.figure is not None
+    lo, hi = sorted((sign * (one.figure.lo or 0.0), sign * (one.figure.hi or 0.0)))
+    return f"{percent(sign * one.figure.mid)} [{percent(lo)}, {percent(hi)}]"
+
+
+def _elsewhere(facts: Facts, claim: Claim) -> Iterator[tuple[Panel, Claim]]:
+    """Yield the panels whose store is in another state and the claim there, where it is decided otherwise."""
+    assert claim.object is not None
+    work = ceiling_key(claim.subject)
+    for panel in facts.ordered:
+        if ceiling_key(panel.first) != work or panel.first.setting == claim.subject.setting:
+            continue
+        sides = panel.of(claim.subject.backend), panel.of(claim.object.backend)
+        if sides[0] is None or sides[1] is None:
+            continue
+        other = facts.claims.between(sides[0], sides[1])
+        if other is not None and other.decided and _weight(claim, other) > 0:
+            yield panel, other
+
+
+def _weight(claim: Claim, other: Claim) -> float:
+    """Return how much another state changes a claim: most where it turns it round, 0 where it is the same there."""
+    if claim.kind is Kind.EQUAL and other.kind is Kind.EQUAL:
+        return 0.0
+    lead, there = _signed(claim, claim), _signed(claim, other)
+    if lead is None or there is None:
+        return 0.0
+    if claim.kind is other.kind and there[0] <= lead[1] and lead[0] <= there[1]:
+        return 0.0
+    turned = claim.kind is other.kind is Kind.FASTER and there[1] < 0
+    return abs(there[0] + there[1] - lead[0] - lead[1]) + (1000.0 if turned else 0.0)
+
+
+def _signed(claim: Claim, other: Claim) -> tuple[float, float] | None:
+    """Return the logarithms of the ends of a ratio, above 0 where the winner of `claim` is the faster one."""
+    figure = other.figure
+    if figure is None or not figure.lo or not figure.hi:
+        return None
+    low, high = math.log(figure.lo), math.log(figure.hi)
+    return (low, high) if other.subject.backend == claim.subject.backend else (-high, -low)
+
+
+def _state(panel: Panel, claim: Claim, other: Claim) -> str:
+    """Return what is decided in another state of the store, in words."""
+    where = _state_words(panel.speaker, claim.subject)
+    assert other.object is not None
+    if other.kind is Kind.EQUAL:
+        return f"{where} the two differ by less than 10% (ratio {times(other.figure)})"
+    names = [store_label(one, (other.subject, other.object)) for one in (other.subject, other.object)]
+    verb = agreed(other.subject, "is", "are")
+    return f"{where} {names[0]} {verb} {times(other.figure)} as fast as {names[1]}"
+
+
+def _state_words(there: CellSummary, here: CellSummary) -> str:
+    """Return how the state of the store differs, in words: "with a read-ahead of 8,192 KiB", "warm"."""
+    ahead = there.cell.readahead_kib
+    words = "the machine's own read-ahead" if ahead is None else f"a read-ahead of {ahead:,} KiB"
+    same = (there.cell.cache, there.cell.memory_bytes) == (here.cell.cache, here.cell.memory_bytes)
+    if same:
+        return f"with {words}"
+    state = state_label(there)
+    return state if ahead == here.cell.readahead_kib or ahead is None else f"{state} and with {words}"

@@ -1,0 +1,230 @@
+"""The claims of the papers beside what was measured here, and the differences that the papers could not take apart."""
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from storebench.formats.lmdb.ladder import RUNGS
+from storebench.report.cells import CellSummary, Panel
+from storebench.report.claims import Claim, Claims
+from storebench.report.decisions import Topic
+from storebench.report.factors import Square
+from storebench.report.facts import Facts
+from storebench.report.intervals import Interval, Ratio
+from storebench.report.ladder import Ladder, Step
+from storebench.report.texts.labels import (
+    DATASETS,
+    backend_label,
+    dataset_label,
+    panel_label,
+    percent,
+    setting_label,
+    state_label,
+    with_interval,
+)
+from storebench.report.texts.verdicts import doubt_words
+from storebench.settings.words import ComputeKind
+
+LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
+LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One figure of our own beside a paper's.
+
+    Attributes
+    ----------
+    where
+        The condition under which it was measured.
+    figure
+        The figure, as text.
+    claims
+        What it asserts.
+    """
+
+    where: str
+    figure: str
+    claims: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperClaim:
+    """One claim of a paper beside what was measured.
+
+    Attributes
+    ----------
+    then
+        The paper's figure.
+    now
+        Ours.
+    """
+
+    source: str
+    claim: str
+    then: str
+    now: tuple[Measured, ...]
+
+
+def then_and_now(facts: Facts) -> list[PaperClaim]:
+    """Return the papers' claims that these facts can speak to; none of anybody's own images."""
+    panels = [panel for panel in facts.panels if panel.first.cell.data.name in DATASETS]
+    imagenet = [panel for panel in panels if panel.first.cell.data.name == "imagenet"]
+    cells = [cell for cell in facts.cells if cell.cell.data.name in DATASETS]
+    ladders = [ladder for ladder in facts.ladders if ladder.first.cell.data.name in DATASETS]
+    found = [
+        PaperClaim(
+            source=LIM,
+            claim=f"On ImageNet, image files are much slower than {backend_label(store)}",
+            then="more than 17 times",
+            now=tuple(_slowness(imagenet, store, facts.claims)),
+        )
+        for store in ("leveldb", "lmdb")
+    ]
+    found.append(
+        PaperClaim(
+            source=LIM,
+            claim="Key-value stores are reliable",
+            then="stated",
+            now=tuple(_reliability(cells)),
+        )
+    )
+    found.append(
+        PaperClaim(
+            source=LMDBIO,
+            claim="With LMDB, I/O takes most of the training time",
+            then="up to 90%",
+            now=tuple(_io_share(panels)),
+        )
+    )
+    found += _ladder_claims(ladders, facts.claims)
+    return [one for one in found if one.now]
+
+
+def _ladder_claims(ladders: Sequence[Ladder], claims: Claims) -> Iterable[PaperClaim]:
+    yield PaperClaim(
+        source=LMDBIO,
+        claim="Explicit, planned reads instead of LMDB's map",
+        then="nearly 20 times in some cases, 65 times on 9,216 cores (whole applications)",
+        now=tuple(_climbed(ladders, claims, lambda ladder: (ladder.of("coal"), ladder.of("plain")))),
+    )
+    for rung in RUNGS:
+        if rung.trouble:
+            key, below = rung.key, rung.below or ""
+            yield PaperClaim(
+                source=LMDBIO,
+                claim=f"{rung.key.upper()} mends: {rung.trouble}",
+                then="no figure of its own in the abstracts",
+                now=tuple(_climbed(ladders, claims, _rungs(key, below))),
+            )
+
+
+_Rungs = Callable[[Ladder], tuple[Step | None, Step | None]]
+
+
+def _rungs(key: str, below: str) -> _Rungs:
+    """Return a function that takes a rung of a ladder and the one below."""
+    return lambda ladder: (ladder.of(key), ladder.of(below))
+
+
+def _climbed(ladders: Iterable[Ladder], claims: Claims, rungs: _Rungs) -> Iterator[Measured]:
+    """Yield where it was measured, and the gain of one rung over another with each number of processes."""
+    grouped: dict[str, list[tuple[int, str, Claim]]] = {}
+    for ladder in ladders:
+        upper, lower = rungs(ladder)
+        claim = claims.between(upper.cell, lower.cell, Topic.RUNG) if upper and lower else None
+        if claim is not None and upper is not None:
+            cell = ladder.first.cell
+            where = f"{dataset_label(ladder.first)}: {setting_label(ladder.first, without=('workers',))}"
+            told = _gain(claim, upper.cell)
+            grouped.setdefault(where, []).append((max(1, cell.workers), told, claim))
+    for where, unordered in grouped.items():
+        gains = sorted(unordered, key=operator.itemgetter(0))
+        told = "; ".join(f"{gain} with {processes}" for processes, gain, _ in gains)
+        yield Measured(
+            where=where,
+            figure=f"{told} reader process{'' if gains[-1][0] == 1 else 'es'}",
+            claims=tuple(claim for _, _, claim in gains),
+        )
+
+
+def gain_of(claim: Claim, cell: CellSummary) -> Ratio:
+    """Return how many times as fast a side of a comparison is as the other one; below 1 where it is slower."""
+    assert claim.decision is not None
+    return claim.decision.ratio if claim.subject is cell else claim.decision.ratio.inverted()
+
+
+def _gain(claim: Claim, cell: CellSummary) -> str:
+    gain = gain_of(claim, cell)
+    return f"{with_interval(gain)} times" + ("" if gain.proven else f" ({gain.verdict})")
+
+
+def _slowness(found: Iterable[Panel], store: str, claims: Claims) -> Iterator[Measured]:
+    for panel in found:
+        slow, fast = panel.of("png"), panel.of(store)
+        claim = claims.between(fast, slow) if slow and fast else None
+        if claim is not None and fast is not None and claim.decision is not None:
+            decision = claim.decision
+            doubt = "" if decision.faster else f" ({doubt_words(decision.doubt) or decision.verdict})"
+            figure = f"{with_interval(gain_of(claim, fast))} times{doubt}"
+            yield Measured(where=panel_label(panel), figure=figure, claims=(claim,))
+
+
+def _reliability(cells: Iterable[CellSummary]) -> Iterator[Measured]:
+    for store in ("leveldb", "lmdb"):
+        rows = [row for cell in cells if cell.cell.backend.format == store for row in cell.rows]
+        if rows:
+            whole = sum(_served_rightly(row) for row in rows)
+            pixels = ", and no wrong pixel was found" if whole == len(rows) else ""
+            figure = f"{whole} of {len(rows)} epochs served every sample exactly once{pixels}"
+            yield Measured(where=backend_label(store), figure=figure)
+
+
+def _served_rightly(row: object) -> bool:
+    assert isinstance(row, dict)
+    broken = (row["coverage_duplicates"], row["coverage_missing"], row["coverage_pixels_wrong"])
+    return row["status"] == "ok" and broken == (0, 0, 0)
+
+
+def _io_share(found: Iterable[Panel]) -> Iterator[Measured]:
+    for panel in found:
+        cell = panel.of("lmdb")
+        if cell is not None and cell.cell.compute.kind is not ComputeKind.NONE:
+            share = percent(cell.median("data_wait_frac"))
+            where = f"{dataset_label(cell)}: {setting_label(cell)}"
+            yield Measured(where=where, figure=f"{share} of a step is data wait")
+
+
+def factor_lines(facts: Facts) -> list[str]:
+    """Return each difference that could be taken apart as a sentence that names its dataset."""
+    return [
+        f"{dataset_label(part.cells[0])}: {factor_sentence(square)}"
+        for part in facts.datasets.values()
+        for square in part.squares
+    ]
+
+
+def factor_sentence(square: Square) -> str:
+    """Return a square in words: both sides of the codec, both of the container, and their interaction."""
+    codec, name = square.slow.cell.backend.codec.upper(), backend_label(square.fast.backend)
+    files = backend_label(square.slow.backend)
+    parts = [
+        (f"{codec} instead of raw pixels costs", square.codec_in_files, "in files"),
+        ("", square.codec_in_container, f"in {name}"),
+        (f"files instead of {name} cost", square.container_raw, "with raw pixels"),
+        ("", square.container_encoded, f"with {codec}"),
+        ("interaction", square.interaction, "(the codec's cost in files less that in the container)"),
+    ]
+    said = [
+        " ".join(word for word in (lead, _microseconds(cost), where) if word)
+        for lead, cost, where in parts
+        if cost is not None
+    ]
+    return (
+        f"{files} against {name}, {state_label(square.slow)}, in microseconds per sample:"
+        f" {_microseconds(square.whole)} in all; {'; '.join(said)}."
+    )
+
+
+def _microseconds(cost: Interval) -> str:
+    return with_interval(cost.scaled(1e6))
