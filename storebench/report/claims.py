@@ -67,7 +67,7 @@ COMPARED = (Kind.FASTER, Kind.EQUAL, Kind.UNDECIDED)
 """Kinds that hold two cells against each other."""
 
 _STATE = frozenset({"cache", "memory_bytes", "readahead_kib"})
-_FREE = {
+_FREE: Mapping[Topic, frozenset[str]] = {
     Topic.BACKEND: frozenset({"loss"}),
     Topic.RUNG: frozenset(),
     Topic.WORKERS: frozenset({"workers"}),

@@ -126,7 +126,7 @@ def _settings(traits: frozenset[str], rng: np.random.Generator) -> Iterator[Sett
             yield base | {"compute": "none", "model": "none"}
         if "emulated" in traits:
             yield base | {"compute": "emulated:20"}
-    if "limited" in traits:
+    if traits & {"limited", "hidden"}:
         yield dataset | _LIMIT | {"readahead_kib": 128}
         yield dataset | _LIMIT | {"readahead_kib": 8192}
 

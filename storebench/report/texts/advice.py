@@ -10,6 +10,7 @@ from storebench.report.decisions import FED_FRAC, Topic, siblings
 from storebench.report.facts import Facts
 from storebench.report.texts.headline import asked_pairs, more_rounds
 from storebench.report.texts.labels import (
+    agreed,
     backend_label,
     dataset_label,
     panel_label,
@@ -269,7 +270,8 @@ def _bottleneck(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     reader = mending_reader(chosen) if verdict.bound in (Bound.LATENCY, Bound.FETCH) else ""
     reader = reader if reader and not _is_no_faster(facts, chosen, reader) else ""
     helps = _NEXT_STEP[verdict.bound] + (f" ({backend_label(reader)})" if reader else "")
-    text = f"{backend_label(chosen.backend)} is {limit_sentence(verdict)}. What would help: {helps}."
+    are = agreed(chosen, "is", "are")
+    text = f"{backend_label(chosen.backend)} {are} {limit_sentence(verdict)}. What would help: {helps}."
     yield Advice(rule="R5 bottleneck", text=text, claims=limits(facts.claims, chosen))
 
 

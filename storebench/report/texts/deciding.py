@@ -94,10 +94,10 @@ def _state(panel: Panel, claim: Claim, other: Claim) -> str:
     where = _state_words(panel.speaker, claim.subject)
     assert other.object is not None
     if other.kind is Kind.EQUAL:
-        return f"{where} the two differ by less than 10% (ratio {times(other.figure)})"
+        return f"{where}, the two differ by less than 10% (ratio {times(other.figure)})"
     names = [store_label(one, (other.subject, other.object)) for one in (other.subject, other.object)]
     verb = agreed(other.subject, "is", "are")
-    return f"{where} {names[0]} {verb} {times(other.figure)} as fast as {names[1]}"
+    return f"{where}, {names[0]} {verb} {times(other.figure)} as fast as {names[1]}"
 
 
 def _state_words(there: CellSummary, here: CellSummary) -> str:

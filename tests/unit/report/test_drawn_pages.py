@@ -196,7 +196,7 @@ def unpaid(page: Page) -> list[str]:
         for one in page.sentences()
         if _PAYS.search(one.text) and not any(claim.kind is Kind.PAYS for claim in one.claims)
     ]
-    for one in (claim for claim in page.said() if claim.kind is Kind.PAYS):
+    for one in (claim for claim in page.facts.shown.claims.found if claim.kind is Kind.PAYS):
         assert one.object is not None
         if not _is_narrow(one):
             found.append(f"{_words(one)}: {one.figure}")
