@@ -372,7 +372,7 @@ def never_undecided(one: Decision) -> Claim:
 
 
 def without_workers(cell: CellSummary) -> tuple[object, ...]:
-    return tuple(cell.fields[name] for name in SETTING_COLUMNS if name != "workers")
+    return tuple(None if name == "workers" else cell.fields[name] for name in SETTING_COLUMNS)
 
 
 def medians(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
