@@ -35,6 +35,9 @@ MOST_ROUNDS = 200
 _FEWEST_FOR_ORDER = 6
 """With fewer, no distribution-free interval of the median reaches 95%: [min, max] of 5 covers 93.75%."""
 
+_MOST_LOGARITHM = 700.0
+"""A float overflows just above."""
+
 Values = Sequence[float] | npt.NDArray[np.floating]
 _Floats = npt.NDArray[np.float64]
 
@@ -239,8 +242,8 @@ def compare(
         dataclasses.replace(
             blank,
             ratio=math.exp(centre),
-            low=math.exp(centre - half),
-            high=math.exp(centre + half),
+            low=_exp(centre - half),
+            high=_exp(centre + half),
             p_value=p_value,
             p_adjusted=p_value,
         )
@@ -312,6 +315,11 @@ def _check(first: _Floats, second: _Floats, better: Better, *, paired: bool) -> 
 def within(low: float, high: float, practical_frac: float = PRACTICAL_FRAC) -> bool:
     """Return whether the interval of a ratio is within `practical_frac` of 1."""
     return low >= 1 / (1 + practical_frac) and high <= 1 + practical_frac
+
+
+def _exp(logarithm: float) -> float:
+    """Return the exponential, at the ends of the range of a float where two rounds show no more than that they differ."""
+    return math.exp(min(max(logarithm, -_MOST_LOGARITHM), _MOST_LOGARITHM))
 
 
 def _positive(values: _Floats) -> bool:

@@ -21,6 +21,7 @@ from storebench.report.intervals import Interval, Ratio, mean_interval
 from storebench.report.ladder import Ladder, Step
 from storebench.report.verdict import Bound, CellVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
+from storebench.stats import MIN_ROUNDS
 
 MOST_SPAN = 3.0
 """An interval of epochs whose upper end is so many times its lower one says nothing of when a conversion pays."""
@@ -335,13 +336,10 @@ def _largest(panel: Panel) -> Iterator[Claim]:
 def refusal(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> str:
     """Return why nothing is said of when a conversion pays, as part of a sentence; "" where it is said."""
     saving = claims.between(one.cell, one.baseline)
-    if (
-        one.epochs is None
-        or saving is None
-        or saving.kind is not Kind.FASTER
-        or saving.subject is not one.cell
-    ):
+    if saving is None or saving.kind is not Kind.FASTER or saving.subject is not one.cell:
         return "no saving is proven"
+    if one.epochs is None:
+        return f"fewer than {MIN_ROUNDS} conversions, or a saving whose interval does not leave out 0"
     if not _is_narrow(one.epochs):
         return f"the interval of the epochs spans more than a factor of {MOST_SPAN:g}"
     return "" if _training_gains(one, panels, claims) else "training gains nothing from it on this machine"

@@ -23,7 +23,15 @@ TRAITS = (
     "ladder", "only lossy", "two datasets",
 )  # fmt: skip
 
-_SPREADS = {"undecided": 0.6, "decided": 0.01, "equal": 0.002, "fed": 0.01, "hidden": 0.01}
+_SPREADS = {
+    "hidden": 0.01,
+    "conversions": 0.03,
+    "undecided": 0.6,
+    "decided": 0.01,
+    "equal": 0.002,
+    "fed": 0.01,
+}
+"""Trait -> how much waits vary; the first one that a set has counts."""
 _STORES = ("png", "hdf5", "lmdb", "leveldb", "files+raw", "lmdb+png", "lmdb:direct")
 _LOSSY = ("jpeg", "lmdb+jpeg")
 _LADDER: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
@@ -72,12 +80,16 @@ class DrawnSet:
             (run / CONVERSIONS_NAME).write_text("".join(lines), encoding="utf-8")
 
 
+def traits_of(number: int) -> frozenset[str]:
+    """Return the traits of the set of a seed."""
+    rng = np.random.default_rng((number, 1))
+    others = rng.choice(TRAITS, size=int(rng.integers(0, 4)), replace=False)
+    return frozenset({TRAITS[number % len(TRAITS)], *map(str, others)})
+
+
 def drawn_set(number: int) -> DrawnSet:
     """Return the record set of a seed."""
-    rng = np.random.default_rng(number)
-    lead = TRAITS[number % len(TRAITS)]
-    others = rng.choice(TRAITS, size=int(rng.integers(0, 4)), replace=False)
-    traits = frozenset({lead, *map(str, others)})
+    rng, traits = np.random.default_rng(number), traits_of(number)
     backends, settings = _backends(traits, rng), list(_settings(traits, rng))
     if "two machines" in traits:
         settings += [one | {"environment": dataclasses.replace(ENVIRONMENT, key="e2")} for one in settings]
@@ -111,7 +123,7 @@ def _backends(traits: frozenset[str], rng: np.random.Generator) -> list[str]:
 def _settings(traits: frozenset[str], rng: np.random.Generator) -> Iterator[Setting]:
     """Yield the settings of a page: cold, warm or both, trained, and what its traits add."""
     states = [["cold"], ["warm"], ["cold", "warm"]][int(rng.integers(0, 3))]
-    states = [*states, "warm"] if "hidden" in traits and "warm" not in states else states
+    states = [*states, "warm"] if traits & {"conversions", "hidden"} and "warm" not in states else states
     dataset: Setting = {"dataset": "folder:/photographs/mine", "size": None} if "own images" in traits else {}
     if "two datasets" in traits:
         yield {"dataset": "mnist", "size": None, "model": "lenet", "cache": "warm"}
@@ -136,7 +148,7 @@ def _cells(
 ) -> Iterator[Record]:
     """Yield the replicates of every backend under one setting, and of the null cell beside training."""
     real = setting.get("compute", "real") == "real"
-    rounds = 1 if "one round" in traits else int(rng.integers(2, 7)) if rng.random() < 0.2 else 5
+    rounds = 1 if "one round" in traits else int(rng.integers(2, 7)) if rng.random() < 0.2 else 4
     compute_ms = 0.0 if setting.get("compute") == "none" else 20.0
     compute_ms = 1000.0 if real and "hidden" in traits else compute_ms
     for backend in [*backends, *(["null"] if real and rng.random() < 0.5 else [])]:
@@ -156,13 +168,16 @@ def _wait(setting: Setting, backend: str, traits: frozenset[str], rng: np.random
     """Return the true wait of a step, in milliseconds."""
     if backend == "null":
         return 0.1
+    if "hidden" in traits:
+        return 60.0 if backend == "png" else 6.0
+    if "conversions" in traits and backend == "png":
+        return 150.0
     if "fed" in traits and setting.get("compute", "real") == "real":
         return float(rng.uniform(0.2, 0.8))
     if "equal" in traits:
         return 30.0
-    if "hidden" in traits:
-        return 60.0 if backend == "png" else 6.0
-    return float(10 ** rng.uniform(0.3, 2.2))
+    warm = 0.3 if setting.get("cache") == "warm" else 1.0
+    return warm * float(10 ** rng.uniform(0.6, 2.2))
 
 
 def _spread(traits: frozenset[str], rng: np.random.Generator) -> float:
@@ -221,8 +236,8 @@ def _ladder(traits: frozenset[str], rng: np.random.Generator) -> Iterator[Record
 
 def _conversions(rng: np.random.Generator) -> dict[str, list[float]]:
     """Return seconds of conversions; some vary so much that nothing follows from them."""
-    spread = float(rng.choice([0.01, 0.05, 0.6]))
-    count = int(rng.integers(1, 7))
+    spread = float(rng.choice([0.01, 0.6]))
+    count = int(rng.choice([1, 4, 6]))
     return {
         name: [float(one) for one in 12.0 * np.exp(spread * rng.standard_normal(count))]
         for name in _CONVERTED

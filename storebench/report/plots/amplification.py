@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, Kind, reads_device
@@ -19,7 +18,7 @@ from storebench.report.plots.style import (
     make_room,
     name_rows,
     new_axes,
-    plain_numbers,
+    spaced_numbers,
     styled,
     title,
 )
@@ -81,6 +80,5 @@ def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axe
         note = f"{common_setting(cells)}. Grey: asked for by the loop. Colour: delivered by the device"
         title(ax, QUESTION, note, cells)
         make_room(ax)
-        ax.xaxis.set_major_locator(MaxNLocator(6))
-        plain_numbers(ax.xaxis)
+        spaced_numbers(ax)
     return ax

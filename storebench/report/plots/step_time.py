@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator
 
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.plots.plot import Plot
@@ -21,7 +20,7 @@ from storebench.report.plots.style import (
     make_room,
     name_rows,
     new_axes,
-    plain_numbers,
+    spaced_numbers,
     styled,
     title,
 )
@@ -112,8 +111,7 @@ def _finish(ax: Axes, cells: Sequence[CellSummary]) -> None:
     note = ". Upper bar: the training loop. Lower bar: the producers"
     title(ax, QUESTION, common_setting(cells) + note, cells)
     make_room(ax)
-    ax.xaxis.set_major_locator(MaxNLocator(6))
-    plain_numbers(ax.xaxis)
+    spaced_numbers(ax)
 
 
 def _end(bar: Patch) -> float:

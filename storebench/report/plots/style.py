@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
@@ -82,6 +82,9 @@ _MOST_BEYOND = 1.6
 
 _MOST_DECADES = 6
 """More of their long numbers side by side would overlap."""
+
+_DIGIT_PT, _APART_PT = 6.0, 12.0
+"""Width of a digit of a tick, and the room between two ticks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +264,16 @@ def plain_numbers(axis: Axis) -> None:
         subs = (1.0,) if high / low > _DECADES and decades > 1 else (1.0, 2.0, 5.0)
         axis.set_major_locator(LogLocator(subs=subs, numticks=None if len(subs) > 1 else _MOST_DECADES))
         axis.set_minor_formatter(NullFormatter())
+
+
+def spaced_numbers(ax: Axes) -> None:
+    """Write a linear x axis in plain numbers, with as many ticks as there is room for."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    length_pt = 72 * ax.get_window_extent().width / figure.dpi
+    widest_pt = _DIGIT_PT * len(f"{ax.get_xlim()[1]:,.0f}") + _APART_PT
+    ax.xaxis.set_major_locator(MaxNLocator(int(min(6, max(1, length_pt // widest_pt)))))
+    plain_numbers(ax.xaxis)
 
 
 def plain_ticks(axis: Axis) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from storebench.report.ceilings import ceilings
 from storebench.report.cells import CellSummary, as_cells
@@ -21,8 +20,8 @@ from storebench.report.plots.style import (
     make_room,
     name_rows,
     new_axes,
-    plain_numbers,
     shown_end,
+    spaced_numbers,
     styled,
     title,
     whiskers,
@@ -77,10 +76,9 @@ def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         name_rows(ax, shown)
         ax.set_xlabel("throughput (samples/s)")
         ax.set_xlim(0, max([highest * 1.55, *(1.05 * line for line in lines)]))
-        ax.xaxis.set_major_locator(MaxNLocator(6))
-        plain_numbers(ax.xaxis)
         title(ax, QUESTION, common_setting(cells), cells)
         make_room(ax)
+        spaced_numbers(ax)
     return ax
 
 

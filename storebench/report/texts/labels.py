@@ -209,6 +209,10 @@ def caveats(cells: Sequence[CellSummary]) -> list[str]:
     return [*said, *_sleeps_label(sleeps)]
 
 
+_MOST_ZEROS = 12
+"""A figure that ends in more zeros is given as a power of ten."""
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Return a figure to some significant digits, without an exponent: "1,230", "0.0123"."""
     if value is None:
@@ -218,7 +222,7 @@ def number(value: float | None, digits: int = 3) -> str:
     if not math.isfinite(value):
         return str(value)
     decimals = _decimals(value, digits)
-    if decimals > digits + 3:
+    if decimals > digits + 3 or decimals < -_MOST_ZEROS:
         return f"{value:.{digits - 1}e}"
     return f"{round(value, decimals):,.{max(decimals, 0)}f}"
 

@@ -194,7 +194,9 @@ def test_the_sides_of_a_claim_differ_in_its_topic_and_in_lost_pixels_only() -> N
         make_record("png", cache="warm"),
         make_record("png", workers=2),
     )
-    cells = {(cell.backend, cell.cell.cache, cell.cell.workers): cell for cell in (png, jpeg, warm, busy)}
+    cells = {
+        (cell.backend, str(cell.cell.cache), cell.cell.workers): cell for cell in (png, jpeg, warm, busy)
+    }
     cold = cells["png", "cold", 0]
     found = {
         name: said(Kind.FASTER, cells[key], cold)

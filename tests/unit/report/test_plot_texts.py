@@ -85,7 +85,8 @@ def facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def shown(axis: Axis) -> Iterator[Text]:
     """Yield the labels of the ticks that are drawn, and that of the axis."""
-    for tick in axis._update_ticks():
+    drawn: Any = axis  # which of its ticks are within the axis is known to it alone
+    for tick in drawn._update_ticks():
         yield from (tick.label1, tick.label2)
     yield from (axis.label, axis.offsetText)
 
@@ -95,9 +96,11 @@ def texts_of(figure: Figure) -> list[Text]:
     found: list[Text] = []
     legends = list(figure.legends)
     for ax in figure.axes:
-        legends += [ax.get_legend()] if ax.get_legend() else []
+        own = ax.get_legend()
+        legends += [own] if own is not None else []
         found += [*ax.texts, *shown(ax.xaxis), *shown(ax.yaxis)]
-        found += [ax.title, *(ax._left_title, ax._right_title)]
+        titles: Any = ax
+        found += [ax.title, titles._left_title, titles._right_title]
     for legend in legends:
         found += [legend.get_title(), *legend.get_texts()]
     return [one for one in found if one.get_visible() and one.get_text().strip()]
@@ -139,7 +142,7 @@ def test_a_text_that_is_outside_or_on_another_is_seen() -> None:
     assert misplaced(plot.ax) == []
     ax = plot.ax
     ax.text(1.4, 0.5, "far to the right", transform=ax.transAxes)
-    first = ax.texts[0]
+    first: Any = ax.texts[0]
     ax.annotate(first.get_text(), first.xy, xytext=(8, 0), textcoords="offset points", va="center")
     assert {one.partition(":")[0] for one in misplaced(ax)} == {"outside", "overlap"}
 
