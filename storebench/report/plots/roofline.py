@@ -1,5 +1,6 @@
 """The storage roofline: the delivered training rate against the ingestion rate of the accelerator."""
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,8 +61,9 @@ def drawn(selection: Selection) -> Iterator[Plot]:
         if group is not groups[0]:
             name = f"{name}-{loader_words(lead)}-{state_words(lead)}".replace(" ", "-")
             question = f"{QUESTION}, {state_words(lead)}, {loader_words(lead)}"
-        ax = _draw(group, _marks(group, selection.accelerators), f"{question}?", None)
-        yield Plot(name=name, question=f"{question}?", answer=one_roofline_answer(lead), ax=ax)
+        marks = _marks(group, selection.accelerators)
+        draw = functools.partial(_draw, group, marks, f"{question}?", None)
+        yield Plot(name=name, question=f"{question}?", answer=one_roofline_answer(lead), draw=draw)
 
 
 def plot_roofline(

@@ -22,6 +22,7 @@ from storebench.report.texts.labels import (
     times,
     with_interval,
 )
+from storebench.report.texts.roofline import roofline_answer
 from storebench.report.texts.sentence import Sentence, joined
 from storebench.report.texts.verdicts import doubt_words
 from storebench.settings.words import ComputeKind
@@ -67,7 +68,7 @@ def headline(facts: Facts) -> Headline:
     place = next((n for n, one in enumerate(leads) if one is not None and one.decided), 0)
     panel, claim, before = facts.ordered[place], leads[place], facts.ordered[:place]
     other = _other(facts, panel)
-    said = [panel_answer(panel, facts.claims), deciding(facts, claim)]
+    said = [_roofline(facts), panel_answer(panel, facts.claims), deciding(facts, claim)]
     said += [_beside(other, facts.claims)] if other is not None and other not in before else []
     said += [_undecided(before, facts.claims)] if before else []
     told = joined([one for one in said if one is not None])
@@ -79,6 +80,12 @@ def headline(facts: Facts) -> Headline:
         ratio=claim.figure if claim else None,
         claims=told.claims,
     )
+
+
+def _roofline(facts: Facts) -> Sentence | None:
+    """Return which accelerators the stores feed, and what decides it; None where no starving point is decided."""
+    answer = roofline_answer(facts.rooflines)
+    return Sentence(text=answer) if answer else None
 
 
 def panel_answer(panel: Panel, claims: Claims) -> Sentence:
