@@ -79,7 +79,8 @@ def state_words(roofline: Roofline) -> str:
     """Return the cache state of a roofline in words, with the read-ahead that was set for it."""
     cell = roofline.first.cell
     words = state_label(roofline.first)
-    if cell.cache == CacheState.LIMITED and cell.memory_bytes:
+    sizes = [one.loader.fact("store_file_bytes") or 0 for one in roofline.stored]
+    if cell.memory_bytes and sizes and min(sizes) > cell.memory_bytes:
         words = f"larger than memory (page cache {words})"
     return words if cell.readahead_kib is None else f"{words}, read-ahead {cell.readahead_kib} KiB"
 
