@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench._version import __version__
+from storebench.codecs import any_size
 from storebench.errors import StorebenchError
 from storebench.formats import get_format, parse_backend
 from storebench.formats.registry import store_name_of, traits_of
@@ -162,11 +163,15 @@ class ConversionRounds:
 
 
 def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[Pair]:
-    """Yield the conversions of the first store of each dataset (PNG files, if any) into each other store."""
+    """Yield the conversions of the first store of each dataset (PNG files, if any) into each other store.
+
+    Image files as they are can be made of no other store, and are left out.
+    """
     grouped: dict[object, dict[str, tuple[Cell, Path]]] = {}
     for cell, path in stores.items():
         backend = cell.backend
-        if not (traits_of(backend).holds_pixels or traits_of(backend).ready_made):
+        traits = traits_of(backend)
+        if not (traits.holds_pixels or traits.ready_made or any_size(backend.codec)):
             grouped.setdefault(cell.data, {}).setdefault(store_name_of(backend), (cell, path))
     for names in grouped.values():
         source = FIRST_SOURCE if FIRST_SOURCE in names else next(iter(names))

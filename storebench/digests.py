@@ -1,7 +1,8 @@
 """Digests of samples, orders and losses: the definition of "the same", in one place.
 
 A sample's digest is BLAKE2b-128 over its pixels (uint8, H x W x C, C order)
-followed by its label (int64, little-endian). The digest of a set of samples is
+followed by its label (int64, little-endian). Of an image file that is stored as it is, the digest covers the
+file's bytes in the place of the pixels. The digest of a set of samples is
 BLAKE2b-128 over the sample digests in index order, so it does not depend on
 the order in which they were read.
 """
@@ -24,6 +25,11 @@ def sample_digest(pixels: Pixels, label: int) -> bytes:
     digest = hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=DIGEST_BYTES)
     digest.update(int(label).to_bytes(8, "little", signed=True))
     return digest.digest()
+
+
+def payload_digest(payload: bytes, label: int) -> bytes:
+    """Return the 16-byte digest of an image file that is stored as it is: its bytes and its label."""
+    return sample_digest(np.frombuffer(payload, np.uint8), label)
 
 
 def set_digest(sample_digests: Iterable[bytes] | DigestTable) -> str:

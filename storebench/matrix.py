@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import pydantic
 
-from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, DatasetSpec
-from storebench.datasets.catalog import DATASETS
+from storebench.datasets.base import LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE, MOST_SAMPLES, DatasetSpec
+from storebench.datasets.catalog import KNOWN, known_dataset
 from storebench.errors import StorebenchError, UnknownNameError
 from storebench.formats.registry import PAPER_BACKENDS, parse_backend, traits_of
 from storebench.names import printable
@@ -33,6 +33,9 @@ _PAGE_KIB = 4
 MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64, "none": 64}
 """Caffe's training batch of each network, the default of `batch_size`."""
 
+MODEL_CROPS = {"caffenet": 227, "resnet50": 224}
+"""Side of the square that a network crops of each image; the other networks take images of any size."""
+
 DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caffenet"}
 """The network that the paper trained on each dataset; class folders get ImageNet's."""
 
@@ -40,6 +43,7 @@ MOST_EMULATED_MS = 3_600_000
 
 Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
 Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
+ImageSize = Annotated[int, pydantic.Field(ge=LEAST_IMAGE_SIZE, le=MOST_IMAGE_SIZE)]
 
 
 def _listed(value: Any) -> Any:
@@ -94,7 +98,8 @@ class _MatrixWithoutLoop(Strict):
     Attributes
     ----------
     dataset
-        The dataset. ``folder:PATH`` is a folder with one subfolder of images per class.
+        The dataset. ``folder:PATH`` is a folder with one subfolder of images per class, ``list:FILE`` a list of image
+        files with their labels.
     split
         The part of the dataset.
     size
@@ -105,6 +110,9 @@ class _MatrixWithoutLoop(Strict):
         Seed of derived and synthetic samples.
     synthetic
         Ask for the synthetic stand-in, or refuse it. Default: only where no real files are found.
+    image_size
+        Side of the square images that every codec serves; for folders and ImageNet. Default: 256, or the size that
+        all images of a folder have if it is smaller; the codec `original` serves the network's size.
     backends
         Container, codec and reader of each store.
     optional
@@ -117,6 +125,7 @@ class _MatrixWithoutLoop(Strict):
     limit: Samples | None = None
     data_seed: Seed = 0
     synthetic: bool | None = None
+    image_size: ImageSize | None = None
     backends: list[str] = list(PAPER_BACKENDS)
     optional: bool = False
 
@@ -133,8 +142,8 @@ class _MatrixWithoutLoop(Strict):
     @pydantic.field_validator("dataset")
     @classmethod
     def _known_dataset(cls, value: str) -> str:
-        if value not in DATASETS and not value.startswith(FOLDER_PREFIX):
-            raise ValueError(str(UnknownNameError.of("dataset", value, (*DATASETS, "folder:PATH"))))
+        if not known_dataset(value):
+            raise ValueError(str(UnknownNameError.of("dataset", value, KNOWN)))
         return value
 
     @pydantic.field_validator("compute", check_fields=False)
@@ -217,6 +226,7 @@ class _MatrixWithoutLoop(Strict):
             limit=self.limit,
             seed=self.data_seed,
             synthetic=self.synthetic,
+            image_size=self.image_size,
         )
 
     @property

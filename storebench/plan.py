@@ -17,15 +17,15 @@ from storebench.surroundings import permitted
 PROCESS_START_S = 3.0
 """Start of a process with torch (1 to 2 s for its import), its checks and its evaluation, on 2 cores."""
 
-ENCODE_BYTES_PER_S = {"raw": 200e6, "png": 15e6, "jpeg": 60e6}
+ENCODE_BYTES_PER_S = {"raw": 200e6, "png": 15e6, "jpeg": 60e6, "original": 500e6}
 """Pixels converted per second on 2 cores."""
 
 STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
 """One training step on 2 cores, at batches of the size used here (CaffeNet: 32)."""
 
 STEP_BATCH = {"lenet": 64, "cifar10_quick": 100, "caffenet": 32, "resnet50": 32, "tiny": 64, "none": 64}
-READ_BYTES_PER_S = {"raw": 400e6, "png": 60e6, "jpeg": 100e6}
-AGAIN_BYTES_PER_S = {"raw": 1500e6, "png": 60e6, "jpeg": 100e6}
+READ_BYTES_PER_S = {"raw": 400e6, "png": 60e6, "jpeg": 100e6, "original": 60e6}
+AGAIN_BYTES_PER_S = {"raw": 1500e6, "png": 60e6, "jpeg": 100e6, "original": 60e6}
 """The same for samples that the page cache holds since an earlier pass; no check replays them."""
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from storebench._version import __version__
+from storebench.codecs import any_size
 from storebench.conversion_rounds import ConversionRounds
-from storebench.datasets import DatasetSpec, Origin
+from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
 from storebench.errors import DataNotFoundError, StorebenchError
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
@@ -28,7 +29,7 @@ from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import How, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
-from storebench.surroundings import check_size, refusals, surroundings
+from storebench.surroundings import check_network, check_size, refusals, surroundings
 from storebench.system.scratch import scratch_folder
 from storebench.worker.job import CellJob
 from storebench.worker.launch import answer_of
@@ -162,15 +163,20 @@ def prepare(
 ) -> dict[Cell, Prepared]:
     """Build or find the stores of all cells, each once."""
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
+    opened: dict[DatasetSpec, Dataset] = {}
     found = {}
     for cell in cells:
         key = (cell.data, store_name_of(cell.backend))
         if key not in built:
             how = watcher.store(cell)
-            store = ensure_store(key[0], parse_backend(key[1]), stores, data_root=data_root, how=how)
+            if cell.data not in opened:
+                opened[cell.data] = open_dataset(cell.data, data_root)
+            backend, dataset = parse_backend(key[1]), opened[cell.data]
+            store = ensure_store(cell.data, backend, stores, dataset=dataset, how=how)
             test = _test_store(cell, store.manifest, scenario.test_limit, stores, data_root, how)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
         check_size(cell, built[key].manifest)
+        check_network(cell, built[key].manifest)
         found[cell] = built[key]
     for cell in cells:
         if cell.readahead_kib is not None:
@@ -187,12 +193,16 @@ def _test_store(
         return None
     synthetic = train.dataset.provenance.origin is Origin.SYNTHETIC
     spec = DatasetSpec(
-        name=cell.data.name, split=Split.TEST, limit=limit, seed=cell.data.seed, synthetic=synthetic
+        name=cell.data.name,
+        split=Split.TEST,
+        limit=limit,
+        seed=cell.data.seed,
+        synthetic=synthetic,
+        image_size=cell.data.image_size,
     )
+    backend = parse_backend("memory+original" if any_size(cell.backend.codec) else "memory+raw")
     try:
-        return ensure_store(
-            spec, parse_backend("memory+raw"), stores, data_root=data_root, how=how
-        ).path.resolve()
+        return ensure_store(spec, backend, stores, data_root=data_root, how=how).path.resolve()
     except DataNotFoundError:
         return None
 

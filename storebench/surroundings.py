@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from storebench.codecs import any_size
 from storebench.errors import UsageError
 from storebench.manifest import Manifest
+from storebench.matrix import MODEL_CROPS
 from storebench.probes.cgroup import MemoryGroup, find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.results import Cell
@@ -111,6 +113,24 @@ def check_size(cell: Cell, manifest: Manifest) -> None:
             f"a limit of {format_bytes(cell.memory_bytes)} holds the whole store, which has {size}",
             where=cell.backend.name,
             hint="Ask for less memory or a larger dataset, or use cache 'warm'.",
+        )
+
+
+def check_network(cell: Cell, manifest: Manifest) -> None:
+    """Refuse a network that crops more than the images of a store have.
+
+    Raises
+    ------
+    UsageError
+        The images are smaller than the network's crop.
+    """
+    crop, shape = MODEL_CROPS.get(cell.model), manifest.dataset.image_shape
+    whole = cell.data.image_size is not None or any_size(manifest.codec)
+    if crop is not None and not whole and min(shape[:2]) < crop:
+        raise UsageError(
+            f"{cell.model} needs images of {crop} x {crop}, and these are {shape[1]} x {shape[0]}",
+            where=cell.data.name,
+            hint=f"Name another network with --model, or a size with --image-size, such as {crop}.",
         )
 
 

@@ -18,6 +18,7 @@ from storebench.system import interrupts
 from storebench.system.unexpected import debugging, told
 
 __all__ = [
+    "dataset_named",
     "exit_codes",
     "fail",
     "progress",
@@ -44,6 +45,37 @@ def stores_dir() -> Path:
 def runs_dir() -> Path:
     """Return the folder of all runs: STOREBENCH_RUNS, or ./runs."""
     return Path(os.environ.get(RUNS_ENV, "runs"))
+
+
+def dataset_named(text: str | None, listed: Path | None) -> str:
+    """Return the dataset that ``--dataset`` or ``--list`` means.
+
+    Parameters
+    ----------
+    text
+        A known name, else the path of a folder of images; None where a list is given.
+    listed
+        A list of image files with their labels.
+
+    Raises
+    ------
+    UsageError
+        Neither or both are given.
+    """
+    from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
+    from storebench.datasets.catalog import DATASETS, known_dataset
+
+    if (text is None) == (listed is None):
+        raise errors.UsageError("name the samples with exactly one of --dataset and --list")
+    if text is None:
+        return f"{LIST_PREFIX}{listed}"
+    is_folder = os.path.isdir(text)  # noqa: PTH112 - Path raises where the text cannot be a path
+    if text in DATASETS and is_folder:
+        say(f"--dataset {text}: the dataset of that name; write folder:{text} for the folder")
+    if known_dataset(text) or not (is_folder or os.sep in text):
+        return text
+    say(plain(f"--dataset {text}: read as the folder of images folder:{text}"))
+    return FOLDER_PREFIX + text
 
 
 def fail(error: errors.StorebenchError) -> NoReturn:

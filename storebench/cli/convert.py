@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes, progress, put, put_json, say, stores_dir, writes_into
+from storebench.cli.common import (
+    dataset_named,
+    exit_codes,
+    progress,
+    put,
+    put_json,
+    say,
+    stores_dir,
+    writes_into,
+)
 from storebench.errors import UsageError
 from storebench.settings.words import Split
 
@@ -26,7 +35,11 @@ def convert(
         typer.Argument(metavar="BACKEND...", help="FORMAT[+CODEC], such as png, hdf5 or lmdb+jpeg."),
     ],
     dataset: Annotated[
-        str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet or folder:PATH.")
+        str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet, or a folder of images.")
+    ] = None,
+    listed: Annotated[
+        Path | None,
+        typer.Option("--list", metavar="FILE", help="Image files with labels, one 'PATH LABEL' per line."),
     ] = None,
     source: Annotated[
         Path | None,
@@ -37,6 +50,10 @@ def convert(
         int | None, typer.Option(min=1, help="Extend or cut the dataset to this many samples.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first samples.")] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Side of the square images, for folders and ImageNet. [default: 256]"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of derived and synthetic samples.")] = 0,
     synthetic: Annotated[
         bool | None,
@@ -64,8 +81,8 @@ def convert(
         from storebench.stores.convert import How, Replace
 
         writes_into(out or stores_dir())
-        if (dataset is None) == (source is None):
-            raise UsageError("name the samples with exactly one of --dataset and --from")
+        if [dataset, listed, source].count(None) != 2:
+            raise UsageError("name the samples with exactly one of --dataset, --list and --from")
         if processes is not None and processes > MOST_PROCESSES:
             raise UsageError(
                 f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
@@ -78,17 +95,20 @@ def convert(
             say=say,
         )
         if source is not None:
-            _refuse_choice(split=split, size=size, limit=limit, seed=seed, synthetic=synthetic)
+            _refuse_choice(
+                split=split, size=size, limit=limit, seed=seed, synthetic=synthetic, image_size=image_size
+            )
             made = _from_store(source, wanted, out, how)
         else:
             made = _from_dataset(
                 DatasetSpec(
-                    name=str(dataset),
+                    name=dataset_named(dataset, listed),
                     split=Split.of(split),
                     size=size,
                     limit=limit,
                     seed=seed,
                     synthetic=synthetic,
+                    image_size=image_size,
                 ),
                 wanted,
                 out or stores_dir(),
@@ -106,7 +126,7 @@ def convert(
 def _refuse_choice(**options: Any) -> None:
     """Refuse options that choose samples: a store is converted whole."""
     defaults = {"split": "train", "seed": 0}
-    given = [name for name, value in options.items() if value != defaults.get(name)]
+    given = [name.replace("_", "-") for name, value in options.items() if value != defaults.get(name)]
     if given:
         raise UsageError(
             f"--{given[0]} chooses samples of a dataset, but --from converts a whole store",
@@ -176,12 +196,15 @@ def _facts(store: "Store") -> dict[str, Any]:
 
 
 def _line(store: "Store") -> str:
+    from storebench.codecs import any_size
+
     manifest = store.manifest
     info = manifest.dataset
     shape = "x".join(map(str, info.image_shape))
+    held = "image files as they are" if any_size(manifest.codec) else f"samples of {shape}"
     built = f"built in {manifest.build_s:.1f} s" if store.built else "there already"
     return (
-        f"{store.path}: {manifest.count:,} {info.provenance.origin} samples of {shape}, "
+        f"{store.path}: {manifest.count:,} {info.provenance.origin} {held}, "
         f"{manifest.bytes_on_disk / 2**20:,.1f} MiB on disk for {manifest.payload_bytes / 2**20:,.1f} MiB, "
         f"{built}, digest {manifest.samples_digest}"
     )

@@ -10,7 +10,16 @@ import typer
 from storebench import errors
 from storebench.accelerators import Accelerator, find_accelerator
 from storebench.cli.bench_watch import Teller
-from storebench.cli.common import exit_codes, put, put_json, runs_dir, say, stores_dir, writes_into
+from storebench.cli.common import (
+    dataset_named,
+    exit_codes,
+    put,
+    put_json,
+    runs_dir,
+    say,
+    stores_dir,
+    writes_into,
+)
 from storebench.cli.loop_options import with_loop_options
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
@@ -25,12 +34,25 @@ def run(
         list[str],
         typer.Argument(metavar="BACKEND...", help="FORMAT[+CODEC][:READER], such as png or lmdb+jpeg."),
     ],
-    dataset: Annotated[str, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet or folder:PATH.")],
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet, or a folder of images.")
+    ] = None,
+    listed: Annotated[
+        Path | None,
+        typer.Option("--list", metavar="FILE", help="Image files with labels, one 'PATH LABEL' per line."),
+    ] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     size: Annotated[
         int | None, typer.Option(min=1, help="Extend or cut the dataset to this many samples.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first samples.")] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Side of the square images, for folders and ImageNet. [default: 256; for original, the network's]",
+        ),
+    ] = None,
     synthetic: Annotated[
         bool | None,
         typer.Option(
@@ -77,11 +99,12 @@ def run(
                 "--accelerator needs the rate of the loader alone", hint="Add --compute none --model none."
             )
         matrix = {
-            "dataset": dataset,
+            "dataset": dataset_named(dataset, listed),
             "split": split,
             "size": size,
             "limit": limit,
             "synthetic": synthetic,
+            "image_size": image_size,
             "backends": backends,
             **loop,
         }

@@ -15,9 +15,13 @@ from storebench.names import name_of_text, printable
 from storebench.settings.words import Split
 
 FOLDER_PREFIX = "folder:"
+LIST_PREFIX = "list:"
 
 MOST_SAMPLES = 10**9
 """Largest size or limit: the digests of so many samples alone take 16 GB."""
+
+LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE = 8, 4096
+"""Smallest and largest side of images that may be asked for, in pixels."""
 
 Image = npt.NDArray[np.uint8]
 """One decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)."""
@@ -103,7 +107,8 @@ class DatasetSpec:
     Attributes
     ----------
     name
-        "mnist", "cifar10", "imagenet" or "folder:PATH"; in PATH, ``\xNN`` stands for a byte that is not UTF-8.
+        "mnist", "cifar10", "imagenet", "folder:PATH" or "list:FILE"; in a path, ``\xNN`` stands for a byte that is
+        not UTF-8.
     split
         "train" or "test" (the validation split of ImageNet).
     size
@@ -114,6 +119,8 @@ class DatasetSpec:
         Seed of the derived and synthetic samples.
     synthetic
         True requests the stand-in, False refuses it, None uses it if no real files are found.
+    image_size
+        Side of the square images, for datasets of image files; None for the dataset's own choice.
     """
 
     name: str
@@ -122,6 +129,7 @@ class DatasetSpec:
     limit: int | None = None
     seed: int = 0
     synthetic: bool | None = None
+    image_size: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
@@ -130,23 +138,32 @@ class DatasetSpec:
     @property
     def folder(self) -> Path | None:
         """The PATH of ``folder:PATH``; None for every other dataset."""
-        if not self.name.startswith(FOLDER_PREFIX):
+        return self._path_after(FOLDER_PREFIX)
+
+    @property
+    def file_list(self) -> Path | None:
+        """The FILE of ``list:FILE``; None for every other dataset."""
+        return self._path_after(LIST_PREFIX)
+
+    def _path_after(self, prefix: str) -> Path | None:
+        if not self.name.startswith(prefix):
             return None
-        return Path(name_of_text(self.name.removeprefix(FOLDER_PREFIX)))
+        return Path(name_of_text(self.name.removeprefix(prefix)))
 
     @property
     def store_id(self) -> str:
         """The name of the folder that holds this dataset's stores ("imagenet-train-size4000")."""
         name = self.name
-        if self.folder is not None:
-            path = self.folder.resolve()
+        if (named := self.folder or self.file_list) is not None:
+            path, kind = named.resolve(), "folder" if self.folder else "list"
             tag = hashlib.blake2b(os.fsencode(path), digest_size=4).hexdigest()
-            name = f"folder-{re.sub(r'[^A-Za-z0-9_.-]', '_', path.name)}-{tag}"
+            name = f"{kind}-{re.sub(r'[^A-Za-z0-9_.-]', '_', path.name)}-{tag}"
         parts = [name, self.split]
         parts += [f"size{self.size}"] if self.size is not None else []
         parts += [f"limit{self.limit}"] if self.limit is not None else []
         parts += [f"seed{self.seed}"] if self.seed else []
         parts += ["synthetic"] if self.synthetic else []
+        parts += [f"px{self.image_size}"] if self.image_size is not None else []
         return "-".join(parts)
 
 
@@ -169,6 +186,32 @@ class Dataset(ABC):
         IndexError
             `index` is not in ``range(len(self))``.
         """
+
+    @property
+    def resize_note(self) -> str:
+        """One clause if `sample` changes the number of an image's pixels by a large factor; "" otherwise."""
+        return ""
+
+    @property
+    def original_info(self) -> DatasetInfo | None:
+        """The geometry and identity of the image files as they are; None where the samples are no image files."""
+        return None
+
+    def original(self, index: int) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, unchanged, and its label.
+
+        Only where `original_info` is not None.
+
+        Raises
+        ------
+        CorruptDataError
+            The file is no image, is damaged in its header, or has too many pixels; the message names it.
+        DataNotFoundError
+            The file cannot be read.
+        IndexError
+            `index` is not in ``range(len(self))``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no image files")
 
     def __len__(self) -> int:
         return self.info.count

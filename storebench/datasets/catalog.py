@@ -6,9 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.datasets import cifar10, imagenet, mnist
-from storebench.datasets.base import FOLDER_PREFIX, MOST_SAMPLES, Dataset, DatasetSpec
+from storebench.datasets.base import (
+    FOLDER_PREFIX,
+    LEAST_IMAGE_SIZE,
+    LIST_PREFIX,
+    MOST_IMAGE_SIZE,
+    MOST_SAMPLES,
+    Dataset,
+    DatasetSpec,
+)
 from storebench.datasets.derived import select
 from storebench.datasets.folder import open_folder
+from storebench.datasets.listed import open_list
 from storebench.datasets.synthetic import SyntheticDataset
 from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
 from storebench.settings.loop import MOST_SEED
@@ -20,10 +29,10 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The files of a dataset: their folder, and a function that opens a split."""
+    """The files of a dataset: their folder, and a function that opens a split with images of one size (None: their own)."""
 
     where: Path
-    open: Callable[[Split], Dataset]
+    open: Callable[[Split, int | None], Dataset]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,30 +47,35 @@ class Entry:
         The sentence for messages that says which files to put where.
     by_class
         Whether its samples are sorted by class.
+    any_size
+        Whether its images may be resized to any size.
     """
 
     find: Callable[[Path], Found | None]
     files: str
     by_class: bool = False
+    any_size: bool = False
 
 
 def _find_mnist(root: Path) -> Found | None:
     folder = mnist.find(root)
-    return None if folder is None else Found(where=folder, open=lambda split: mnist.open_mnist(folder, split))
+    return (
+        None if folder is None else Found(where=folder, open=lambda split, _: mnist.open_mnist(folder, split))
+    )
 
 
 def _find_cifar10(root: Path) -> Found | None:
     sources = cifar10.find(root)
     if not sources:
         return None
-    return Found(where=sources[0].path, open=lambda split: cifar10.open_cifar10(sources, split))
+    return Found(where=sources[0].path, open=lambda split, _: cifar10.open_cifar10(sources, split))
 
 
 def _find_imagenet(root: Path) -> Found | None:
     folder = imagenet.find(root)
     if folder is None:
         return None
-    return Found(where=folder, open=lambda split: imagenet.open_imagenet(folder, split))
+    return Found(where=folder, open=lambda split, size: imagenet.open_imagenet(folder, split, size))
 
 
 _ENTRIES = {
@@ -80,11 +94,20 @@ _ENTRIES = {
         files=f"Put {imagenet.TRAIN_TAR} (or one folder per class in train/) into imagenet/ there; "
         "it comes from image-net.org after registration.",
         by_class=True,
+        any_size=True,
     ),
 }
 
 DATASETS = tuple(_ENTRIES)
-"""The names of the known datasets; ``folder:PATH`` is valid as well."""
+"""The names of the known datasets; ``folder:PATH`` and ``list:FILE`` are valid as well."""
+
+KNOWN = (*DATASETS, "folder:PATH", "list:FILE")
+"""The datasets as messages list them."""
+
+
+def known_dataset(name: str) -> bool:
+    """Return whether `name` is a known dataset, a folder or a list."""
+    return name in _ENTRIES or name.startswith((FOLDER_PREFIX, LIST_PREFIX))
 
 
 def data_root() -> Path:
@@ -114,7 +137,7 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
 
     Real files are preferred, unless ``spec.synthetic`` is True. If there are none,
     the synthetic stand-in replaces them and says so in its provenance, unless
-    ``spec.synthetic`` is False. A ``folder:PATH`` never has a stand-in.
+    ``spec.synthetic`` is False. A folder or a list never has a stand-in.
 
     Parameters
     ----------
@@ -134,27 +157,53 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
     """
     _check(spec)
     if spec.folder is not None:
-        return select(open_folder(spec.folder, spec.split), spec, by_class=True)
+        return select(open_folder(spec.folder, spec.split, spec.image_size), spec, by_class=True)
+    if spec.file_list is not None:
+        return select(open_list(spec.file_list, spec.split, spec.image_size), spec, by_class=True)
     entry = _ENTRIES[spec.name]
     found = None if spec.synthetic else find_files(spec.name, root)
     if found is not None:
-        return select(found.open(spec.split), spec, by_class=entry.by_class)
+        return select(found.open(spec.split, spec.image_size), spec, by_class=entry.by_class)
     places = " and ".join(str(place) for place in search_roots(root))
     if spec.synthetic is False:
         raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=entry.files)
     why = "asked for" if spec.synthetic else f"no files of {spec.name} in {places}"
-    return SyntheticDataset(spec.name, spec.split, size=spec.size, limit=spec.limit, seed=spec.seed, why=why)
+    return SyntheticDataset(
+        spec.name,
+        spec.split,
+        size=spec.size,
+        limit=spec.limit,
+        seed=spec.seed,
+        side=spec.image_size,
+        why=why,
+    )
+
+
+def _check_image_size(spec: DatasetSpec) -> None:
+    if spec.image_size is None:
+        return
+    if spec.name in _ENTRIES and not _ENTRIES[spec.name].any_size:
+        raise UsageError(
+            f"the images of {spec.name} have one size, so none can be asked for",
+            hint="Leave out --image-size; it is for folders and ImageNet.",
+        )
+    if not LEAST_IMAGE_SIZE <= spec.image_size <= MOST_IMAGE_SIZE:
+        raise UsageError(
+            f"no image size is {spec.image_size}",
+            hint=f"Name a side from {LEAST_IMAGE_SIZE} to {MOST_IMAGE_SIZE} pixels.",
+        )
 
 
 def _check(spec: DatasetSpec) -> None:
-    if spec.name not in _ENTRIES and not spec.name.startswith(FOLDER_PREFIX):
-        raise UnknownNameError.of("dataset", spec.name, (*_ENTRIES, "folder:PATH"))
+    if not known_dataset(spec.name):
+        raise UnknownNameError.of("dataset", spec.name, KNOWN)
     for option, value in (("size", spec.size), ("limit", spec.limit)):
         if value is not None and not 1 <= value <= MOST_SAMPLES:
             raise UsageError(
                 f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}."
             )
+    _check_image_size(spec)
     if not 0 <= spec.seed <= MOST_SEED:
         raise UsageError(f"no seed is {spec.seed}", hint="Name 0 or more, below 2^63.")
-    if spec.synthetic and spec.name.startswith(FOLDER_PREFIX):
+    if spec.synthetic and spec.name not in _ENTRIES:
         raise UsageError(f"{spec.name} has no synthetic stand-in", hint=f"Known: {', '.join(_ENTRIES)}.")

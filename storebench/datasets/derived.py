@@ -4,6 +4,8 @@ Sample i of an extended dataset depends on the source, the seed and i alone, so
 every process can make it by itself.
 """
 
+import dataclasses
+from abc import abstractmethod
 from collections import OrderedDict
 from typing import Any
 
@@ -23,36 +25,64 @@ BRIGHTNESS = (0.8, 1.2)
 class _Selection(Dataset):
     """Base of `Subset` and `Grown`: a source dataset and another count."""
 
-    def __init__(self, source: Dataset, count: int, provenance: Provenance, tag: tuple[object, ...]) -> None:
+    def __init__(self, source: Dataset, count: int, tag: tuple[object, ...]) -> None:
         self._source = source
-        old = source.info
-        self._info = DatasetInfo(
-            name=old.name,
-            split=old.split,
-            count=count,
-            image_shape=old.image_shape,
-            class_names=old.class_names,
-            provenance=provenance,
-            fingerprint=fingerprint(old.fingerprint, count, *tag),
-        )
+        self._count = count
+        self._tag = tag
+        self._info = self._selected(source.info, "grown")
 
     @property
     def info(self) -> DatasetInfo:
         """The geometry and identity of the dataset."""
         return self._info
 
+    @property
+    def resize_note(self) -> str:
+        """One clause if the source's images are resized by a large factor."""
+        return self._source.resize_note
+
+    @property
+    def original_info(self) -> DatasetInfo | None:
+        """The geometry and identity of the image files as they are; None where the samples are no image files."""
+        files = self._source.original_info
+        return None if files is None else self._selected(files, "repeated")
+
+    def original(self, index: int) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, and its label."""
+        check_index(index, self._info.count)
+        return self._source.original(self._place(index))
+
+    def _selected(self, old: DatasetInfo, how: str) -> DatasetInfo:
+        return dataclasses.replace(
+            old,
+            count=self._count,
+            provenance=self._provenance(old.provenance, how),
+            fingerprint=fingerprint(old.fingerprint, self._count, *self._tag),
+        )
+
+    def _provenance(self, old: Provenance, how: str) -> Provenance:  # noqa: ARG002 - for those that have more samples
+        """Return where the samples come from; `how` says what further samples are made of."""
+        return old
+
+    @abstractmethod
+    def _place(self, index: int) -> int:
+        """Return the index in the source of the image that sample `index` is, or is made of."""
+
 
 class Subset(_Selection):
     """Fewer samples than the source has: the first ones, or evenly spread ones."""
 
     def __init__(self, source: Dataset, count: int, *, strided: bool) -> None:
-        super().__init__(source, count, source.info.provenance, ("subset", strided))
+        super().__init__(source, count, ("subset", strided))
         self._strided = strided
 
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, self._info.count)
-        return self._source.sample(index * len(self._source) // self._info.count if self._strided else index)
+        return self._source.sample(self._place(index))
+
+    def _place(self, index: int) -> int:
+        return index * len(self._source) // self._count if self._strided else index
 
 
 class Grown(_Selection):
@@ -61,18 +91,12 @@ class Grown(_Selection):
     The first ``len(source)`` are the source's own, unchanged. Each further sample
     i is made from original ``i % len(source)``: a crop of 70 to 100% of its area,
     resized back, mirrored half of the time (colour images only, because a
-    mirrored digit is another sign), its brightness changed by up to 20%.
+    mirrored digit is another sign), its brightness changed by up to 20%. Image files
+    as they are cannot be changed: of them, each further sample is a copy.
     """
 
     def __init__(self, source: Dataset, count: int, seed: int) -> None:
-        old = source.info.provenance
-        provenance = Provenance(
-            origin=Origin.DERIVED,
-            source=old.source,
-            derived_frac=1 - len(source) / count,
-            note="; ".join(filter(None, (old.note, f"{len(source)} originals grown to {count}"))),
-        )
-        super().__init__(source, count, provenance, ("grown", seed))
+        super().__init__(source, count, ("grown", seed))
         self._seed = seed
         self._cache: OrderedDict[int, tuple[Image, int]] = OrderedDict()
 
@@ -89,10 +113,21 @@ class Grown(_Selection):
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, self._info.count)
-        pixels, label = self._original(index % len(self._source))
+        pixels, label = self._original(self._place(index))
         if index < len(self._source):
             return pixels.copy(), label
         return derive(pixels, np.random.default_rng((self._seed, index))), label
+
+    def _place(self, index: int) -> int:
+        return index % len(self._source)
+
+    def _provenance(self, old: Provenance, how: str) -> Provenance:
+        return Provenance(
+            origin=Origin.DERIVED,
+            source=old.source,
+            derived_frac=1 - len(self._source) / self._count,
+            note="; ".join(filter(None, (old.note, f"{len(self._source)} originals {how} to {self._count}"))),
+        )
 
     def _original(self, index: int) -> tuple[Image, int]:
         if index in self._cache:

@@ -5,6 +5,7 @@ one tar of JPEGs. Their classes come from Caffe's ``val.txt`` (a line "NAME
 INDEX" per image, where INDEX counts the sorted classes) or from the devkit.
 """
 
+import dataclasses
 import weakref
 from collections.abc import Sequence
 from io import BytesIO
@@ -15,7 +16,9 @@ import numpy as np
 
 from storebench.datasets import devkit, images, tars
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
-from storebench.datasets.folder import IMAGE_SHAPE, TEST_FOLDERS, FolderDataset, has_class_folders
+from storebench.datasets.folder import TEST_FOLDERS, FolderDataset, has_class_folders
+from storebench.datasets.geometry import HEADER_BYTES, change_note, square
+from storebench.datasets.originals import checked
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
@@ -24,6 +27,7 @@ from storebench.settings.words import Split
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
+NAME = "imagenet"
 
 
 def find(root: Path) -> Path | None:
@@ -36,8 +40,13 @@ def find(root: Path) -> Path | None:
     return root if any((root / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)) else None
 
 
-def open_imagenet(folder: Path, split: Split) -> Dataset:
+def open_imagenet(folder: Path, split: Split, image_size: int | None = None) -> Dataset:
     """Open a split of ImageNet; "test" is its validation split.
+
+    Parameters
+    ----------
+    image_size
+        Side of the square images; None for 256.
 
     Raises
     ------
@@ -47,27 +56,27 @@ def open_imagenet(folder: Path, split: Split) -> Dataset:
         An archive is truncated, hostile or does not match its name.
     """
     if split == Split.TRAIN:
-        return _open_train(folder)
+        return _open_train(folder, image_size)
     classes = _open_train(folder).info.class_names if _has_train(folder) else None
     for name in TEST_FOLDERS:
         if has_class_folders(folder / name):
-            return FolderDataset("imagenet", split, folder / name, class_names=classes)
+            return FolderDataset(NAME, split, folder / name, classes, image_size, images.SIDE)
     if not (folder / VAL_TAR).is_file():
         raise DataNotFoundError(
             "ImageNet's validation split is not here",
             where=folder,
             hint=f"Put {VAL_TAR} and {devkit.ARCHIVE} there, or class folders in val/.",
         )
-    return _open_val_tar(folder / VAL_TAR, classes)
+    return _open_val_tar(folder / VAL_TAR, classes, image_size)
 
 
 def _has_train(folder: Path) -> bool:
     return has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
 
 
-def _open_train(folder: Path) -> Dataset:
+def _open_train(folder: Path, image_size: int | None = None) -> Dataset:
     if has_class_folders(folder / "train"):
-        return FolderDataset("imagenet", Split.TRAIN, folder / "train")
+        return FolderDataset(NAME, Split.TRAIN, folder / "train", None, image_size, images.SIDE)
     path = folder / TRAIN_TAR
     if not path.is_file():
         raise DataNotFoundError(
@@ -78,7 +87,8 @@ def _open_train(folder: Path) -> Dataset:
     found = _train_members(path)
     classes = tuple(sorted(found))
     ordered = [(member, label) for label, wnid in enumerate(classes) for member in found[wnid]]
-    return TarDataset(Split.TRAIN, path, [m for m, _ in ordered], [label for _, label in ordered], classes)
+    members, labels = [member for member, _ in ordered], [label for _, label in ordered]
+    return TarDataset(Split.TRAIN, path, members, labels, classes, image_size=image_size)
 
 
 def _train_members(path: Path) -> dict[str, list[tars.Member]]:
@@ -119,7 +129,7 @@ def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None
     return sorted(found, key=lambda member: member.name)
 
 
-def _open_val_tar(path: Path, classes: tuple[str, ...] | None) -> Dataset:
+def _open_val_tar(path: Path, classes: tuple[str, ...] | None, image_size: int | None) -> Dataset:
     with _open(path) as stream:
         members = _images(stream, str(path))
     if not members:
@@ -130,7 +140,8 @@ def _open_val_tar(path: Path, classes: tuple[str, ...] | None) -> Dataset:
     kept = [(member, index[wnid]) for member, wnid in zip(members, truth, strict=True) if wnid in index]
     left_out = len(members) - len(kept)
     note = f"{left_out} images left out: the train split lacks their classes" if left_out else ""
-    return TarDataset(Split.TEST, path, [m for m, _ in kept], [label for _, label in kept], names, note)
+    members, labels = [member for member, _ in kept], [label for _, label in kept]
+    return TarDataset(Split.TEST, path, members, labels, names, note, image_size)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -151,6 +162,10 @@ class TarDataset(Dataset):
         Position of each image in the archive, in the order of the samples.
     labels
         One class index per image.
+    note
+        What a reader of a figure should know of the samples.
+    image_size
+        Side of the square images; None for 256.
     """
 
     def __init__(
@@ -161,6 +176,7 @@ class TarDataset(Dataset):
         labels: Sequence[int],
         class_names: tuple[str, ...],
         note: str = "",
+        image_size: int | None = None,
     ) -> None:
         self._path = path
         # Arrays, because 1.28 million small objects would make pickling slow.
@@ -170,15 +186,20 @@ class TarDataset(Dataset):
         self._spans = np.array([(m.offset, m.size) for m in members], dtype=np.int64).reshape(-1, 2)
         self._labels = np.array(labels, dtype=np.int64)
         self._stream: BinaryIO | None = None
-        spans = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
+        self._identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
+        self._plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
+        shape = square(image_size)
+        self._resize_note = change_note(self._start, len(members), shape)
+        note = "; ".join(filter(None, (note, self._resize_note)))
+        self._close()
         self._info = DatasetInfo(
-            name="imagenet",
+            name=NAME,
             split=split,
             count=len(members),
-            image_shape=IMAGE_SHAPE,
+            image_shape=shape,
             class_names=class_names,
-            provenance=Provenance(origin=Origin.REAL, source=path.name, note=note),
-            fingerprint=fingerprint("tar", IMAGE_SHAPE, *spans),
+            provenance=dataclasses.replace(self._plain, note=note),
+            fingerprint=fingerprint("tar", shape, *self._identity),
         )
 
     @property
@@ -187,15 +208,50 @@ class TarDataset(Dataset):
         return self._info
 
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [256, 256, 3], label)."""
+        """Return sample `index` as (uint8 [H, W, 3], label)."""
         check_index(index, self._info.count)
+        stream, size = BytesIO(self._read(index)), self._info.image_shape[:2]
+        return images.decode_rgb(stream, self._where(index), size), int(self._labels[index])
+
+    @property
+    def resize_note(self) -> str:
+        """One clause if images are resized by a large factor."""
+        return self._resize_note
+
+    @property
+    def original_info(self) -> DatasetInfo:
+        """The geometry and identity of the files as they are, whatever size was asked for."""
+        shape = square(None)
+        return dataclasses.replace(
+            self._info,
+            image_shape=shape,
+            provenance=self._plain,
+            fingerprint=fingerprint("originals", shape, *self._identity),
+        )
+
+    def original(self, index: int) -> tuple[bytes, int]:
+        """Return the bytes of image file `index`, and its label."""
+        check_index(index, self._info.count)
+        return checked(self._read(index), self._where(index)), int(self._labels[index])
+
+    def _start(self, index: int) -> bytes:
+        return self._read(index, HEADER_BYTES)
+
+    def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         offset, size = map(int, self._spans[index])
         if self._stream is None:
             self._stream = _open(self._path)
             weakref.finalize(self, self._stream.close)
         self._stream.seek(offset)
-        where = f"{self._path}:{self._name(index)}"
-        return images.decode_rgb(BytesIO(self._stream.read(size)), where), int(self._labels[index])
+        return self._stream.read(min(size, most_bytes))
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _where(self, index: int) -> str:
+        return f"{self._path}:{self._name(index)}"
 
     def _name(self, index: int) -> str:
         start, end = self._name_ends[index : index + 2]

@@ -1,4 +1,4 @@
-"""Turn the bytes of an image file into 256 x 256 RGB, as Caffe's convert_imageset does."""
+"""Turn the bytes of an image file into RGB of one size, 256 x 256 unless another is asked for, as convert_imageset does."""
 
 import struct
 import zlib
@@ -12,14 +12,17 @@ from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError
 
 SIDE = 256
+"""Default side of the images of folders and of ImageNet."""
+
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 
 MOST_FILE_BYTES = 1 << 30
 """Bound on an image file: more than the largest image that Pillow accepts takes uncompressed."""
 
-# JPEG includes MPO: Pillow opens both as JPEG and has no opener called "MPO".
-_PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
-_DOES_NOT_DECODE = (
+PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+"""Formats that are opened. JPEG includes MPO, for which Pillow has no opener of its own."""
+
+DOES_NOT_DECODE = (
     OSError,
     ArithmeticError,
     AssertionError,
@@ -37,16 +40,21 @@ _DOES_NOT_DECODE = (
 """Errors that Pillow's decoders raise for damaged files."""
 
 
-def decode_rgb(stream: BinaryIO, where: str) -> Image:
-    """Decode an image file and resize it to exactly 256 x 256 without keeping the aspect ratio.
+def decode_rgb(stream: BinaryIO, where: str, size: tuple[int, int] = (SIDE, SIDE)) -> Image:
+    """Decode an image file and resize it without keeping the aspect ratio.
 
     Grey, palette, CMYK and 16-bit images become RGB; transparency is dropped;
     EXIF orientation is ignored, as in the OpenCV that the paper's tool used.
 
+    Parameters
+    ----------
+    size
+        Height and width of the result.
+
     Returns
     -------
     Image
-        uint8 [256, 256, 3].
+        uint8 [height, width, 3].
 
     Raises
     ------
@@ -54,23 +62,25 @@ def decode_rgb(stream: BinaryIO, where: str) -> Image:
         The file does not decode; the message begins with `where`.
     """
     try:
-        with PilImage.open(stream, formats=_PILLOW_FORMATS) as image:
-            return np.array(_resize(_to_rgb(image)))
-    except _DOES_NOT_DECODE as error:
+        with PilImage.open(stream, formats=PILLOW_FORMATS) as image:
+            return np.array(_resize(to_rgb(image), size))
+    except DOES_NOT_DECODE as error:
         raise CorruptDataError(
-            f"does not decode ({_reason(error)})",
+            f"does not decode ({reason_of(error)})",
             where=where,
             hint="Replace the file or take it out of the folder.",
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return why Pillow does not decode a file, as a clause."""
     if isinstance(error, UnidentifiedImageError):  # its own message is about a Python object
-        return f"damaged, or none of {', '.join(_PILLOW_FORMATS)}"
+        return f"damaged, or none of {', '.join(PILLOW_FORMATS)}"
     return str(error) or type(error).__name__
 
 
-def _to_rgb(image: PilImage.Image) -> PilImage.Image:
+def to_rgb(image: PilImage.Image) -> PilImage.Image:
+    """Return an image as RGB: grey is repeated, 16 bits become 8, transparency is dropped."""
     if image.mode == "RGB":
         return image
     if image.mode.startswith("I;16") or image.mode == "I":
@@ -81,16 +91,17 @@ def _to_rgb(image: PilImage.Image) -> PilImage.Image:
     return image.convert("RGB")
 
 
-def _resize(image: PilImage.Image) -> PilImage.Image:
+def _resize(image: PilImage.Image, size: tuple[int, int]) -> PilImage.Image:
     """Resize as OpenCV's INTER_LINEAR does: each pixel from its four nearest, without averaging over more.
 
     Pillow's own ``resize`` widens the filter when it shrinks an image. The result
     is smoother than convert_imageset's, and smoother pixels compress better.
     """
     width, height = image.size
-    if (width, height) == (SIDE, SIDE):
+    high, wide = size
+    if (width, height) == (wide, high):
         return image
-    matrix = (width / SIDE, 0, 0, 0, height / SIDE, 0)
+    matrix = (width / wide, 0, 0, 0, height / high, 0)
     return image.transform(
-        (SIDE, SIDE), PilImage.Transform.AFFINE, matrix, resample=PilImage.Resampling.BILINEAR
+        (wide, high), PilImage.Transform.AFFINE, matrix, resample=PilImage.Resampling.BILINEAR
     )

@@ -54,11 +54,11 @@ def fingerprint(*parts: object) -> str:
     return digest.hexdigest()
 
 
-def _status(path: Path) -> os.stat_result:
+def _status(path: str) -> os.stat_result:
     try:
-        return path.stat()
+        return os.stat(path)  # noqa: PTH116 - a million Path objects take seconds
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(Path(path), error) from error
 
 
 def files_digest(root: Path, files: Sequence[Path]) -> str:
@@ -68,12 +68,18 @@ def files_digest(root: Path, files: Sequence[Path]) -> str:
     would take longer than many benchmarks, so the modification time is used: a
     touched copy of a large source counts as a different one.
     """
-    stats = [_status(path) for path in files]
+    names = [(path.relative_to(root) if path.is_relative_to(root) else path).as_posix() for path in files]
+    return names_digest(root, names)
+
+
+def names_digest(root: Path, names: Sequence[str]) -> str:
+    """Return the digest of `files_digest` for files that are named relative to `root`, or absolutely."""
+    paths = [os.path.join(root, name) for name in names]  # noqa: PTH118 - see above
+    stats = list(map(_status, paths))
     whole = sum(stat.st_size for stat in stats) <= WHOLE_CONTENT_BYTES
     digest = hashlib.blake2b(digest_size=16)
-    for path, stat in zip(files, stats, strict=True):
-        name = path.relative_to(root).as_posix()
+    for name, path, stat in zip(names, paths, stats, strict=True):
         digest.update(fingerprint(name, stat.st_size, None if whole else stat.st_mtime_ns).encode())
         if whole:
-            digest.update(read_file(path, most_bytes=WHOLE_CONTENT_BYTES))
+            digest.update(read_file(Path(path), most_bytes=WHOLE_CONTENT_BYTES))
     return digest.hexdigest()

@@ -11,11 +11,14 @@ import numpy as np
 from storebench.datasets import scenes
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.sources import check_index, fingerprint
-from storebench.errors import DataNotFoundError
+from storebench.errors import DataNotFoundError, UsageError
 from storebench.settings.words import Split
 
 VERSION = 1
 """Part of the fingerprint; increased whenever the same seed gives different pixels."""
+
+MOST_SIDE = 512
+"""Largest side of a stand-in's images: they are cut from fields of 640 x 640."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,8 @@ class SyntheticDataset(Dataset):
         "mnist", "cifar10" or "imagenet".
     size, limit
         Number of samples; None for the recipe's own count, and for all of them.
+    side
+        Side of the images in pixels; None for the recipe's own.
     why
         Reason for the provenance's note: why this is not the real dataset.
 
@@ -78,6 +83,8 @@ class SyntheticDataset(Dataset):
     ------
     DataNotFoundError
         The stand-in has no such split.
+    UsageError
+        Images of that size cannot be drawn.
     """
 
     def __init__(
@@ -88,6 +95,7 @@ class SyntheticDataset(Dataset):
         size: int | None = None,
         limit: int | None = None,
         seed: int = 0,
+        side: int | None = None,
         why: str = "",
     ) -> None:
         recipe = RECIPES[name]
@@ -97,16 +105,24 @@ class SyntheticDataset(Dataset):
         count = min(count, limit or count)
         self._recipe = recipe
         self._key = (seed, recipe.number, list(Split).index(split))
+        self._side = side or recipe.side
+        if self._side > MOST_SIDE:
+            raise UsageError(
+                f"the synthetic stand-in of {name} has no images of {self._side} x {self._side}",
+                hint=f"Name a side of {MOST_SIDE} or less.",
+            )
+        # Fingerprints of stores that were built before sizes could be asked for stay as they are.
+        sized = () if self._side == recipe.side else (self._side,)
         self._info = DatasetInfo(
             name=name,
             split=split,
             count=count,
-            image_shape=(recipe.side, recipe.side, recipe.channels),
+            image_shape=(self._side, self._side, recipe.channels),
             class_names=recipe.class_names,
             provenance=Provenance(
                 origin=Origin.SYNTHETIC, source=f"synthetic stand-in of {name}", derived_frac=1.0, note=why
             ),
-            fingerprint=fingerprint("synthetic", VERSION, self._key, count),
+            fingerprint=fingerprint("synthetic", VERSION, self._key, count, *sized),
         )
 
     @property
@@ -119,4 +135,4 @@ class SyntheticDataset(Dataset):
         check_index(index, self._info.count)
         random = np.random.default_rng((*self._key, index))
         label = int(random.integers(len(self._recipe.class_names)))
-        return self._recipe.draw(label, self._recipe.side, random), label
+        return self._recipe.draw(label, self._side, random), label

@@ -73,6 +73,23 @@ class ClassFolders:
                     self._require_regular(entry, path)
                     yield path
 
+    def loose(self) -> list[str]:
+        """Return the image files that are in no class folder, sorted, as paths relative to the root.
+
+        Raises
+        ------
+        CorruptDataError
+            One of them is not a regular file, or a link is dangling.
+        DataNotFoundError
+            The folder cannot be read.
+        """
+        found = []
+        for entry in self._listed(""):
+            if not self._is_folder(entry, entry.name) and entry.name.lower().endswith(EXTENSIONS):
+                self._require_regular(entry, entry.name)
+                found.append(entry.name)
+        return sorted(found)
+
     def _enter(self, folder: str) -> None:
         """Refuse a folder that was entered before, or is nested too deep."""
         try:

@@ -2,7 +2,7 @@
 
 import functools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -83,8 +83,9 @@ class Reader(SampleSequence):
     labels
         int64 [count]; in memory from the opening on.
     payload_codec
-        The codec of the payloads that `fetch` returns: the store's, or "raw" for a reader
-        that decodes by itself (at its opening, or in its own threads).
+        The codec of the payloads that `fetch` returns, with its decoder: the store's, or "raw" for a reader
+        that decodes by itself (at its opening, or in its own threads). Image files as they are, which have no
+        size of their own, are always returned as payloads.
     closed
         Whether `close` was called.
     """
@@ -254,12 +255,15 @@ class Reader(SampleSequence):
             return
         if len(out) < len(indices) or out.dtype != UINT8 or out.shape[1:] != self.image_shape:
             raise unfit_batch(out, len(indices), self.image_shape)
-        codec = get_codec(self.payload_codec)
-        for index, payload, image in zip(indices.tolist(), self.fetch(indices), out, strict=False):
+        codec, payloads = get_codec(self.payload_codec), self.fetch(indices)
+
+        def decode(row: int) -> None:
             try:
-                codec.decode_into(payload, image)
+                codec.decode_into(payloads[row], out[row])
             except CorruptDataError as error:
-                raise CorruptDataError(f"sample {index}: {error.what}", where=self.store) from error
+                raise CorruptDataError(f"sample {indices[row]}: {error.what}", where=self.store) from error
+
+        self.spread(decode, len(indices))
 
     @final
     def plan(self, batches: Sequence[Indices]) -> None:
@@ -277,6 +281,14 @@ class Reader(SampleSequence):
         if self.closed:
             raise _closed()
         self._plan(batches)
+
+    def spread(self, work: Callable[[int], None], count: int) -> None:
+        """Call `work` with each number in ``range(count)``, for work on payloads that this reader has fetched.
+
+        The default calls one after the other. A reader that decodes in threads of its own shares the calls out.
+        """
+        for row in range(count):
+            work(row)
 
     def notes(self) -> dict[str, str]:
         """Return what a person who reads the results should know of how this reader worked, by name."""

@@ -1,12 +1,13 @@
 """Which formats there are, and how a backend's name is read.
 
-A backend is ``FORMAT[+CODEC][:READER][?OPTION=VALUE,...]``: ``lmdb``,
-``lmdb+jpeg``, ``memory:native``, ``lmdb:get?readahead=off``. ``png`` is short
-for ``files+png``. Built-in formats are listed here by "module:Class" and
+A backend is ``FORMAT[+CODEC[:DECODER]][:READER][?OPTION=VALUE,...]``: ``lmdb``,
+``lmdb+jpeg``, ``lmdb+jpeg:simplejpeg``, ``memory:native``, ``lmdb:get?readahead=off``.
+``png``, ``jpeg`` and ``original`` are short for ``files+png`` and so on. Built-in formats are listed here by "module:Class" and
 imported when they are first used; others come through the entry-point group
 ``storebench.formats``, whose entries name a `Format` subclass.
 """
 
+import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -14,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.codecs import CODECS
+from storebench.codecs import CODECS, Decoding, decoding_of, get_codec
+from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER
+from storebench.codecs.registry import DECODER, SCALE
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
@@ -26,7 +29,9 @@ ENTRY_POINT_GROUP = "storebench.formats"
 PAPER_BACKENDS = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
 """The storage ways of Lim, Young and Patton (2016), in the paper's order."""
 
-ALIASES = {"png": "files+png", "jpeg": "files+jpeg"}
+ALIASES = {"png": "files+png", "jpeg": "files+jpeg", "original": "files+original"}
+
+_SHORT = {"files": "png", "files+jpeg": "jpeg", "files+original": "original"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +140,15 @@ def parse_backend(text: str) -> Backend:
     Raises
     ------
     UnknownNameError
-        Its format, codec, reader or option is unknown; the nearest name is offered.
+        Its format, codec, decoder, reader or option is unknown; the nearest name is offered.
     UsageError
-        It is not of the form FORMAT[+CODEC][:READER][?OPTION=VALUE,...], or an option does not accept its value.
+        It is not of the form FORMAT[+CODEC[:DECODER]][:READER][?OPTION=VALUE,...], or an option does not accept its
+        value.
+    MissingDependencyError
+        The library of the format or of the decoder is not installed.
     """
     body, _, tail = text.strip().partition("?")
-    body, _, reader = body.partition(":")
+    body, *parts = body.split(":")
     body = ALIASES.get(body, body)
     name, _, codec = body.partition("+")
     if not name:
@@ -149,26 +157,58 @@ def parse_backend(text: str) -> Backend:
         )
     found = get_format(name)
     readers = found.readers()
-    reader = reader or found.info.default_reader
-    if reader not in readers:
-        raise UnknownNameError.of(f"reader of {name}", reader, readers)
+    decoder, reader = _decoder_and_reader(text, parts, found)
     codec = codec or found.info.default_codec
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
-    options = readers[reader].reader.options_type.spelled(_pairs(text, tail), f"{name}:{reader}")
-    called = _shortest_name(name, found.info, codec, reader, options)
-    return Backend(name=called, format=name, codec=codec, reader=reader, options=options)
+    table, pairs = readers[reader].reader.options_type, _pairs(text, tail)
+    asked = [(key, value) for key, value in pairs if key == SCALE and key not in table.rows()]
+    if len(asked) > 1:
+        raise UsageError(f"{SCALE} is given twice", where=text, hint="Name it once.")
+    decoding = decoding_of(codec, (*([(DECODER, decoder)] if decoder else []), *asked))
+    get_codec(str(decoding))  # its error says how to install a missing library
+    options = table.spelled([pair for pair in pairs if pair not in asked], f"{name}:{reader}")
+    return Backend(
+        name=_shortest_name(name, found.info, decoding, reader, options),
+        format=name,
+        codec=codec,
+        reader=reader,
+        options=options,
+        codec_options=decoding.options,
+    )
+
+
+def _decoder_and_reader(text: str, parts: Sequence[str], found: Format) -> tuple[str, str]:
+    """Return the decoder ("" for the default) and the reader that the parts after the codec name."""
+    name, readers = found.info.name, found.readers()
+    parts = [part for part in parts if part]
+    decoders = [part for part in parts if part in DECODERS and part not in readers]
+    others = [part for part in parts if part not in decoders]
+    if len(decoders) > 1 or len(others) > 1:
+        raise UsageError(
+            f"cannot read {text!r}",
+            hint="Write FORMAT+CODEC:DECODER:READER, such as lmdb+jpeg:simplejpeg:direct.",
+        )
+    reader = others[0] if others else found.info.default_reader
+    if reader not in readers:
+        meant = difflib.get_close_matches(reader, DECODERS)
+        raise UnknownNameError.of(f"reader of {name}", reader, [*readers, *meant])
+    return (decoders[0] if decoders else ""), reader
 
 
 def _shortest_name(
-    container: str, info: FormatInfo, codec: str, reader: str, options: Sequence[tuple[str, str]]
+    container: str, info: FormatInfo, decoding: Decoding, reader: str, options: Sequence[tuple[str, str]]
 ) -> str:
+    codec = decoding.codec
     name = container if codec == info.default_codec else f"{container}+{codec}"
-    name = {"files": "png", "files+jpeg": "jpeg"}.get(name, name)
+    name = _SHORT.get(name, name)
+    if decoding.decoder != DEFAULT_DECODER:
+        name += f":{decoding.decoder}"
     # The backends in memory are always written out: which of the two is the point.
     if reader != info.default_reader or container == "memory":
         name += f":{reader}"
-    return name + ("?" + ",".join(f"{key}={value}" for key, value in options) if options else "")
+    pairs = [*options, *((key, value) for key, value in decoding.options if key != DECODER)]
+    return name + ("?" + ",".join(f"{key}={value}" for key, value in pairs) if pairs else "")
 
 
 def _pairs(text: str, tail: str) -> list[tuple[str, str]]:

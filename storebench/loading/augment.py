@@ -5,11 +5,13 @@ the very same pixels whatever process prepares them.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from storebench.codecs.views import DRAWS, Choose, random_view
 from storebench.formats.base import Batch, Indices
 from storebench.formats.kernel import load_kernel
 from storebench.formats.windows import ImageShape, Windows
@@ -27,20 +29,32 @@ class Augment:
         Side of the square that is cut out at a random place; None keeps the whole image.
     mirror
         Whether every other image (at random) is flipped left to right.
+    resized
+        Side of the square to which a random part of an image of any size is resized and flipped (RandomResizedCrop),
+        for stores of image files as they are; None for stores whose images have one size.
     """
 
     crop: int | None = None
     mirror: bool = False
+    resized: int | None = None
 
     @property
     def identity(self) -> bool:
         """Whether the pixels stay as they are."""
-        return self.crop is None and not self.mirror
+        return self.crop is None and not self.mirror and self.resized is None
 
     def output_shape(self, image_shape: ImageShape) -> ImageShape:
         """Return (H, W, C) of an augmented image."""
         height, width, channels = image_shape
-        return (height, width, channels) if self.crop is None else (self.crop, self.crop, channels)
+        side = self.crop if self.resized is None else self.resized
+        return (height, width, channels) if side is None else (side, side, channels)
+
+    def views(self, indices: Indices, *, seed: int, epoch: int) -> Sequence[Choose | None]:
+        """Return for each image of any size the function that chooses its part; None for the part for evaluation."""
+        if self.resized is None:
+            return [None] * len(indices)
+        draws = random_draws(indices, DRAWS, seed=seed, epoch=epoch).tolist()
+        return [functools.partial(random_view, draws=row) for row in draws]
 
     def windows(self, indices: Indices, image_shape: ImageShape, *, seed: int, epoch: int) -> Windows:
         """Draw the window of each sample.
@@ -115,6 +129,14 @@ def _stream(seed: int, epoch: int) -> int:
     with np.errstate(over="ignore"):
         stream = _mix(np.array([seed], dtype=np.uint64) + _GOLDEN * np.uint64(epoch + 1))
     return int(stream[0])
+
+
+def random_draws(indices: Indices, count: int, *, seed: int, epoch: int) -> npt.NDArray[np.float64]:
+    """Return `count` random numbers from 0 to below 1 for each index, float64 [n, count], from one stream per index."""
+    start = random_bits(indices, seed=seed, epoch=epoch)[:, None]
+    with np.errstate(over="ignore"):
+        bits = _mix(start + _GOLDEN * np.arange(1, count + 1, dtype=np.uint64))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

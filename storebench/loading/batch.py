@@ -91,7 +91,10 @@ class Batch:
     indices
         int64 [n], which samples these are.
     digests
-        uint8 [n, 16], digests of the decoded samples before augmentation; None unless asked for.
+        uint8 [n, 16], digests of the decoded samples before augmentation, or of the bytes of image files as they are;
+        None unless asked for.
+    prepared, difference
+        See `storebench.loading.decoded.Seen`.
     """
 
     pixels: torch.Tensor
@@ -101,6 +104,8 @@ class Batch:
     payload_bytes: int
     worker: int = LOOP_WORKER
     digests: npt.NDArray[np.uint8] | None = None
+    prepared: npt.NDArray[np.uint8] | None = None
+    difference: int | None = None
 
     def pin_memory(self) -> "Batch":
         """Move the pixels to page-locked memory (called by the DataLoader's pinning thread)."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from storebench.digests import DigestTable, array_digest, set_digest
 from storebench.formats.base import Indices
@@ -25,21 +26,31 @@ class PixelCheck:
         Index of the first of them in the order of the epoch.
     digest
         Digest of what was served, by index; None where nothing was compared.
+    prepared
+        Digest of the pixels that were served, by index, where `digest` does not cover them; None otherwise.
+    difference
+        Largest absolute difference from the default decoder's pixels; None for the default decoder.
     """
 
     checked: int = 0
     wrong: int = 0
     first_wrong: int | None = None
     digest: str | None = None
+    prepared: str | None = None
+    difference: int | None = None
 
 
 def check_pixels(batches: Iterable[Batch], table: DigestTable) -> PixelCheck:
     """Compare the digests that the batches carry with a store's table of them, uint8 [N, 16]."""
     indices, digests = [], []
+    prepared: list[npt.NDArray[np.uint8]] = []
+    differences: list[int] = []
     for batch in batches:
         assert batch.digests is not None
         indices.append(batch.indices)
         digests.append(batch.digests)
+        prepared += [] if batch.prepared is None else [batch.prepared]
+        differences += [] if batch.difference is None else [batch.difference]
     if not indices:
         return PixelCheck(digest=set_digest([]))
     where, served = np.concatenate(indices), np.concatenate(digests)
@@ -49,6 +60,8 @@ def check_pixels(batches: Iterable[Batch], table: DigestTable) -> PixelCheck:
         wrong=len(differing),
         first_wrong=int(where[differing[0]]) if len(differing) else None,
         digest=set_digest(served[np.argsort(where, kind="stable")]),
+        prepared=set_digest(np.concatenate(prepared)[np.argsort(where, kind="stable")]) if prepared else None,
+        difference=max(differences, default=None),
     )
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from storebench.digests import DigestTable, sample_digest
+from storebench.codecs import any_size
+from storebench.digests import DigestTable, payload_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import get_format, traits_of
 from storebench.loading.augment import Augment
 from storebench.loading.batch import Batch
+from storebench.loading.decoded import decoded_by, seen_pixels
+from storebench.loading.original_files import prepare_files
 from storebench.manifest import Manifest
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES
 from storebench.settings.backend import Backend
@@ -236,7 +239,8 @@ class Truth:
 
     def _open(self) -> Reader:
         """Open the cell's own way in once more; where that holds all pixels, the one for verification."""
-        manifest, backend = Manifest.read(self.store), self.backend
+        backend = self.backend
+        manifest = decoded_by(Manifest.read(self.store), backend)
         if traits_of(backend).holds_pixels:
             return get_format(manifest.format).auditor(self.store, manifest)
         # The options as well: LMDB refuses to be open twice in one process with different ones.
@@ -246,15 +250,30 @@ class Truth:
         if not 0 <= index < len(self.table):
             return False
         indices = np.array([index], dtype=np.int64)
-        images = np.empty((1, *reader.image_shape), np.uint8)
         try:
-            reader.read_into(indices, images)
+            right = self._right(reader, epoch, indices)
         except CorruptDataError:
             return False  # the replay names the sample
-        right_label = int(reader.labels[index])
-        if sample_digest(images[0], right_label) != self.table[index].tobytes():
-            return False
+        return right is not None and label == int(reader.labels[index]) and np.array_equal(pixels, right[0])
+
+    def _right(self, reader: Reader, epoch: int, indices: Indices) -> Pixels | None:
+        """Return one sample as it should have been served, uint8 [1, h, w, C]; None if the store's is not as written."""
         right = np.empty((1, *self.augment.output_shape(reader.image_shape)), np.uint8)
+        if any_size(reader.payload_codec):
+            payloads = reader.fetch(indices)
+            if (
+                payload_digest(payloads[0], int(reader.labels[indices[0]]))
+                != self.table[indices[0]].tobytes()
+            ):
+                return None
+            prepare_files(reader, payloads, indices, right, self.augment, seed=self.seed, epoch=epoch)
+            return right
+        images = np.empty((1, *reader.image_shape), np.uint8)
+        reader.read_into(indices, images)
+        if not np.array_equal(
+            seen_pixels(reader, self.backend, indices, images).digests, self.table[indices]
+        ):
+            return None
         # By other code than the loader's, so that a kernel that was compiled wrong is found.
         self.augment.apply_without_kernel(images, indices, right, seed=self.seed, epoch=epoch)
-        return label == right_label and np.array_equal(pixels, right[0])
+        return right

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from storebench.codecs import get_codec
-from storebench.digests import DIGEST_BYTES, sample_digest
-from storebench.errors import CorruptDataError
+from storebench.codecs import any_size, get_codec
+from storebench.errors import CorruptDataError, UsageError
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices, Reader
 from storebench.formats.kernel import load_kernel
@@ -18,6 +17,8 @@ from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
 from storebench.formats.windows import Windows
 from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened, Spans
+from storebench.loading.decoded import Seen, decoded_by, seen_files, seen_pixels
+from storebench.loading.original_files import prepare_files
 from storebench.loading.ready import ReadyBatches
 from storebench.manifest import Manifest
 
@@ -118,13 +119,15 @@ class Producer:
             return self._produce_ready(request)
         reader, indices, augment = self.reader, request.indices, self.job.augment
         start = time.perf_counter_ns()
+        if any_size(reader.payload_codec):
+            return self._produce_files(request, start)
         windows = self._windows(reader, request)
         drawn = time.perf_counter_ns()
         if request.plan is not None:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *augment.output_shape(reader.image_shape)))
         whole: Pixels | None = None
-        digests: Pixels | None = None
+        seen: Seen | None = None
         if windows is not None and reader.serves_windows and not request.check:
             payload_bytes, decode_inside = reader.fetch_windows(indices, windows, out.numpy())
             fetched = decoded_at = time.perf_counter_ns()
@@ -133,7 +136,7 @@ class Producer:
             payload_bytes, fetched, decode_inside = self._pixels(reader, indices, whole)
             decoded_at = time.perf_counter_ns()
             # Digests are only asked for in passes that are not timed, so their cost may stand between two clocks.
-            digests = _digests(whole, reader.labels[indices]) if request.check else None
+            seen = seen_pixels(reader, self.job.backend, indices, whole) if request.check else None
         prep_start = time.perf_counter_ns()
         if windows is not None and whole is not None:
             windows.cut(whole, out.numpy())
@@ -146,6 +149,52 @@ class Producer:
             prep_ns=drawn - start + ready - prep_start,
             ready_ns=ready,
         )
+        return self._batch(out, labels, indices, spans, payload_bytes, seen)
+
+    def _produce_files(self, request: BatchRequest, start: int) -> Batch:
+        """Fetch image files as they are, decode them, and make samples of them."""
+        reader, indices, job = self.reader, request.indices, self.job
+        if request.plan is not None:
+            reader.plan(request.plan)
+        out = self._allocate((len(indices), *job.augment.output_shape(reader.image_shape)))
+        pixels = out.numpy()
+        seen: Seen | None = None
+        payloads = reader.fetch(indices)
+        fetched = time.perf_counter_ns()
+        spent = prepare_files(
+            reader, payloads, indices, pixels, job.augment, seed=job.seed, epoch=request.epoch
+        )
+        labels = reader.labels[indices]
+        ready = time.perf_counter_ns()
+        if request.check:
+            seen = seen_files(
+                reader,
+                job.backend,
+                payloads,
+                indices,
+                pixels,
+                job.augment,
+                seed=job.seed,
+                epoch=request.epoch,
+            )
+        spans = Spans(
+            start_ns=start,
+            fetch_ns=fetched - start,
+            decode_ns=spent.decode_ns,
+            prep_ns=ready - fetched - spent.decode_ns,
+            ready_ns=ready,
+        )
+        return self._batch(out, labels, indices, spans, sum(map(len, payloads)), seen)
+
+    def _batch(
+        self,
+        out: torch.Tensor,
+        labels: Indices,
+        indices: Indices,
+        spans: Spans,
+        payload_bytes: int,
+        seen: Seen | None,
+    ) -> Batch:
         return Batch(
             pixels=out,
             labels=labels,
@@ -153,7 +202,9 @@ class Producer:
             spans=spans,
             payload_bytes=payload_bytes,
             worker=self.worker,
-            digests=digests,
+            digests=seen.digests if seen else None,
+            prepared=seen.prepared if seen else None,
+            difference=seen.difference if seen else None,
         )
 
     def _produce_ready(self, request: BatchRequest) -> Batch:
@@ -188,7 +239,8 @@ class Producer:
     def _notes(self) -> dict[str, str]:
         """Return how the store is read, and whether the harness has to augment without the compiled kernel."""
         notes = self._reader.notes() if self._reader is not None else {}
-        if self.job.augment.identity or load_kernel() is not None:
+        augment = self.job.augment
+        if augment.identity or augment.resized is not None or load_kernel() is not None:
             return notes
         return {**notes, "augmentation": "without the compiled kernel, because no C compiler works here"}
 
@@ -206,7 +258,7 @@ class Producer:
     def _take_memory(self, reader: Reader, rows: int) -> None:
         """Take the memory of a batch of `rows` samples, and that of whole images where windows are cut out of them."""
         self._allocate((rows, *self.job.augment.output_shape(reader.image_shape)))
-        if not self.job.augment.identity and not reader.serves_windows:
+        if not (self.job.augment.identity or reader.serves_windows or any_size(reader.payload_codec)):
             self._scratch_for(reader, rows)
 
     def _pixels(self, reader: Reader, indices: Indices, decoded: Pixels) -> tuple[int, int, int]:
@@ -236,14 +288,17 @@ def open_backend(job: LoadJob) -> Reader:
 
     A reader with an option ``threads`` gets the job's number, unless the backend names one.
     """
-    manifest = Manifest.read(job.store)
+    manifest = decoded_by(Manifest.read(job.store), job.backend)
     backend, store_format = job.backend, get_format(job.backend.format)
     options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()
     if job.threads is not None and "threads" in known and options.get("threads", AUTO) == AUTO:
         options["threads"] = str(job.threads)
-    return store_format.reader(job.store, manifest, backend.reader, options)
-
-
-def _digests(images: Pixels, labels: Indices) -> Pixels:
-    rows = b"".join(sample_digest(image, int(label)) for image, label in zip(images, labels, strict=True))
-    return np.frombuffer(rows, dtype=np.uint8).reshape(len(images), DIGEST_BYTES)
+    reader = store_format.reader(job.store, manifest, backend.reader, options)
+    if any_size(manifest.codec) and not any_size(reader.payload_codec):
+        reader.close()
+        raise UsageError(
+            "this reader decodes by itself, so it cannot serve image files of any size",
+            where=backend.name,
+            hint="Use another reader, or the codec raw, png or jpeg.",
+        )
+    return reader

@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from storebench.digests import DIGEST_BYTES
@@ -40,8 +41,9 @@ class _Share:
     slot_bytes: int
 
 
-_Row = tuple[int, int, tuple[int, ...], bytes, bytes, bytes | None]
-"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, digests."""
+_Row = tuple[int, int, tuple[int, ...], bytes, bytes, tuple[bytes | None, bytes | None, int | None]]
+"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read; and digests,
+digests of prepared samples, and the largest difference, in a pass that is not timed."""
 
 
 class _WorkerEnd:
@@ -88,7 +90,7 @@ class _WorkerEnd:
             (spans.start_ns, spans.fetch_ns, spans.decode_ns, spans.prep_ns, spans.ready_ns),
             batch.labels.tobytes(),
             batch.indices.tobytes(),
-            None if batch.digests is None else batch.digests.tobytes(),
+            (_bytes_of(batch.digests), _bytes_of(batch.prepared), batch.difference),
         )
 
 
@@ -159,7 +161,7 @@ class RingLane(Lane):
         return _Share(plan=plan, slot_bytes=self._memory.slot_bytes)
 
     def _batch(self, item: Any) -> Batch:
-        offset, payload_bytes, spans, labels, served, digests = item
+        offset, payload_bytes, spans, labels, served, (digests, prepared, difference) = item
         indices = np.frombuffer(bytearray(served), dtype=np.int64)
         start, fetch, decode, prep, ready = spans
         return Batch(
@@ -169,7 +171,9 @@ class RingLane(Lane):
             spans=Spans(start_ns=start, fetch_ns=fetch, decode_ns=decode, prep_ns=prep, ready_ns=ready),
             payload_bytes=payload_bytes,
             worker=self._worker,
-            digests=None if digests is None else np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
+            digests=_rows_of(digests),
+            prepared=_rows_of(prepared),
+            difference=difference,
         )
 
     def stop(self) -> None:
@@ -211,6 +215,14 @@ def _work(
             serve(_WorkerEnd(connection, memory, slots), producer, slots)
     finally:
         producer.close()
+
+
+def _bytes_of(digests: npt.NDArray[np.uint8] | None) -> bytes | None:
+    return None if digests is None else digests.tobytes()
+
+
+def _rows_of(digests: bytes | None) -> npt.NDArray[np.uint8] | None:
+    return None if digests is None else np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def _portable(error: BaseException) -> BaseException:

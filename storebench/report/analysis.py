@@ -20,7 +20,7 @@ Paths = str | Path | Sequence[str | Path]
 _IMPLIED = {
     "backend": BACKEND_COLUMNS,
     "format": ("backend", "format", "reader", "reader_options"),
-    "codec": ("backend", "codec"),
+    "codec": ("backend", "codec", "codec_options"),
     "reader": ("backend", "reader", "reader_options"),
 }
 """Columns that change along with the one that is compared."""

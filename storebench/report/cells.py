@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from storebench.codecs import any_size
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
@@ -226,8 +227,8 @@ class CellSummary:
 
     @property
     def lossy(self) -> bool:
-        """Whether its store is known to hold other pixels than the originals."""
-        return self.fact("store_lossless") is False
+        """Whether its store is known to have lost pixels of the originals; image files as they are have lost none."""
+        return self.fact("store_lossless") is False and not any_size(self.cell.backend.codec)
 
     @property
     def is_null(self) -> bool:

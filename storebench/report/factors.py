@@ -7,6 +7,7 @@ from storebench import stats
 from storebench.report.cells import CellSummary, Panel, Work
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Round, mean_interval
+from storebench.settings.backend import Pairs
 from storebench.settings.words import CacheState
 
 PARTS = {"fetch_s": "fetching", "decode_s": "decoding", "prep_s": "preparing", "handover_s": "handing over"}
@@ -89,8 +90,9 @@ def _raw_containers(panel: Panel) -> list[CellSummary]:
 
 
 def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None:
-    raw_files = _corner(panel, "files", "raw", "")
-    encoded = _corner(panel, fast.cell.backend.format, slow.cell.backend.codec, fast.cell.backend.reader)
+    codec = (slow.cell.backend.codec, slow.cell.backend.codec_options)
+    raw_files = _corner(panel, "files", ("raw", ()), "")
+    encoded = _corner(panel, fast.cell.backend.format, codec, fast.cell.backend.reader)
     corners = [one for one in (slow, raw_files, encoded, fast) if one is not None]
     shared = _shared([one.values("samples_per_s") for one in corners])
     if len(corners) < 3 or not shared:
@@ -109,10 +111,13 @@ def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None
     )
 
 
-def _corner(panel: Panel, container: str, codec: str, reader: str) -> CellSummary | None:
-    """Return the cell of a container and codec, with the same reader where there are several."""
+def _corner(panel: Panel, container: str, codec: tuple[str, Pairs], reader: str) -> CellSummary | None:
+    """Return the cell of a container, codec and decoder, with the same reader where there are several."""
     found = [
-        one for one in panel.stored if (one.cell.backend.format, one.cell.backend.codec) == (container, codec)
+        one
+        for one in panel.stored
+        if one.cell.backend.format == container
+        and (one.cell.backend.codec, one.cell.backend.codec_options) == codec
     ]
     return next((one for one in found if one.cell.backend.reader == reader), next(iter(found), None))
 

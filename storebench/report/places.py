@@ -23,6 +23,7 @@ _SAMPLE_WORDS = {
     "limit": "the first {}",
     "data_seed": "data seed {}",
     "synthetic": "synthetic: {}",
+    "image_size": "at {} pixels a side",
 }
 """Column -> how it tells samples, or the place where they were read, from others."""
 

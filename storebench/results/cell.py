@@ -23,6 +23,7 @@ DATA_FIELDS = {
     "limit": "limit",
     "data_seed": "seed",
     "synthetic": "synthetic",
+    "image_size": "image_size",
 }
 """Field of a record -> attribute of `Cell.data`."""
 
@@ -32,6 +33,7 @@ BACKEND_FIELDS = {
     "codec": "codec",
     "reader": "reader",
     "reader_options": "options",
+    "codec_options": "codec_options",
 }
 """Field of a record -> attribute of `Cell.backend`."""
 
@@ -44,10 +46,17 @@ _MEANINGS = {
     "size, limit": "As in `storebench.datasets.base.DatasetSpec`.",
     "data_seed": "Seed of derived and synthetic samples.",
     "synthetic": "True where the stand-in was asked for; null takes real files where there are any.",
+    "image_size": "Side of the square images that every codec serves; null for the default of the dataset and the network.",
     "backend": "The backend's full name; `format`, `codec`, `reader`, `reader_options` are its parts.",
+    "codec_options": "How payloads are decoded where that is not the default, as pairs: `decoder` and `scale`.",
 } | {row.name: row.meaning for row in SETTINGS}
 
-_ADDED = frozenset(row.name for row in SETTINGS if row.added)
+_ADDED: dict[str, Any] = {
+    **{row.name: None for row in SETTINGS if row.added},
+    "image_size": None,
+    "codec_options": (),
+}
+"""Field that older records lack -> the value that means the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +93,9 @@ class Cell(LoopSettings):
         """Twelve hexadecimal digits that identify this cell."""
         # Settings that were added later count only where they are set, so that older cells keep their ids.
         counted = {
-            name: value for name, value in self.fields().items() if name not in _ADDED or value is not None
+            name: value
+            for name, value in self.fields().items()
+            if name not in _ADDED or value != _ADDED[name]
         }
         text = json.dumps(counted, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

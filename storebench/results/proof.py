@@ -21,16 +21,23 @@ class Digests:
     ----------
     samples
         Decoded pixels and labels of all samples that the epoch served, by index,
-        before augmentation (`storebench.digests`). Null if pixels were not checked.
+        before augmentation (`storebench.digests`). Of image files as they are, their
+        bytes; of a decoder of choice, the pixels that the default decoder gives. Null
+        if pixels were not checked.
     order
         The order in which the indices were served.
     loss
         The loss of every step, bit by bit (float32). Null if nothing was computed.
+    prepared
+        Pixels that were served and labels, by index, where `samples` does not cover them: of
+        image files after they were cut and resized, and of pixels by a decoder of choice.
+        Each decoder has its own. Null elsewhere.
     """
 
     samples: str | None
     order: str
     loss: str | None
+    prepared: str | None = None
 
 
 KEPT_AT_LEAST = 64
@@ -54,6 +61,9 @@ class Coverage:
         Samples kept from the timed batches themselves and compared after the epoch, and those that differed.
     proof_s
         Seconds to keep them; in no span, and not in `timed_s`.
+    decoder_difference
+        Largest absolute difference of the served pixels from those that the default decoder gives for the same
+        samples, in levels from 0 to 255. Null for the default decoder, or if pixels were not checked.
     """
 
     expected: int
@@ -66,6 +76,7 @@ class Coverage:
     timed_checked: int = 0
     timed_wrong: int = 0
     proof_s: float = 0.0
+    decoder_difference: int | None = None
 
     @property
     def complete(self) -> bool:

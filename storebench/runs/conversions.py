@@ -54,6 +54,7 @@ class ConversionRecord:
     limit: int | None = None
     data_seed: int = 0
     synthetic: bool | None = None
+    image_size: int | None = None
     source: str
     target: str
     started_utc: str

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+Pairs = tuple[tuple[str, str], ...]
+"""Names of options and their values, sorted by name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
@@ -21,13 +24,16 @@ class Backend:
         The way in to the format ("get").
     options
         The reader's options, as sorted pairs.
+    codec_options
+        How payloads are decoded where that is not the default, as sorted pairs: "decoder" and "scale".
     """
 
     name: str
     format: str
     codec: str
     reader: str
-    options: tuple[tuple[str, str], ...] = ()
+    options: Pairs = ()
+    codec_options: Pairs = ()
 
     def __str__(self) -> str:
         return self.name

@@ -23,9 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from storebench._version import __version__
-from storebench.codecs import get_codec
+from storebench.codecs import any_size, get_codec
 from storebench.datasets import open_dataset
 from storebench.datasets.base import Dataset, DatasetSpec
+from storebench.datasets.originals import Originals
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import (
     CorruptDataError,
@@ -87,6 +88,7 @@ def ensure_store(
     stores: Path,
     *,
     data_root: Path | None = None,
+    dataset: Dataset | None = None,
     how: How | None = None,
 ) -> Store:
     """Return the store of `spec` that `backend` reads, and build it if it does not exist.
@@ -101,6 +103,8 @@ def ensure_store(
         The folder of all stores.
     data_root
         Folder of the datasets' files; see `open_dataset`.
+    dataset
+        The samples of `spec` if they are open already, so that a large folder is scanned once; None opens them.
     how
         Settings of the build. By default a store of other samples is replaced, because
         a store is only a cache to a benchmark.
@@ -110,7 +114,7 @@ def ensure_store(
     StorebenchError
         See `convert` and `open_dataset`.
     """
-    dataset = open_dataset(spec, data_root)
+    dataset = dataset or open_dataset(spec, data_root)
     return convert(dataset, spec, backend, stores, how=how or How(replace=Replace.STALE))
 
 
@@ -130,6 +134,8 @@ def convert(
         The store cannot be written, or its place holds a store of other samples.
     SchemaVersionError, CorruptStoreError
         Something other than a readable store is in its place.
+    UsageError
+        The codec stores image files as they are, and the samples are no image files.
     DigestMismatchError
         Reading back gave different samples from those written.
     """
@@ -143,6 +149,7 @@ def convert_to(dataset: Dataset, backend: Backend, target: Path, *, how: How | N
     decoding, encoding, writing and syncing.
     """
     how = how or How()
+    dataset = Originals(dataset) if any_size(backend.codec) else dataset
     # Using an existing store takes no lock, because its folder may be read-only.
     found = None if how.replace is Replace.YES else _usable(target, dataset)
     if found is not None:
@@ -188,6 +195,8 @@ def _existing(target: Path, dataset: Dataset, how: How) -> Store | None:
 
 
 def _build(dataset: Dataset, backend: Backend, target: Path, how: How) -> Store:
+    if dataset.resize_note:
+        how.say(f"{target.name}: {dataset.resize_note}")
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
     with temporary_folder(target) as folder, blaming(target, folder):
@@ -218,7 +227,9 @@ def _write(
 ) -> _Written:
     codec = get_codec(backend.codec)
     # A lossless conversion keeps the digests of its source, so it does not compute them.
-    known = dataset.digests if isinstance(dataset, StoreSamples) and codec.lossless else None
+    known = None
+    if isinstance(dataset, StoreSamples) and codec.lossless and dataset.original_info is None:
+        known = dataset.digests
     encoder = Encoder(dataset=dataset, codec=codec, digest=known is None)
     spec = StoreSpec(dataset=dataset.info, format=backend.format, codec=backend.codec)
     digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if known is None else known

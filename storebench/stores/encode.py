@@ -15,7 +15,8 @@ import numpy as np
 
 from storebench.codecs import Codec
 from storebench.datasets.base import Dataset, Image
-from storebench.digests import sample_digest
+from storebench.datasets.originals import Originals
+from storebench.digests import payload_digest, sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, expend
@@ -25,6 +26,9 @@ CHUNK_BYTES = 4 << 20
 """Decoded bytes of one task; with the two limits below it bounds the memory in flight."""
 
 CHUNK_SAMPLES = 1024
+CHUNK_FILES = 8
+"""Image files of one task: their size is not known before they are read."""
+
 MAX_PROCESSES = 8
 CHUNKS_A_PROCESS = 2
 """Tasks that run or wait to be written, per process."""
@@ -83,6 +87,8 @@ class Encoder:
 
     def chunk(self, part: range) -> Chunk:
         """Encode the samples whose indices are in `part`."""
+        if isinstance(self.dataset, Originals):
+            return self._files(self.dataset, part)
         payloads, labels, digests = [], [], []
         started = time.perf_counter()
         for index in part:
@@ -105,6 +111,24 @@ class Encoder:
             process=os.getpid(),
         )
 
+    def _files(self, dataset: Originals, part: range) -> Chunk:
+        """Read image files as they are; their digests cover their bytes."""
+        payloads, labels, digests = [], [], []
+        started = time.perf_counter()
+        for index in part:
+            payload, label = dataset.original(index)
+            payloads.append(payload)
+            labels.append(self._checked_label(index, label))
+            digests.append(payload_digest(payload, label))
+        return Chunk(
+            first=part.start,
+            payloads=payloads,
+            labels=labels,
+            digests=b"".join(digests),
+            spent_s=time.perf_counter() - started,
+            process=os.getpid(),
+        )
+
     def _sample(self, index: int) -> tuple[Image, int]:
         info = self.dataset.info
         try:
@@ -118,11 +142,15 @@ class Encoder:
             raise CorruptDataError(
                 f"sample {index} of {info.name} is {image.dtype} {image.shape}, not uint8 {info.image_shape}"
             )
+        return image, self._checked_label(index, label)
+
+    def _checked_label(self, index: int, label: int) -> int:
+        info = self.dataset.info
         if not 0 <= label < info.num_classes:
             raise CorruptDataError(
                 f"sample {index} of {info.name} has label {label}, but there are {info.num_classes} classes"
             )
-        return image, int(label)
+        return int(label)
 
 
 def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
@@ -145,7 +173,7 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
     IntegrityError
         An encoder process died.
     """
-    parts = deque(_parts(len(encoder.dataset), encoder.dataset.info.image_bytes))
+    parts = deque(_parts(encoder.dataset))
     if processes is None:
         trial = _Trial()
         while parts and trial.spent_s < TRIAL_S:
@@ -162,8 +190,11 @@ def available_processes() -> int:
     return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
 
-def _parts(count: int, image_bytes: int) -> Iterator[range]:
-    step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // image_bytes))
+def _parts(dataset: Dataset) -> Iterator[range]:
+    count = len(dataset)
+    step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // dataset.info.image_bytes))
+    if isinstance(dataset, Originals):
+        step = CHUNK_FILES
     return (range(first, min(first + step, count)) for first in range(0, count, step))
 
 

@@ -1,6 +1,7 @@
 """A store on disk: its path, its parts, and whether it is complete."""
 
 import contextlib
+import dataclasses
 import os
 import stat
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import cast
 
 import numpy as np
 
+from storebench.codecs import any_size
 from storebench.datasets.base import DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
@@ -76,7 +78,12 @@ class Sizes:
 
 
 def store_path(stores: Path, spec: DatasetSpec, backend: Backend) -> Path:
-    """Return the path of the store of `spec` that `backend` reads in the folder `stores`."""
+    """Return the path of the store of `spec` that `backend` reads in the folder `stores`.
+
+    Image files as they are have no size: all image sizes share one store.
+    """
+    if any_size(backend.codec):
+        spec = dataclasses.replace(spec, image_size=None)
     return stores / spec.store_id / store_name_of(backend)
 
 

@@ -3,7 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from storebench.codecs import any_size
 from storebench.datasets.base import Dataset, DatasetInfo, Image
+from storebench.datasets.sources import check_index
 from storebench.digests import DigestTable
 from storebench.formats import Reader, get_format
 from storebench.manifest import Manifest
@@ -47,9 +51,25 @@ class StoreSamples(Dataset):
 
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index`, read and decoded, as (uint8 [H, W, C], label)."""
+        return self._open()[index]
+
+    @property
+    def original_info(self) -> DatasetInfo | None:
+        """The geometry and identity of the image files, if the store holds files as they are; None otherwise."""
+        return self.manifest.dataset if any_size(self.manifest.codec) else None
+
+    def original(self, index: int) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, and its label."""
+        check_index(index, self.manifest.count)
+        reader = self._open()
+        [payload] = reader.fetch(np.array([index], np.int64))
+        return payload, int(reader.labels[index])
+
+    def _open(self) -> Reader:
+        """Return this process's reader, opened when it is first needed."""
         if self._reader is None:
             self._reader = get_format(self.manifest.format).auditor(self.path, self.manifest)
-        return self._reader[index]
+        return self._reader
 
     def close(self) -> None:
         """Close this process's reader, if it has one."""

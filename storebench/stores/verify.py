@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from storebench.codecs import Codec, get_codec
-from storebench.datasets.base import Image
-from storebench.digests import DigestTable, sample_digest
+from storebench.codecs import any_size, get_codec
+from storebench.digests import DigestTable, Pixels, sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatchError, IntegrityError
 from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices
@@ -172,7 +171,7 @@ class _Fetched:
     indices: Indices
     labels: npt.NDArray[np.int64]
     payloads: list[bytes] | None
-    codec: Codec
+    codec: str
     pixels: Batch
 
     def shares(self) -> list[range]:
@@ -184,10 +183,10 @@ class _Fetched:
 
 @dataclass(frozen=True, kw_only=True)
 class _Wrong:
-    """A sample that differs from what was written: its pixels, or the error instead of them."""
+    """A sample that differs from what was written: its pixels (or the bytes of its file), or the error instead."""
 
     index: int
-    pixels: Image
+    pixels: Pixels
     label: int
     error: CorruptDataError | None = None
 
@@ -202,17 +201,21 @@ def _fetch(reader: Reader, indices: Indices, pixels: Batch) -> _Fetched:
         indices=indices,
         labels=reader.labels[indices],
         payloads=payloads,
-        codec=get_codec(reader.payload_codec),
+        codec=reader.payload_codec,
         pixels=pixels,
     )
 
 
 def _first_wrong(fetched: _Fetched, table: DigestTable, rows: range) -> _Wrong | None:
+    codec = get_codec(fetched.codec)
     for row in rows:
-        index, label, pixels = int(fetched.indices[row]), int(fetched.labels[row]), fetched.pixels[row]
-        if fetched.payloads is not None:
+        index, label = int(fetched.indices[row]), int(fetched.labels[row])
+        pixels: Pixels = fetched.pixels[row]
+        if fetched.payloads is not None and any_size(fetched.codec):
+            pixels = np.frombuffer(fetched.payloads[row], np.uint8)
+        elif fetched.payloads is not None:
             try:
-                fetched.codec.decode_into(fetched.payloads[row], pixels)
+                codec.decode_into(fetched.payloads[row], pixels)
             except CorruptDataError as error:
                 return _Wrong(index=index, pixels=pixels, label=label, error=error)
         if sample_digest(pixels, label) != table[index].tobytes():
@@ -232,5 +235,6 @@ def _refusal(store: Path, manifest: Manifest, table: DigestTable, wrong: _Wrong)
             what = f"sample {wrong.index} has label {wrong.label}, but was written with label {label}"
             break
     else:
-        what = f"sample {wrong.index} has different pixels from those written"
+        part = "bytes" if any_size(manifest.codec) else "pixels"
+        what = f"sample {wrong.index} has different {part} from those written"
     return DigestMismatchError(what, where=where, hint=CONVERT_AGAIN)

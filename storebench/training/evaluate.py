@@ -1,30 +1,54 @@
-"""Test accuracy, outside every timer: the same test samples for every backend, from one array in memory."""
+"""Test accuracy, outside every timer: the same test samples for every backend, from one store in memory."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from storebench.codecs import any_size, get_codec
+from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import open_reader
-from storebench.loading.augment import center_crop
-from storebench.training.models import ModelSpec
+from storebench.loading.augment import Augment, center_crop
 from storebench.training.steps import CpuStep
 
 BATCH = 256
 
 
-def accuracy(step: CpuStep, spec: ModelSpec, test_store: Path) -> tuple[float, int]:
-    """Return the share of the test store's samples that the network classifies correctly, and their number."""
+def accuracy(step: CpuStep, augment: Augment, test_store: Path) -> tuple[float, int]:
+    """Return the share of the test store's samples that the network classifies correctly, and their number.
+
+    Parameters
+    ----------
+    augment
+        How training images are made: the size of test images follows from it. Of images of one size the middle is
+        cropped; of image files as they are the short side is resized and the middle cropped.
+    """
     step.network.eval()
     right = total = 0
     with open_reader(test_store) as reader, torch.inference_mode():
-        pixels = np.empty((BATCH, *reader.image_shape), dtype=np.uint8)
+        pixels = np.empty((BATCH, *_shape(reader, augment)), dtype=np.uint8)
         for start in range(0, len(reader.labels), BATCH):
             indices = np.arange(start, min(start + BATCH, len(reader.labels)), dtype=np.int64)
-            reader.fetch_into(indices, pixels)
-            images = torch.from_numpy(center_crop(pixels[: len(indices)], spec.augment.crop))
+            _read(reader, indices, pixels)
+            images = torch.from_numpy(center_crop(pixels[: len(indices)], augment.crop))
             guesses = step.network(images.to(step.device)).argmax(dim=1).cpu().numpy()
             right += int((guesses == reader.labels[indices]).sum())
             total += len(indices)
     step.network.train()
     return (right / total if total else 0.0), total
+
+
+def _shape(reader: Reader, augment: Augment) -> tuple[int, int, int]:
+    """Return (H, W, C) of a test image before its middle is cropped."""
+    if any_size(reader.payload_codec):
+        return augment.output_shape(reader.image_shape)
+    return reader.image_shape
+
+
+def _read(reader: Reader, indices: Indices, pixels: Batch) -> None:
+    if not any_size(reader.payload_codec):
+        reader.fetch_into(indices, pixels)
+        return
+    codec = get_codec(reader.payload_codec)
+    for payload, image in zip(reader.fetch(indices), pixels, strict=False):
+        codec.decode_into(payload, image)

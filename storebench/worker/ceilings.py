@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from storebench.codecs import any_size
 from storebench.probes.below import below_cache, with_below
 from storebench.probes.device_rate import device_rates_once
 from storebench.probes.gather import gather_rate
@@ -22,7 +23,10 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         return Ceilings(matrix_products_per_s=matrix_products_per_s(cell.device))
     if cell.compute.kind is not ComputeKind.NONE or setup.traits.ready_made:
         return Ceilings()
-    gather = gather_rate(manifest.dataset.image_shape, cell.batch_size, count=manifest.count)
+    shape = manifest.dataset.image_shape
+    if any_size(manifest.codec):
+        shape = setup.augment.output_shape(shape)
+    gather = gather_rate(shape, cell.batch_size, count=manifest.count)
     device = device_rates_once(
         setup.pages.data_files,
         max(1, manifest.payload_bytes // max(1, manifest.count)),

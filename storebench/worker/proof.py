@@ -60,11 +60,15 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
             timed_checked=timed.checked,
             timed_wrong=timed.wrong,
             proof_s=evidence.paused_s,
+            decoder_difference=pixels.difference,
         ),
         pixels=pixels,
         timed=timed,
         digests=Digests(
-            samples=pixels.digest, order=order_digest(evidence.served), loss=_loss_digest(evidence.losses)
+            samples=pixels.digest,
+            order=order_digest(evidence.served),
+            loss=_loss_digest(evidence.losses),
+            prepared=pixels.prepared,
         ),
     )
 

@@ -83,11 +83,11 @@ def _prepare_cache(setup: Setup, number: int) -> CacheFacts:
 
 def _test_accuracy(setup: Setup) -> tuple[float, int] | None:
     """Return the share of test samples classified rightly, and how many there are; None where nothing is trained."""
-    store, model, step = setup.job.test_store, setup.model, setup.step
-    if store is None or model is None or not isinstance(step, CpuStep):
+    store, step = setup.job.test_store, setup.step
+    if store is None or setup.model is None or not isinstance(step, CpuStep):
         return None
     with setup.outside_limit():
-        return accuracy(step, model, store)
+        return accuracy(step, setup.augment, store)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,14 @@
 """What a replicate needs before its store is opened: the store's manifest, the network, the loader, the cache's state."""
 
 import contextlib
+import dataclasses
 import os
 from dataclasses import dataclass, field
 from typing import Self
 
 import torch
 
+from storebench.codecs import any_size
 from storebench.formats.base import Indices, Traits
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
@@ -65,7 +67,7 @@ class Setup:
         manifest = Manifest.read(job.store)
         pages = StoreCache(cell.cache, cell.backend, job.store, drops=job.drop_caches)
         model = None if cell.model == NO_MODEL else get_model(cell.model)
-        augment = model.augment if model else Augment()
+        augment = augment_of(cell, manifest, model)
         if cell.threads is not None:
             torch.set_num_threads(cell.threads)
         step = _step(cell, manifest, model, augment)
@@ -112,6 +114,19 @@ class Setup:
     def outside_limit(self) -> contextlib.AbstractContextManager[None]:
         """Return a context whose memory does not count against the limit on the page cache."""
         return contextlib.nullcontext() if self.limit is None else self.limit.outside()
+
+
+def augment_of(cell: Cell, manifest: Manifest, model: ModelSpec | None) -> Augment:
+    """Return how the samples of a cell are made of the images of its store.
+
+    Image files as they are become squares of the size that the cell asks for, else of the network's, else of the size
+    of the dataset's other stores. Where a size was asked for, images of that size are served whole.
+    """
+    own, asked = model.augment if model else Augment(), cell.data.image_size
+    if any_size(manifest.codec):
+        side = asked or own.crop or min(manifest.dataset.image_shape[:2])
+        return Augment(mirror=True, resized=side)
+    return own if asked is None else dataclasses.replace(own, crop=None)
 
 
 def _step(cell: Cell, manifest: Manifest, model: ModelSpec | None, augment: Augment) -> Step:

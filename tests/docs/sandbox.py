@@ -81,7 +81,8 @@ class Sandbox:
     def inside(self, words: Sequence[str]) -> list[str]:
         """Return the words with every absolute path, and every folder of images, put into the sandbox."""
         photos = f"folder:{self.root / 'data' / 'photos'}"
-        moved = [photos if word.startswith("folder:") else word for word in words]
+        folders = ("PATH", "~/photos")
+        moved = [photos if word.startswith("folder:") or word in folders else word for word in words]
         return [str(Path(word).relative_to("/")) if word.startswith("/") else word for word in moved]
 
     def miniature(self, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic
 
-from storebench.datasets.catalog import DATASETS
+from storebench.datasets.catalog import KNOWN
 from storebench.matrix import LEAST_MEMORY_BYTES, MODEL_BATCHES, Axis, Matrix
 from storebench.scenario import Scenario
 from storebench.units import format_bytes
@@ -45,7 +45,7 @@ it, and say so.
 
 ALLOWED = {
     "name": "letters, digits, `-` and `_`",
-    "dataset": ", ".join(f"`{name}`" for name in (*DATASETS, "folder:PATH")),
+    "dataset": ", ".join(f"`{name}`" for name in KNOWN),
     "backends": "`FORMAT[+CODEC][:READER][?OPTION=VALUE]`; `storebench formats` lists them",
     "model": ", ".join(f"`{name}`" for name in MODEL_BATCHES),
     "compute": "`real`, `none`, `emulated:MILLISECONDS`",

@@ -19,6 +19,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 EXAMPLES: dict[str, Any] = {
     "folder:PATH": "folder:photos",
+    "list:FILE": "list:photos.txt",
     "emulated:MILLISECONDS": "emulated:1.5",
     "cuda:NUMBER": "cuda:0",
     "true": True,

@@ -42,8 +42,12 @@ FORMATS = {
     "lmdb+png": ("lmdb", "png", "get"),
     "lmdb+jpeg": ("lmdb", "jpeg", "get"),
     "hdf5+png": ("hdf5", "png", "library"),
+    "original": ("files", "original", "get"),
+    "lmdb+original": ("lmdb", "original", "get"),
+    "hdf5+original": ("hdf5", "original", "get"),
     "null": ("null", "raw", "null"),
 }
+SCALED = "?scale=dct"
 ENVIRONMENT = Environment(
     key="e1",
     match={"cpu_model": "Planted CPU", "cpu_count": 2, "kernel": "6.8"},
@@ -51,12 +55,13 @@ ENVIRONMENT = Environment(
 )
 COPY_BYTES_PER_S = 400_000.0 * 196_608
 SHAPES = {"imagenet": (256, 256, 3), "cifar10": (32, 32, 3), "mnist": (28, 28, 1)}
-PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000}
+PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000, "original": 130_000}
 
 
 def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
-    container, codec, reader = FORMATS[backend]
+    container, codec, reader = FORMATS[backend.removesuffix(SCALED)]
     fields: dict[str, Any] = {
+        "codec_options": (("scale", "dct"),) if backend.endswith(SCALED) else (),
         "dataset": "imagenet",
         "size": 4000,
         "backend": backend,
@@ -153,7 +158,7 @@ def make_record(
             bytes_on_disk=bytes_on_disk,
             build_s=build_s,
             samples_digest="aa",
-            lossless=cell.backend.codec != "jpeg",
+            lossless=cell.backend.codec not in ("jpeg", "original"),
             origin=origin,
             source="photographs",
             derived_frac=0.95 if origin == "derived" else 0.0,

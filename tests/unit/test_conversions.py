@@ -92,7 +92,7 @@ def test_samples_of_a_store_are_those_of_the_dataset_in_any_process(png: Store) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["lmdb"], "name the samples with exactly one of --dataset and --from"),
+        (["lmdb"], "name the samples with exactly one of --dataset, --list and --from"),
         (["lmdb", "--dataset", "mnist", "--from", "STORE"], "exactly one of"),
         (["lmdb", "--from", "STORE", "--limit", "3"], "--limit chooses samples of a dataset"),
         (["png", "--from", "STORE"], "files+png is the store itself"),

@@ -3,12 +3,13 @@
 import os
 from pathlib import Path
 
-from storebench.codecs import get_codec
+from storebench.codecs import any_size, get_codec
+from storebench.datasets.headers import SUFFIXES
 from storebench.errors import CorruptStoreError
 from storebench.formats.arrays import Batch, Indices
 from storebench.formats.base import Fetched, Reader
-from storebench.formats.common import damaged, load_labels
-from storebench.formats.files.write import IMAGES, LABELS_FILE, class_folders
+from storebench.formats.common import damaged, load_integers, load_labels
+from storebench.formats.files.write import IMAGES, LABELS_FILE, SUFFIXES_FILE, class_folders
 from storebench.formats.options import Options
 from storebench.manifest import Manifest
 
@@ -33,6 +34,7 @@ class FilesReader(Reader):
         self._prefixes = [os.path.join(store.absolute(), IMAGES, name, "") for name in folders]  # noqa: PTH118 - keeps the final slash
         self._label_list: list[int] = self.labels.tolist()
         self._suffix = get_codec(manifest.codec).suffix
+        self._suffixes = _load_suffixes(store, manifest.count) if any_size(manifest.codec) else None
         self._spare = bytearray(1)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
@@ -48,7 +50,8 @@ class FilesReader(Reader):
 
     def path(self, number: int) -> str:
         """Return the file of sample `number`."""
-        return f"{self._prefixes[self._label_list[number]]}{number:08d}{self._suffix}"
+        suffix = self._suffix if self._suffixes is None else SUFFIXES[self._suffixes[number]]
+        return f"{self._prefixes[self._label_list[number]]}{number:08d}{suffix}"
 
     def _read(self, number: int) -> bytes:
         path = self.path(number)
@@ -81,3 +84,13 @@ class FilesReader(Reader):
 
     def _missing(self, path: str, error: OSError) -> CorruptStoreError:
         return damaged(f"the file does not open ({error.strerror})", Path(path))
+
+
+def _load_suffixes(store: Path, count: int) -> list[int]:
+    """Return the number of each sample's file extension, where samples are image files as they are."""
+    path = store / SUFFIXES_FILE
+    numbers = load_integers(path)
+    if numbers.shape != (count,) or (count and not 0 <= numbers.min() <= numbers.max() < len(SUFFIXES)):
+        raise damaged("the file extensions are not those of the samples", path)
+    suffixes: list[int] = numbers.tolist()
+    return suffixes

@@ -4,14 +4,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from storebench.codecs import get_codec
+from storebench.codecs import any_size, get_codec
 from storebench.errors import CorruptDataError
 from storebench.formats.arrays import Batch, Indices
 from storebench.formats.base import Fetched
@@ -53,7 +53,8 @@ class FilesThreadsReader(FilesReader):
         super().__init__(store, manifest, options)
         self._threads = options.threads or len(os.sched_getaffinity(0))
         self._codec = get_codec(manifest.codec)
-        self.payload_codec = "raw"
+        if not any_size(manifest.codec):
+            self.payload_codec = "raw"
         self._pool = ThreadPoolExecutor(self._threads, "storebench-files")
         self._ahead: _Ahead | None = None
 
@@ -64,7 +65,29 @@ class FilesThreadsReader(FilesReader):
         return options.ahead * manifest.payload_bytes // max(1, manifest.count)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
-        return self._raw_payloads(indices)
+        if self.payload_codec == "raw":
+            return self._raw_payloads(indices)
+        numbers = self._checked(indices)
+        payloads = [b""] * len(numbers)
+
+        def read(row: int) -> None:
+            payloads[row] = self._read(numbers[row])
+
+        self.spread(read, len(numbers))
+        if self._ahead is not None:
+            self._ahead.served(len(numbers))
+        return payloads
+
+    def spread(self, work: Callable[[int], None], count: int) -> None:
+        """Share the calls out among the threads."""
+        parts = min(self._threads, count)
+
+        def some(part: int) -> None:
+            for row in range(part, count, parts):
+                work(row)
+
+        for job in [self._pool.submit(some, part) for part in range(parts)]:
+            job.result()
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers = self._checked(indices)

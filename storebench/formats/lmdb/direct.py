@@ -17,7 +17,13 @@ from storebench.manifest import Manifest
 
 
 class LmdbDirectReader(ExtentReader):
-    """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written to meanwhile."""
+    """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written to meanwhile.
+
+    Attributes
+    ----------
+    lengths
+        Bytes of each payload, uint32 [count].
+    """
 
     options_type = LmdbDirectOptions
     options: LmdbDirectOptions
@@ -61,6 +67,7 @@ class LmdbDirectReader(ExtentReader):
         if not self.options.index:
             self._walk = TreeWalk(self._path, count, keep_leaf=self.options.keep_leaf)
             locate = self._walk.locate
+        self.lengths = lengths
         mean = int(lengths.mean()) if count else 0
         self._page_bytes = index.page_bytes
         self._serve(self._path, locate, mean_bytes=mean, check=self._check)

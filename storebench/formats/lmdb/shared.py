@@ -1,17 +1,20 @@
 """LMDB once per machine: all readers of a store share its pixels in memory. This is LMDBIO's LMM, for a whole store."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from storebench.codecs import get_codec
+from storebench.codecs import any_size, get_codec
 from storebench.errors import CorruptDataError
+from storebench.formats.arrays import Indices
 from storebench.formats.common import damaged
 from storebench.formats.lmdb.direct import LmdbDirectReader
 from storebench.formats.lmdb.index import kept_indexes
 from storebench.formats.lmdb.ladder import LmdbDirectOptions
 from storebench.formats.lmdb.pages import DATA_FILE
+from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.policy import ReadPolicy
 from storebench.formats.reads.shared_pixels import Pixels, store_tag
 from storebench.formats.reads.shared_reader import SharedPixelsReader
@@ -31,7 +34,12 @@ class LmdbSharedReader(SharedPixelsReader):
         # The mapping is closed again: pages that it holds could not be evicted.
         with LmdbDirectReader(store, manifest, direct) as source:
             self.labels = source.labels
-            self._share(f"lmm-{store_tag(store, manifest)}", lambda pixels: _fill(pixels, source))
+            identity = f"lmm-{store_tag(store, manifest)}"
+            if any_size(manifest.codec):
+                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(source.lengths, dtype=np.int64)])
+                self._share_files(identity, offsets, lambda content: _fill_files(content, offsets, source))
+            else:
+                self._share(identity, lambda pixels: _fill(pixels, source))
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
@@ -39,12 +47,25 @@ class LmdbSharedReader(SharedPixelsReader):
         return kept_indexes(store)
 
 
+def _planned(source: LmdbDirectReader) -> Iterator[Indices]:
+    """Yield the indices of the whole store in batches, which the reader was told before."""
+    count = source.manifest.count
+    rows = max(1, _FILL_BYTES // source.manifest.dataset.image_bytes)
+    batches = [np.arange(at, min(at + rows, count)) for at in range(0, count, rows)]
+    source.plan(batches)
+    yield from batches
+
+
+def _fill_files(content: Pixels, offsets: Offsets, source: LmdbDirectReader) -> None:
+    """Copy the image files of the whole store into `content`, uint8 [bytes]."""
+    for batch in _planned(source):
+        for number, payload in zip(batch.tolist(), source.fetch(batch), strict=True):
+            content[offsets[number] : offsets[number + 1]] = np.frombuffer(payload, np.uint8)
+
+
 def _fill(pixels: Pixels, source: LmdbDirectReader) -> None:
     """Read and decode the whole store into `pixels`, uint8 [N, H, W, C]."""
-    rows = max(1, _FILL_BYTES // source.manifest.dataset.image_bytes)
-    batches = [np.arange(at, min(at + rows, len(pixels))) for at in range(0, len(pixels), rows)]
-    source.plan(batches)
-    for batch in batches:
+    for batch in _planned(source):
         part = pixels[batch[0] : batch[-1] + 1]
         if source.payload_codec == "raw":
             source.fetch_into(batch, part)

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from storebench.codecs import get_codec
+from storebench.codecs import any_size, get_codec
 from storebench.errors import CorruptDataError, UsageError
 from storebench.formats.arrays import Batch, Indices, check_range
 from storebench.formats.base import Fetched, Reader
@@ -24,21 +24,30 @@ Pixels = npt.NDArray[np.uint8]
 
 def _load_pixels(store: Path, manifest: Manifest) -> Pixels:
     """Read and decode the whole store: uint8 [N, H, W, C] in private memory."""
-    _refuse_if_too_large(manifest)
+    _refuse_if_too_large(manifest.count * manifest.dataset.image_bytes)
     if manifest.codec != "raw":
         return _decode_pack(store, manifest)
     checked_header(store / DATA_FILE, manifest)
     return cast("Pixels", load_array(store / DATA_FILE))
 
 
-def _refuse_if_too_large(manifest: Manifest) -> None:
+def _load_files(store: Path, manifest: Manifest) -> tuple[bytes, list[int]]:
+    """Read a pack of image files: all their bytes, and where each begins and the last one ends."""
+    _refuse_if_too_large(manifest.payload_bytes)
+    offsets, path = pack_offsets(store, manifest.count), store / PAYLOADS_FILE
+    content = path.read_bytes()
+    if len(content) != offsets[-1]:
+        raise damaged("the pack and its offsets do not belong together", path)
+    return content, offsets.tolist()
+
+
+def _refuse_if_too_large(needed: int) -> None:
     import psutil
 
-    needed = manifest.count * manifest.dataset.image_bytes
     available = psutil.virtual_memory().available
     if needed > available:
         raise UsageError(
-            f"the pixels need {needed / 2**30:.1f} GiB of memory and {available / 2**30:.1f} GiB are available",
+            f"the samples need {needed / 2**30:.1f} GiB of memory and {available / 2**30:.1f} GiB are available",
             hint="Use a smaller --size or --limit, or another backend.",
         )
 
@@ -59,19 +68,30 @@ def _decode_pack(store: Path, manifest: Manifest) -> Pixels:
 class MemoryPythonReader(Reader):
     """Index sample by sample in Python and collate, as a plain Dataset with the default collate does.
 
+    Image files as they are stay files: their bytes are held, and decoded by the harness.
+
     Attributes
     ----------
     pixels
-        All pixels, uint8 [N, H, W, C]; gone when the reader is closed.
+        All pixels, uint8 [N, H, W, C], empty for image files as they are; gone when the reader is closed.
     """
+
+    _files = b""
 
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
-        self.pixels = _load_pixels(store, manifest)
-        self.payload_codec = "raw"
+        if any_size(manifest.codec):
+            self.pixels = np.empty((0, *self.image_shape), np.uint8)
+            self._files, self._offsets = _load_files(store, manifest)
+        else:
+            self.pixels = _load_pixels(store, manifest)
+            self.payload_codec = "raw"
 
     def _fetch(self, indices: Indices) -> list[bytes]:
+        if self.payload_codec != "raw":
+            files, offsets = self._files, self._offsets
+            return [files[offsets[number] : offsets[number + 1]] for number in self._checked(indices)]
         pixels = self.pixels
         return [pixels[number].tobytes() for number in self._checked(indices)]
 
@@ -81,6 +101,7 @@ class MemoryPythonReader(Reader):
         return Fetched(out.nbytes)
 
     def _close(self) -> None:
+        self._files = b""
         del self.pixels
 
 

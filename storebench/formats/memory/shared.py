@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from storebench.codecs import get_codec
+from storebench.codecs import any_size, get_codec
 from storebench.errors import CorruptDataError
 from storebench.formats.common import NPY_ERRORS, damaged, load_labels
 from storebench.formats.memory.audit import pack_offsets
@@ -23,13 +23,26 @@ class MemorySharedReader(SharedPixelsReader):
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
-        self._share(store_tag(store, manifest), self._fill)
+        if any_size(manifest.codec):
+            self._share_files(
+                store_tag(store, manifest), pack_offsets(store, manifest.count), self._fill_files
+            )
+        else:
+            self._share(store_tag(store, manifest), self._fill)
 
     def _fill(self, pixels: Pixels) -> None:
         if self.manifest.codec == "raw":
             self._fill_raw(pixels)
         else:
             self._decode(pixels)
+
+    def _fill_files(self, content: Pixels) -> None:
+        path = self.store / PAYLOADS_FILE
+        with path.open("rb") as file:
+            for at in range(0, len(content), _ROWS_BYTES):
+                part = content[at : at + _ROWS_BYTES]
+                if file.readinto(part.data) != len(part):
+                    raise damaged("the pack is cut short", path)
 
     def _fill_raw(self, pixels: Pixels) -> None:
         path = self.store / DATA_FILE

@@ -151,8 +151,10 @@ def _is_complete(handle: int) -> bool:
 
 
 def store_tag(store: Path, manifest: Manifest) -> str:
-    """Return a word that changes with the store's place, its samples and its making."""
-    text = f"{store.resolve()}\0{manifest.samples_digest}\0{manifest.created_utc}\0{store.stat().st_ino}"
+    """Return a word that changes with the store's place, its samples, its making, and what decodes it."""
+    inode = store.stat().st_ino
+    parts = (store.resolve(), manifest.samples_digest, manifest.created_utc, inode, manifest.codec)
+    text = "\0".join(map(str, parts))
     return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
 
 

@@ -1,13 +1,14 @@
-"""A reader of pixels in shared memory: the common part of memory:shared and lmdb:shared."""
+"""A reader of samples in shared memory: the common part of memory:shared and lmdb:shared."""
 
 from storebench.formats.arrays import Batch, Indices, check_range
 from storebench.formats.base import Fetched, Reader
+from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.shared_pixels import Fill, SharedPixels, gather
 from storebench.formats.windows import Windows
 
 
 class SharedPixelsReader(Reader):
-    """Gather from pixels in shared memory; a subclass calls `_share` in its constructor."""
+    """Gather from pixels in shared memory; a subclass calls `_share` or `_share_files` in its constructor."""
 
     _shared: SharedPixels
 
@@ -15,6 +16,23 @@ class SharedPixelsReader(Reader):
         """Attach to the array that `identity` names; in the first process that does so, `fill` writes all pixels."""
         self._shared = SharedPixels(identity, (self.manifest.count, *self.image_shape), fill)
         self.payload_codec = "raw"
+
+    def _share_files(self, identity: str, offsets: Offsets, fill: Fill) -> None:
+        """Attach to the bytes of image files as they are; in the first process that does so, `fill` writes them.
+
+        Parameters
+        ----------
+        offsets
+            Where each file begins in the shared bytes, and where the last one ends: int64 [count + 1].
+        """
+        self._offsets: list[int] = offsets.tolist()
+        self._shared = SharedPixels(identity, (self._offsets[-1],), fill)
+
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        if self.payload_codec == "raw":
+            return self._raw_payloads(indices)
+        content, offsets = self._shared.array, self._offsets
+        return [content[offsets[number] : offsets[number + 1]].tobytes() for number in self._checked(indices)]
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         return Fetched(gather(self._shared.array, indices, out))

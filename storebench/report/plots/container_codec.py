@@ -20,7 +20,7 @@ from storebench.report.texts.sentence import Sentence
 
 QUESTION = "What does the container cost, and what the codec?"
 
-_CODECS = ("raw", "png", "jpeg")
+_CODECS = ("raw", "png", "jpeg", "original")
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:

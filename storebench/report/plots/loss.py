@@ -14,6 +14,7 @@ from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.step_lines import MOST_POINTS, step_lines
 from storebench.report.plots.style import legend_below, new_axes, styled, title
+from storebench.report.texts.labels import ORIGINAL
 
 QUESTION = "Does the format change the training?"
 
@@ -28,14 +29,17 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def loss_answer(cells: Sequence[CellSummary]) -> str:
-    """Return whether the losses of the lossless backends are equal bit by bit."""
-    exact = [cell for cell in cells if cell.fact("store_lossless") is not False and cell.fact("loss_digest")]
-    digests: dict[int, set[str]] = {}
-    for cell in exact:
-        for row in cell.usable:
-            digests.setdefault(row["epoch"], set()).add(row["loss_digest"])
-    if exact and all(len(group) == 1 for group in digests.values()):
-        return f"No: the losses of {len(exact)} lossless backends are equal bit by bit at every step."
+    """Return whether the losses of backends that serve the same pixels are equal bit by bit."""
+    trained = [cell for cell in cells if cell.fact("loss_digest")]
+    exact = [cell for cell in trained if cell.fact("store_lossless") is not False]
+    files = [cell for cell in trained if cell.cell.backend.codec == ORIGINAL]
+    by_decoder: dict[object, list[CellSummary]] = {}
+    for cell in files:
+        by_decoder.setdefault(cell.cell.backend.codec_options, []).append(cell)
+    if (exact or files) and all(map(_equal, [exact, *by_decoder.values()])):
+        kinds = ((exact, "lossless backends"), (files, "backends of original files"))
+        words = " and of ".join(f"{len(group)} {name}" for group, name in kinds if group)
+        return f"No: the losses of {words} are equal bit by bit at every step."
     if any(cell.cell.device != "cpu" for cell in cells):
         return "The curves lie together; on this device equal losses are not expected bit by bit."
     return "Yes, and it should not: the losses differ between lossless backends."
@@ -58,3 +62,12 @@ def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") ->
         legend_below(ax)
         title(ax, QUESTION, note)
     return ax
+
+
+def _equal(cells: Sequence[CellSummary]) -> bool:
+    """Return whether all cells have the same losses in each epoch."""
+    digests: dict[int, set[str]] = {}
+    for cell in cells:
+        for row in cell.usable:
+            digests.setdefault(row["epoch"], set()).add(row["loss_digest"])
+    return all(len(group) == 1 for group in digests.values())

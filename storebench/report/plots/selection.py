@@ -11,7 +11,7 @@ from storebench.report.analysis import load_steps
 from storebench.report.cells import CellSummary, Panel
 from storebench.report.claims import has_distribution
 from storebench.report.facts import Facts
-from storebench.report.frame import CELL_COLUMNS
+from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.texts.labels import caveats, common_setting
 
 MOST_CELLS = 24
@@ -56,7 +56,7 @@ class Selection:
         """Return the usable cells that differ from the panel's in their backend and in one field only."""
         if self.panel is None:
             return []
-        free = {"backend", "format", "codec", "reader", "reader_options", varying}
+        free = {*BACKEND_COLUMNS, varying}
         fixed = [name for name in CELL_COLUMNS if name not in free]
         first = self.panel.first.fields
         return [

@@ -97,7 +97,12 @@ class Look:
     line: str
 
 
-_CODEC_LOOKS = {"raw": ("", "o", "-"), "png": ("//", "s", "--"), "jpeg": ("..", "^", ":")}
+_CODEC_LOOKS = {
+    "raw": ("", "o", "-"),
+    "png": ("//", "s", "--"),
+    "jpeg": ("..", "^", ":"),
+    "original": ("oo", "v", "-."),
+}
 
 
 def look(cell: CellSummary) -> Look:

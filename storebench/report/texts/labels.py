@@ -4,10 +4,13 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
+from storebench.datasets.geometry import resize_clause
 from storebench.plain_text import plain
 from storebench.report.cells import SETTING_COLUMNS, WHOLE_COLD, CellSummary, Panel, Work, work_of
 from storebench.report.intervals import Interval
 from storebench.results import Cell
+from storebench.settings.backend import Backend
 from storebench.settings.loop import SETTINGS
 from storebench.settings.words import CacheState, Compute, ComputeKind, Split
 
@@ -30,6 +33,7 @@ FORMATS = {
 BACKENDS = {
     "png": "PNG files",
     "jpeg": "JPEG files",
+    "original": "original files",
     "files+raw": "raw files",
     "hdf5": "HDF5",
     "memory:python": "memory (Python)",
@@ -40,19 +44,23 @@ BACKENDS = {
 }
 """Names of backends; any other backend is called by its own name."""
 
+ORIGINAL = "original"
+"""The codec of image files as they are."""
+
 _SETTINGS = {row.name: row for row in SETTINGS}
 
 
 def backend_label(backend: str) -> str:
-    """Return a backend in words: "LMDB", "LMDB+PNG", "LMDB (direct)"."""
+    """Return a backend in words: "LMDB", "LMDB+PNG", "LMDB (direct)", "JPEG files (simplejpeg)"."""
     if backend in BACKENDS:
         return BACKENDS[backend]
     backend = plain(backend)
     body, _, options = backend.partition("?")
-    body, _, reader = body.partition(":")
+    body, *parts = body.split(":")
     container, _, codec = body.partition("+")
-    name = BACKENDS.get(body) or FORMATS.get(container, container) + (f"+{codec.upper()}" if codec else "")
-    details = ", ".join(part for part in (reader, options) if part)
+    codec = codec if codec == ORIGINAL else codec.upper()
+    name = BACKENDS.get(body) or FORMATS.get(container, container) + (f"+{codec}" if codec else "")
+    details = ", ".join(part for part in (*parts, options) if part)
     return f"{name} ({details})" if details else name
 
 
@@ -67,11 +75,18 @@ def agreed(cell: CellSummary, singular: str, plural: str) -> str:
     return plural if backend_label(cell.backend).endswith("files") else singular
 
 
+def codec_label(backend: Backend) -> str:
+    """Return a backend's codec in words, with a decoder of choice: "JPEG", "JPEG (simplejpeg)", "original files"."""
+    name = "original files" if backend.codec == ORIGINAL else backend.codec.upper()
+    details = ", ".join(value for _, value in backend.codec_options)
+    return plain(f"{name} ({details})" if details else name)
+
+
 def dataset_label(cell: Cell | CellSummary) -> str:
     """Return a dataset in words, "ImageNet, 4,000 images"; of a summary also where it was read, if that varies."""
     fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
     name = fields.data.name
-    title = Path(name).name if name.startswith("folder:") else DATASETS.get(name, name)
+    title = Path(name).name if name.startswith((FOLDER_PREFIX, LIST_PREFIX)) else DATASETS.get(name, name)
     count = min((number for number in (fields.data.size, fields.data.limit) if number), default=None)
     words = [title] + ([f"{count:,} images"] if count else [])
     words += [fields.data.split] if fields.data.split != Split.TRAIN else []
@@ -204,6 +219,8 @@ def caveats(cells: Sequence[CellSummary]) -> list[str]:
             said[
                 f"DERIVED images: {cell.fact('store_derived_frac'):.0%} are crops, flips and brightenings"
             ] = None
+        if clause := resize_clause(cell.fact("store_provenance_note") or ""):
+            said[f"RESIZED images: {clause}"] = None
         if compute_label(cell.cell.compute):
             sleeps.add(cell.cell.compute)
     return [*said, *_sleeps_label(sleeps)]

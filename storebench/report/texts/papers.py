@@ -15,6 +15,7 @@ from storebench.report.ladder import Ladder, Step
 from storebench.report.texts.labels import (
     DATASETS,
     backend_label,
+    codec_label,
     dataset_label,
     panel_label,
     percent,
@@ -206,7 +207,7 @@ def factor_lines(facts: Facts) -> list[str]:
 
 def factor_sentence(square: Square) -> str:
     """Return a square in words: both sides of the codec, both of the container, and their interaction."""
-    codec, name = square.slow.cell.backend.codec.upper(), backend_label(square.fast.backend)
+    codec, name = codec_label(square.slow.cell.backend), backend_label(square.fast.backend)
     files = backend_label(square.slow.backend)
     parts = [
         (f"{codec} instead of raw pixels costs", square.codec_in_files, "in files"),

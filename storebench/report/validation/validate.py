@@ -1,10 +1,12 @@
 """Validate results: schema, arithmetic, coverage, cache states, ceilings, and agreement between records."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from storebench.codecs import any_size
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.intervals import Ratio, Round, ratio
@@ -151,6 +153,7 @@ def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             cell.data.split,
             cell.data.size,
             cell.data.limit,
+            cell.data.image_size,
             cell.batch_size,
             cell.model,
             cell.compute,
@@ -203,6 +206,12 @@ def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
     yield from _differing(honest, _order_key, "digests", "order")
     yield from _differing(exact, _order_key, "digests", "samples")
     yield from _differing(on_cpu, _loss_key, "digests", "loss")
+    files = [record for record in honest if record.store is not None and any_size(record.cell.backend.codec)]
+    files_on_cpu = [record for record in files if record.cell.device == "cpu"]
+    yield from _differing(files, _store_key, "store", "samples_digest")
+    yield from _differing(files, _order_key, "digests", "samples")
+    yield from _differing(files, _prepared_key, "digests", "prepared")
+    yield from _differing(files_on_cpu, _prepared_loss_key, "digests", "loss")
 
 
 def _data_key(record: Record) -> Hashable:
@@ -214,7 +223,24 @@ def _data_key(record: Record) -> Hashable:
         cell.data.limit,
         cell.data.seed,
         cell.data.synthetic,
+        cell.data.image_size,
     )
+
+
+def _store_key(record: Record) -> Hashable:
+    """Return the key of image files as they are: all image sizes share one store."""
+    return dataclasses.replace(record.cell.data, image_size=None)
+
+
+def _prepared_key(record: Record) -> Hashable:
+    """Return the key of samples that are cut and resized when they are read."""
+    cell = record.cell
+    place = record.environment and record.environment.key
+    return (_order_key(record), place, cell.model, cell.backend.codec_options)
+
+
+def _prepared_loss_key(record: Record) -> Hashable:
+    return (_loss_key(record), record.cell.backend.codec_options)
 
 
 def _order_key(record: Record) -> Hashable:

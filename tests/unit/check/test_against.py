@@ -118,7 +118,7 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tm
     copy_cells(package)
     before = commit(untouched, "Let cells be copies of their side's process")
     plant(package / "formats" / "lmdb" / "get.py", "LmdbGetReader.fetch_into", 0.01)
-    plant(package / "codecs.py", "PngCodec.decode_into", 0.001)
+    plant(package / "codecs" / "compressed.py", "PngCodec.decode_into", 0.001)
     plant(package / "loading" / "threads.py", "ThreadLane.take", 0.01)
     loop = package / "training" / "loop.py"
     slower = loop.read_text().replace(

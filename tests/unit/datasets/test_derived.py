@@ -106,7 +106,7 @@ def test_originals_are_decoded_once_within_the_cache(folder: str, monkeypatch: p
 
 def test_the_cache_is_bounded(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = digests(open_dataset(DatasetSpec(name=folder, size=12)))
-    monkeypatch.setattr(derived, "CACHE_BYTES", 2 * 256 * 256 * 3)
+    monkeypatch.setattr(derived, "CACHE_BYTES", 2 * 30 * 40 * 3)
     grown = open_dataset(DatasetSpec(name=folder, size=12))
     assert isinstance(grown, derived.Grown)
     assert digests(grown) == expected

@@ -1,5 +1,6 @@
 """Figures, settings and names as people read them, and as parts of file names."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,28 @@ def test_a_plot_is_headed_by_what_its_cells_share() -> None:
     assert "cold" not in shared
     assert "workers" not in shared
     assert common_setting([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("backend", "label"),
+    [
+        ("original", "original files"),
+        ("original:threads", "original files (threads)"),
+        ("lmdb+original", "LMDB+original"),
+        ("lmdb+original?scale=dct", "LMDB+original (scale=dct)"),
+        ("lmdb+jpeg:simplejpeg:direct", "LMDB+JPEG (simplejpeg, direct)"),
+        ("jpeg:opencv", "JPEG files (opencv)"),
+    ],
+)
+def test_a_label_says_what_decodes_the_files(backend: str, label: str) -> None:
+    assert backend_label(backend) == label
+
+
+def test_a_large_resize_is_a_caveat() -> None:
+    clause = "images of 32 x 32 (median) become 256 x 256, 64 times the pixels"
+    record = make_record("lmdb")
+    store = dataclasses.replace(
+        record.store, provenance_note=f"one class only, so every label is 0; {clause}"
+    )
+    cells = summarise(to_frame([(dataclasses.replace(record, store=store), Path("records.jsonl"))]))
+    assert caveats(cells) == [f"RESIZED images: {clause}"]

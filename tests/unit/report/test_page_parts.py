@@ -115,6 +115,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "limit": None,
         "data_seed": 0,
         "synthetic": None,
+        "image_size": None,
         "environment_key": "e1",
         "filesystem": "ext4",
         "storage_device": "disk",
@@ -127,6 +128,7 @@ def row(**changes: Any) -> dict[str, Any]:
     ("changes", "words"),
     [
         ({"data_seed": 1}, ["data seed 0", "data seed 1"]),
+        ({"image_size": 64}, ["", "at 64 pixels a side"]),
         ({"dataset": "folder:/a/imagenet"}, ["from imagenet", "from folder:/a/imagenet"]),
         ({"dataset": "mnist"}, ["", ""]),
         ({"size": 5000}, ["", ""]),

@@ -135,6 +135,19 @@ def test_equal_losses_of_lossless_backends_are_no_effect_of_the_format() -> None
     )
 
 
+def test_losses_of_original_files_are_compared_among_themselves() -> None:
+    files = [trained(name, "dd") for name in ("original", "lmdb+original")]
+    assert loss_answer(cells_of(*files)) == (
+        "No: the losses of 2 backends of original files are equal bit by bit at every step."
+    )
+    both = cells_of(trained("png", "cc"), trained("lmdb", "cc"), *files, trained("original?scale=dct", "ee"))
+    assert loss_answer(both) == (
+        "No: the losses of 2 lossless backends and of 3 backends of original files are equal bit by bit at every step."
+    )
+    differing = cells_of(*files, trained("hdf5+original", "ee"))
+    assert loss_answer(differing).startswith("Yes, and it should not")
+
+
 def test_losses_of_another_device_need_not_be_equal() -> None:
     cells = cells_of(trained("png", "cc", device="cuda"), trained("lmdb", "dd", device="cuda"))
     assert loss_answer(cells).startswith("The curves lie together; on this device")

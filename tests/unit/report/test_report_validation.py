@@ -382,6 +382,23 @@ def test_a_lossy_codec_may_have_other_pixels_but_not_another_order(tmp_path: Pat
     assert len(validate(write_run(tmp_path / "b", [make_record("png"), other]))) == 1
 
 
+def original(backend: str, **digests: str) -> Record:
+    own = {"samples": "bytes", "loss": "files", "prepared": "parts"} | digests
+    return part(part(make_record(backend), "digests", **own), "store", samples_digest="bytes")
+
+
+@pytest.mark.parametrize("name", ["samples", "loss", "prepared"])
+def test_original_files_must_agree_among_themselves(tmp_path: Path, name: str) -> None:
+    same = [make_record("png"), original("original"), original("lmdb+original")]
+    assert validate(write_run(tmp_path / "same", same)) == []
+    scaled = original("lmdb+original?scale=dct", loss="scaled", prepared="scaled")
+    assert validate(write_run(tmp_path / "scaled", [*same, scaled])) == []
+    odd = original("hdf5+original", **{name: "other"})
+    (found,) = validate(write_run(tmp_path / "odd", [*same, odd]))
+    assert (found.kind, found.figure) == (Kind.DISAGREEMENT, f"digests.{name}")
+    assert "hdf5+original" in found.cell
+
+
 def test_null_has_nobodys_pixels_and_disagrees_with_nobody(tmp_path: Path) -> None:
     null = part(make_record("null", wait_ms=0.1), "digests", samples="zz", loss="yy")
     assert validate(write_run(tmp_path / "run", [make_record("png"), null])) == []

@@ -109,7 +109,7 @@ def test_accuracy_is_the_share_of_right_answers_over_every_test_sample(limit: in
     torch.manual_seed(0)
     step = make_step(Compute("real"), MODELS["tiny"], (28, 28, 1), 10, "cpu")
     assert isinstance(step, CpuStep)
-    share, count = accuracy(step, MODELS["tiny"], store)
+    share, count = accuracy(step, MODELS["tiny"].augment, store)
     with open_reader(store) as reader, torch.inference_mode():
         image = np.empty((1, 28, 28, 1), dtype=np.uint8)
         right = 0

@@ -1,0 +1,256 @@
+"""Libraries that decode JPEG and PNG: Pillow, libjpeg-turbo through simplejpeg, and OpenCV."""
+
+import contextlib
+import importlib
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image as PilImage
+
+from storebench.codecs.base import Payload
+from storebench.datasets.headers import JPEG, MOST_PIXELS, PNG, Header, read_header, refuse_bomb
+from storebench.datasets.images import DOES_NOT_DECODE, PILLOW_FORMATS, reason_of, to_rgb
+from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
+
+Pixels = npt.NDArray[np.uint8]
+"""Decoded pixels: uint8 [H, W] of a grey image, [H, W, 3] of an RGB one."""
+
+Size = tuple[int, int]
+"""Width and height, in pixels."""
+
+_REDUCTIONS = (8, 4, 2)
+"""By how much JPEG decoders can reduce an image while they decode it."""
+
+
+class Opened(ABC):
+    """An image file whose header was read, and nothing else.
+
+    Attributes
+    ----------
+    size
+        Width and height of the image.
+    """
+
+    size: Size
+
+    @abstractmethod
+    def load(self, mode: str, least: Size | None) -> PilImage.Image:
+        """Decode the image.
+
+        Parameters
+        ----------
+        mode
+            "L" for grey, "RGB" for colour.
+        least
+            A JPEG may be decoded at a reduced scale, to no less than this size; None decodes the whole image.
+        """
+
+
+class Decoder(ABC):
+    """A library that decodes images.
+
+    Attributes
+    ----------
+    name
+        The name in backends and results.
+    kinds
+        Formats that it decodes; Pillow decodes all others in its place.
+    """
+
+    name: ClassVar[str]
+    kinds: ClassVar[frozenset[str]]
+
+    @abstractmethod
+    def pixels(self, payload: Payload, kind: str, mode: str) -> Pixels:
+        """Decode an image of a known kind to grey ("L") or colour ("RGB")."""
+
+    @abstractmethod
+    def open(self, payload: Payload) -> Opened:
+        """Read the header of an image file of any kind."""
+
+
+class _PillowOpened(Opened):
+    def __init__(self, payload: Payload) -> None:
+        refuse_bomb(payload)
+        self._image = PilImage.open(io.BytesIO(payload), formats=PILLOW_FORMATS)
+        self.size = self._image.size
+
+    def load(self, mode: str, least: Size | None) -> PilImage.Image:
+        """Decode by Pillow; its draft mode is the DCT scaling of libjpeg."""
+        if least is not None:
+            self._image.draft(None, least)
+        self._image.load()
+        return to_rgb(self._image) if mode == "RGB" else self._image.convert(mode)
+
+
+class PillowDecoder(Decoder):
+    """Pillow, which decodes every kind."""
+
+    name = "pillow"
+    kinds = frozenset(PILLOW_FORMATS)
+
+    def pixels(self, payload: Payload, kind: str, mode: str) -> Pixels:
+        """Decode an image of one kind; a file of another kind is refused."""
+        with PilImage.open(io.BytesIO(payload), formats=(kind,)) as image:
+            return np.asarray(image if image.mode == mode else image.convert(mode))
+
+    def open(self, payload: Payload) -> Opened:
+        """Read the header."""
+        return _PillowOpened(payload)
+
+
+class _ArrayOpened(Opened):
+    """An image that a library other than Pillow decodes to an array."""
+
+    def __init__(self, decoder: "_ArrayDecoder", payload: Payload, header: Header) -> None:
+        self._decoder = decoder
+        self._payload = payload
+        self.size = (header.width, header.height)
+
+    def load(self, mode: str, least: Size | None) -> PilImage.Image:
+        """Decode to an array, and give it to Pillow."""
+        return PilImage.fromarray(self._decoder.array(self._payload, mode, self.size, least))
+
+
+class _ArrayDecoder(Decoder):
+    """Base of the libraries that decode to an array."""
+
+    def pixels(self, payload: Payload, kind: str, mode: str) -> Pixels:
+        """Decode an image of one kind; a file of another kind is refused."""
+        header = read_header(payload)
+        if header.kind != kind:
+            raise CorruptDataError(f"a {header.kind}, not a {kind}")
+        if not self._takes(header):
+            return PillowDecoder().pixels(payload, kind, mode)
+        return self.array(payload, mode, (header.width, header.height), None)
+
+    def open(self, payload: Payload) -> Opened:
+        """Read the header; Pillow opens what this library does not decode."""
+        header = read_header(payload)
+        return _ArrayOpened(self, payload, header) if self._takes(header) else _PillowOpened(payload)
+
+    def _takes(self, header: Header) -> bool:
+        # CMYK is left to Pillow: these libraries do not convert Adobe's inverted values.
+        return header.kind in self.kinds and header.components in (0, 1, 3)
+
+    @abstractmethod
+    def array(self, payload: Payload, mode: str, size: Size, least: Size | None) -> Pixels:
+        """Decode to an array; see `Opened.load`."""
+
+
+class SimpleJpegDecoder(_ArrayDecoder):
+    """libjpeg-turbo through simplejpeg: JPEG only."""
+
+    name = "simplejpeg"
+    kinds = frozenset({JPEG})
+
+    def __init__(self) -> None:
+        _require("simplejpeg", self.name)
+
+    def array(self, payload: Payload, mode: str, size: Size, least: Size | None) -> Pixels:  # noqa: ARG002 - it reads the size itself
+        """Decode by TurboJPEG with accurate DCT and smooth upsampling, as Pillow does."""
+        import simplejpeg
+
+        width, height = least or (0, 0)
+        pixels: Pixels = simplejpeg.decode_jpeg(
+            payload,
+            "GRAY" if mode == "L" else "RGB",
+            min_height=height,
+            min_width=width,
+            min_factor=1 if least is None else 2,
+        )
+        return pixels[:, :, 0] if mode == "L" else pixels
+
+
+class OpenCvDecoder(_ArrayDecoder):
+    """OpenCV's imdecode, for JPEG and PNG."""
+
+    name = "opencv"
+    kinds = frozenset({JPEG, PNG})
+
+    def __init__(self) -> None:
+        _require("cv2", self.name)
+
+    def array(self, payload: Payload, mode: str, size: Size, least: Size | None) -> Pixels:
+        """Decode by OpenCV; EXIF orientation is ignored, as by every other decoder here."""
+        import cv2
+
+        grey, by = mode == "L", _reduction(size, least)
+        plain = cv2.IMREAD_GRAYSCALE if grey else cv2.IMREAD_COLOR
+        reduced = getattr(cv2, f"IMREAD_REDUCED_{'GRAYSCALE' if grey else 'COLOR'}_{by}", plain)
+        decoded = cv2.imdecode(np.frombuffer(payload, np.uint8), reduced | cv2.IMREAD_IGNORE_ORIENTATION)
+        if decoded is None:
+            raise CorruptDataError("OpenCV does not decode it")
+        pixels: Pixels = decoded if grey else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
+        return pixels
+
+
+DECODERS: dict[str, type[Decoder]] = {
+    decoder.name: decoder for decoder in (PillowDecoder, SimpleJpegDecoder, OpenCvDecoder)
+}
+"""Decoders by name; the first is the default."""
+
+DEFAULT_DECODER = PillowDecoder.name
+
+_EXTRAS = {"simplejpeg": "simplejpeg", "opencv": "opencv"}
+
+
+def get_decoder(name: str) -> Decoder:
+    """Return the decoder called `name`.
+
+    Raises
+    ------
+    UnknownNameError
+        There is no such decoder.
+    MissingDependencyError
+        Its library is not installed.
+    """
+    if name not in DECODERS:
+        raise UnknownNameError.of("decoder", name, DECODERS)
+    return DECODERS[name]()
+
+
+def check_size(size: Size) -> None:
+    """Raise `CorruptDataError` if an image is too large to be decoded."""
+    if size[0] * size[1] > MOST_PIXELS:
+        raise CorruptDataError(f"an image of {size[0]:,} x {size[1]:,} pixels, more than {MOST_PIXELS:,}")
+
+
+@contextlib.contextmanager
+def undecodable(codec: str, payload: Payload) -> Iterator[None]:
+    """Turn what libraries raise for a damaged image into a `CorruptDataError`."""
+    article = "an" if codec[0] in "aeiou" else "a"
+    what = f"{article} {codec} payload of {len(payload)} bytes does not decode"
+    try:
+        yield
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{what} ({error.what})") from error
+    except DOES_NOT_DECODE as error:
+        raise CorruptDataError(f"{what} ({reason_of(error)})") from error
+
+
+def _require(library: str, decoder: str) -> None:
+    try:
+        importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"the decoder {decoder!r} needs the library {library!r}, which is not installed",
+            hint=f"Run: pip install 'storebench[{_EXTRAS[decoder]}]'.",
+        ) from error
+
+
+def _reduction(size: Size, least: Size | None) -> int:
+    """Return by how much an image may be reduced and still have `least` pixels on both sides; 1 for not at all."""
+    if least is None:
+        return 1
+    most = min(size[0] // least[0], size[1] // least[1])
+    return next((by for by in _REDUCTIONS if by <= most), 1)
+
+
+def largest_difference(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> int:
+    """Return the largest absolute difference of two images of one shape, in levels from 0 to 255."""
+    return int(np.abs(one.astype(np.int16) - other.astype(np.int16)).max()) if one.size else 0

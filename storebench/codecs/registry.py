@@ -1,0 +1,131 @@
+"""Which codecs there are, and how the name of a codec with its decoder is read.
+
+A codec is ``NAME[:DECODER][?scale=dct]``: "raw", "jpeg", "jpeg:simplejpeg", "original:pillow?scale=dct".
+What is stored depends on NAME alone; the rest says how it is decoded.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from storebench.codecs.base import Codec, RawCodec
+from storebench.codecs.compressed import JpegCodec, PngCodec
+from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, Decoder, get_decoder
+from storebench.codecs.original import OriginalCodec
+from storebench.errors import UnknownNameError, UsageError
+
+CODECS: dict[str, Codec] = {
+    codec.name: codec for codec in (RawCodec(), PngCodec(), JpegCodec(), OriginalCodec())
+}
+
+SCALE = "scale"
+DECODER = "decoder"
+DCT, FULL = "dct", "full"
+
+_WITH_DECODER: dict[str, Callable[[Decoder], Codec]] = {
+    PngCodec.name: PngCodec,
+    JpegCodec.name: JpegCodec,
+    OriginalCodec.name: OriginalCodec,
+}
+
+_KINDS = {PngCodec.name: PngCodec.kind, JpegCodec.name: JpegCodec.kind}
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """A codec and how its payloads are decoded.
+
+    Attributes
+    ----------
+    codec
+        The codec's name, which says what is stored.
+    decoder
+        The library that decodes.
+    scaled
+        Whether JPEGs are decoded at a reduced scale (``scale=dct``).
+    """
+
+    codec: str
+    decoder: str = DEFAULT_DECODER
+    scaled: bool = False
+
+    @property
+    def options(self) -> Pairs:
+        """What differs from the default, as sorted pairs of a record's ``codec_options``."""
+        pairs = [(DECODER, self.decoder)] if self.decoder != DEFAULT_DECODER else []
+        return (*pairs, *([(SCALE, DCT)] if self.scaled else []))
+
+    def __str__(self) -> str:
+        body = self.codec if self.decoder == DEFAULT_DECODER else f"{self.codec}:{self.decoder}"
+        return f"{body}?{SCALE}={DCT}" if self.scaled else body
+
+
+def decoding_of(codec: str, options: Pairs) -> Decoding:
+    """Return how payloads of a codec are decoded.
+
+    Parameters
+    ----------
+    options
+        ("decoder", NAME) and ("scale", "dct" or "full"), as far as they are given.
+
+    Raises
+    ------
+    UnknownNameError
+        There is no such codec, decoder or option.
+    UsageError
+        The codec has no decoder to choose, or cannot be scaled.
+    """
+    if codec not in CODECS:
+        raise UnknownNameError.of("codec", codec, CODECS)
+    given = dict(options)
+    if unknown := sorted(given.keys() - {DECODER, SCALE}):
+        raise UnknownNameError.of(f"option of {codec}", unknown[0], (DECODER, SCALE))
+    decoder, scale = given.get(DECODER, DEFAULT_DECODER), given.get(SCALE, FULL)
+    if decoder not in DECODERS:
+        raise UnknownNameError.of("decoder", decoder, DECODERS)
+    if decoder != DEFAULT_DECODER and codec not in _WITH_DECODER:
+        raise UsageError(f"{codec} has no decoder to choose", hint=f"Leave out {decoder!r}.")
+    kind = _KINDS.get(codec)
+    if kind is not None and kind not in DECODERS[decoder].kinds:
+        able = [name for name, one in DECODERS.items() if kind in one.kinds]
+        raise UsageError(f"{decoder} does not decode {kind}", where=codec, hint=f"Use {' or '.join(able)}.")
+    if scale not in (DCT, FULL):
+        raise UsageError(f"{SCALE} must be '{DCT}' or '{FULL}', not {scale!r}", where=codec)
+    if scale == DCT and codec != OriginalCodec.name:
+        raise UsageError(
+            f"only images of any size are decoded at a reduced scale, not {codec}",
+            hint=f"Leave out {SCALE}={DCT}, or use the codec 'original'.",
+        )
+    return Decoding(codec=codec, decoder=decoder, scaled=scale == DCT)
+
+
+@functools.cache
+def get_codec(name: str) -> Codec:
+    """Return the codec called `name`, with the decoder that the name asks for.
+
+    Raises
+    ------
+    UnknownNameError
+        There is no such codec or decoder.
+    UsageError
+        The codec has no decoder to choose, or cannot be scaled.
+    MissingDependencyError
+        The decoder's library is not installed.
+    """
+    if name in CODECS:
+        return CODECS[name]
+    body, _, scale = name.partition(f"?{SCALE}=")
+    codec, _, decoder = body.partition(":")
+    given = [(DECODER, decoder)] if decoder else []
+    asked = decoding_of(codec, (*given, *([(SCALE, scale)] if scale else [])))
+    if asked.codec == OriginalCodec.name:
+        return OriginalCodec(get_decoder(asked.decoder), scaled=asked.scaled)
+    make = _WITH_DECODER.get(codec)
+    return CODECS[codec] if make is None else make(get_decoder(asked.decoder))
+
+
+def any_size(name: str) -> bool:
+    """Return whether a codec's payloads are images of any size, which are cut and resized when they are read."""
+    return name.partition(":")[0].partition("?")[0] == OriginalCodec.name

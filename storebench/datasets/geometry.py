@@ -1,0 +1,76 @@
+"""The size of a dataset's images: what the files have, what they are resized to, and what is said of a large change."""
+
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+
+from storebench.datasets.headers import read_header
+from storebench.datasets.images import SIDE
+from storebench.errors import CorruptDataError
+
+Shape = tuple[int, int, int]
+"""(H, W, C) of every image."""
+
+HEADER_BYTES = 256 << 10
+"""Bytes of a file that are read for its size; longer headers are left out."""
+
+PROBED = 64
+"""Most files whose size is looked at to describe a dataset."""
+
+LARGE_CHANGE = 4.0
+"""A resize by more than this factor in pixels is said."""
+
+ReadStart = Callable[[int], bytes]
+"""Return the first bytes of the file of a sample, given its index."""
+
+
+def square(side: int | None) -> Shape:
+    """Return the shape of square RGB images; None for the default side."""
+    return (side or SIDE, side or SIDE, 3)
+
+
+def common_small_shape(read: ReadStart, count: int) -> Shape | None:
+    """Return the shape of all images if they have one size below the default on both sides; else None.
+
+    Every file's header is read as long as the sizes agree. Where the first image is larger, it is the only one read.
+    """
+    sizes = _sizes(read, range(count))
+    first = next(sizes, None)
+    if first is None or max(first) >= SIDE or any(size != first for size in sizes):
+        return None
+    width, height = first
+    return (height, width, 3)
+
+
+def change_note(read: ReadStart, count: int, shape: Shape) -> str:
+    """Return one clause if images are resized by more than a factor of 4 in pixels; "" otherwise.
+
+    Judged by the median of at most 64 files, evenly spread.
+    """
+    probed = min(count, PROBED)
+    sizes = [
+        size for size in _sizes(read, (at * count // probed for at in range(probed))) if size is not None
+    ]
+    if not sizes:
+        return ""
+    width, height = median(one[0] for one in sizes), median(one[1] for one in sizes)
+    factor = shape[0] * shape[1] / (width * height)
+    if 1 / LARGE_CHANGE <= factor <= LARGE_CHANGE:
+        return ""
+    times = f"{factor:.3g} times" if factor > 1 else f"1/{1 / factor:.3g} of"
+    return f"images of {width:g} x {height:g} (median) become {shape[1]} x {shape[0]}, {times} the pixels"
+
+
+def resize_clause(note: str) -> str:
+    """Return the clause of `change_note` in a provenance's note; "" if it has none."""
+    return next((one for one in note.split("; ") if one.startswith("images of ") and " become " in one), "")
+
+
+def _sizes(read: ReadStart, indices: Iterable[int]) -> Iterator[tuple[int, int] | None]:
+    """Yield width and height of files; None of a file whose header cannot be read."""
+    for index in indices:
+        try:
+            header = read_header(read(index))
+        except (CorruptDataError, OSError):
+            yield None
+        else:
+            yield header.width, header.height

@@ -1,0 +1,60 @@
+"""The image files of a dataset as they are: what the codec ``original`` stores."""
+
+from storebench.datasets.base import Dataset, DatasetInfo, Image
+from storebench.datasets.headers import check_file
+from storebench.errors import CorruptDataError, UsageError
+
+
+class Originals(Dataset):
+    """The samples of a dataset as the bytes of their image files.
+
+    Parameters
+    ----------
+    source
+        A dataset whose samples are image files.
+
+    Raises
+    ------
+    UsageError
+        Its samples are no image files.
+    """
+
+    def __init__(self, source: Dataset) -> None:
+        info = source.original_info
+        if info is None:
+            raise UsageError(
+                "the codec 'original' stores image files as they are, and these samples "
+                f"({source.info.provenance.source}) are no image files",
+                where=source.info.name,
+                hint="Use it with folder:PATH or with ImageNet's own files, or choose png or jpeg.",
+            )
+        self._source = source
+        self._info = info
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the image files."""
+        return self._info
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Refuse: the files are copied, not decoded."""
+        raise NotImplementedError("image files are copied as they are")
+
+    def original(self, index: int) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, and its label."""
+        return self._source.original(index)
+
+
+def checked(content: bytes, where: str) -> bytes:
+    """Return the bytes of an image file whose header says that it can be decoded.
+
+    Raises
+    ------
+    CorruptDataError
+        It cannot; the message begins with `where`.
+    """
+    try:
+        check_file(content)
+    except CorruptDataError as error:
+        raise CorruptDataError(error.what, where=where, hint=error.hint) from error
+    return content

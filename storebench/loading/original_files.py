@@ -1,0 +1,72 @@
+"""Make samples of image files as they are: decode, cut, resize and mirror each by (seed, epoch, index)."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storebench.codecs import OriginalCodec, get_codec
+from storebench.errors import CorruptDataError
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.loading.augment import Augment
+
+
+class Spent(NamedTuple):
+    """How long a batch of image files took, in nanoseconds of wall time: decoding; resizing and mirroring."""
+
+    decode_ns: int
+    prep_ns: int
+
+
+def prepare_files(
+    reader: Reader,
+    payloads: Sequence[bytes],
+    indices: Indices,
+    out: Batch,
+    augment: Augment,
+    *,
+    seed: int,
+    epoch: int,
+    codec: str | None = None,
+) -> Spent:
+    """Write the samples of image files into `out`, uint8 [n, H, W, C].
+
+    A reader with threads of its own has the work shared out among them; the wall time is then divided in
+    proportion to what all threads spent.
+
+    Parameters
+    ----------
+    reader
+        The open reader that the payloads came from.
+    payloads, indices
+        The files' bytes, and which samples they are.
+    augment
+        Chooses the part of each image.
+    codec
+        Codec with the decoder; None for the reader's.
+
+    Raises
+    ------
+    CorruptDataError
+        A file does not decode; the line names the sample.
+    """
+    decoder = get_codec(codec or reader.payload_codec)
+    assert isinstance(decoder, OriginalCodec)
+    views = augment.views(indices, seed=seed, epoch=epoch)
+    spent = [(0, 0)] * len(payloads)
+
+    def prepare(row: int) -> None:
+        started = time.perf_counter_ns()
+        try:
+            decoded = decoder.decode(payloads[row], out.shape[1:], views[row])
+        except CorruptDataError as error:
+            raise CorruptDataError(f"sample {indices[row]}: {error.what}", where=reader.store) from error
+        decoded_at = time.perf_counter_ns()
+        decoded.write(out[row])
+        spent[row] = decoded_at - started, time.perf_counter_ns() - decoded_at
+
+    began = time.perf_counter_ns()
+    reader.spread(prepare, len(payloads))
+    wall_ns = time.perf_counter_ns() - began
+    decoding, resizing = (sum(part) for part in zip(*spent, strict=True)) if spent else (0, 0)
+    decode_ns = wall_ns * decoding // max(1, decoding + resizing)
+    return Spent(decode_ns, wall_ns - decode_ns)

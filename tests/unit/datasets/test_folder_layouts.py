@@ -1,0 +1,186 @@
+"""Folders as people have them: splits, flat folders, lists, and images that are small or of one size."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
+from storebench.formats import parse_backend
+from storebench.stores.convert import How, ensure_store
+from tests.support.photo_folders import photo, photo_file
+
+
+def open_at(path: Path, **options: Any) -> Dataset:
+    return open_dataset(DatasetSpec(name=f"folder:{path}", **options))
+
+
+def write(path: Path, size: tuple[int, int] = (300, 280), number: int = 0, kind: str = "JPEG") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(photo_file(number, size, kind))
+    return path
+
+
+def test_a_folder_with_a_test_split_only_is_no_training_data(tmp_path: Path) -> None:
+    write(tmp_path / "test" / "cat" / "1.jpg")
+    with pytest.raises(
+        DataNotFoundError, match=r"only a test split, test/, and no training images.*--split test"
+    ):
+        open_at(tmp_path)
+    assert len(open_at(tmp_path, split="test")) == 1
+    assert open_at(tmp_path / "test").info.class_names == ("cat",)
+
+
+def test_images_without_class_folders_are_one_class_and_said_to_be(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / f"{number}.jpg", number=number)
+    (tmp_path / "notes.txt").write_text("no image")
+    dataset = open_at(tmp_path)
+    assert [dataset.sample(index)[1] for index in range(3)] == [0, 0, 0]
+    assert dataset.info.class_names == ("images",)
+    assert dataset.info.provenance.source == "image files without class folders"
+    assert dataset.info.provenance.note == "one class only, so every label is 0"
+
+
+def test_flat_train_and_val_folders_are_splits(tmp_path: Path) -> None:
+    write(tmp_path / "train" / "1.jpg")
+    write(tmp_path / "train" / "2.jpg")
+    write(tmp_path / "val" / "3.jpg")
+    assert (len(open_at(tmp_path)), len(open_at(tmp_path, split="test"))) == (2, 1)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    for name in ("bus", "car", "train"):
+        write(tmp_path / name / "1.jpg")
+    assert open_at(tmp_path).info.class_names == ("bus", "car", "train")
+
+
+def test_nested_folders_belong_to_the_class_at_the_top(tmp_path: Path) -> None:
+    write(tmp_path / "trip" / "2019" / "05" / "1.jpg")
+    write(tmp_path / "trip" / "2.jpg")
+    dataset = open_at(tmp_path)
+    assert (len(dataset), dataset.info.class_names) == (2, ("trip",))
+
+
+def test_small_images_of_one_size_stay_as_they_are(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / f"class{number % 2}" / f"{number}.png", (32, 24), number, "PNG")
+    dataset = open_at(tmp_path)
+    assert dataset.info.image_shape == (24, 32, 3)
+    assert dataset.info.provenance.note == ""
+    np.testing.assert_array_equal(dataset.sample(0)[0], np.asarray(photo(0, (32, 24))))
+    assert open_at(tmp_path, image_size=48).info.image_shape == (48, 48, 3)
+
+
+@pytest.mark.parametrize("other", [(33, 24), (300, 200)])
+def test_images_of_several_sizes_become_256(other: tuple[int, int], tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1.jpg", (32, 24))
+    write(tmp_path / "a" / "2.jpg", other)
+    assert open_at(tmp_path).info.image_shape == (256, 256, 3)
+
+
+def test_a_large_resize_is_said_with_its_factor(tmp_path: Path) -> None:
+    messages: list[str] = []
+    for number in range(2):
+        write(tmp_path / "photos" / "a" / f"{number}.jpg", (32, 32), number)
+    spec = DatasetSpec(name=f"folder:{tmp_path / 'photos'}", image_size=256)
+    store = ensure_store(spec, parse_backend("lmdb"), tmp_path / "stores", how=How(say=messages.append))
+    clause = "images of 32 x 32 (median) become 256 x 256, 64 times the pixels"
+    assert messages == [f"lmdb+raw: {clause}"]
+    assert store.manifest.dataset.provenance.note == f"one class only, so every label is 0; {clause}"
+    shrunk = open_at(tmp_path / "photos", image_size=8)
+    assert shrunk.info.provenance.note.endswith("become 8 x 8, 1/16 of the pixels")
+    assert shrunk.resize_note
+    assert not open_at(tmp_path / "photos", image_size=64).resize_note
+
+
+def test_an_image_size_is_part_of_the_samples(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1.jpg")
+    sizes = (None, 256, 64)
+    infos = [open_at(tmp_path, image_size=size).info for size in sizes]
+    assert infos[0].fingerprint == infos[1].fingerprint != infos[2].fingerprint
+    assert len({DatasetSpec(name="folder:x", image_size=size).store_id for size in sizes}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("mnist", 64, "the images of mnist have one size"),
+        ("imagenet", 5000, "no image size is 5000"),
+        ("imagenet", 1024, "no images of 1024 x 1024"),
+    ],
+)
+def test_an_impossible_image_size_is_refused(name: str, size: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        open_dataset(DatasetSpec(name=name, image_size=size, synthetic=True))
+
+
+def test_the_stand_in_of_imagenet_has_the_size_that_is_asked_for() -> None:
+    dataset = open_dataset(DatasetSpec(name="imagenet", image_size=64, synthetic=True, limit=2))
+    assert dataset.sample(1)[0].shape == dataset.info.image_shape == (64, 64, 3)
+
+
+def test_a_list_names_files_and_labels(tmp_path: Path) -> None:
+    write(tmp_path / "pictures" / "a b.jpg", (300, 280), 1)
+    outside = write(tmp_path / "elsewhere" / "2.jpg", (300, 280), 2)
+    listed = tmp_path / "pictures" / "train.txt"
+    listed.write_text(f"a b.jpg 2\n\n{outside} 0\n")
+    spec = DatasetSpec(name=f"list:{listed}")
+    dataset = open_dataset(spec)
+    assert [dataset.sample(index)[1] for index in range(2)] == [2, 0]
+    assert dataset.info.class_names == ("0", "1", "2")
+    assert dataset.original(1)[0] == outside.read_bytes()
+    assert spec.store_id.startswith("list-train.txt-")
+    with pytest.raises(DataNotFoundError, match="no test split"):
+        open_dataset(DatasetSpec(name=f"list:{listed}", split="test"))
+
+
+@pytest.mark.parametrize(
+    "line", ["photo.jpg", "photo.jpg -1", "photo.jpg one", "7", "photo.jpg 100000", "a.jpg ²"]
+)
+def test_a_wrong_line_of_a_list_is_named(line: str, tmp_path: Path) -> None:
+    listed = tmp_path / "train.txt"
+    listed.write_text(f"fine.jpg 1\n{line}\n", encoding="utf-8")
+    with pytest.raises(CorruptDataError, match=r"train\.txt:2: a line without a path and a label"):
+        open_dataset(DatasetSpec(name=f"list:{listed}"))
+
+
+def test_a_list_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
+    listed = tmp_path / "train.txt"
+    listed.write_text("gone.jpg 1\n")
+    with pytest.raises(DataNotFoundError, match=r"gone\.jpg: cannot be read"):
+        open_dataset(DatasetSpec(name=f"list:{listed}"))
+    listed.write_text("\n")
+    with pytest.raises(CorruptDataError, match="a list without a line"):
+        open_dataset(DatasetSpec(name=f"list:{listed}"))
+
+
+def test_a_path_is_a_folder_unless_a_dataset_has_its_name(
+    quick_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    for name in ("photos", "mnist"):
+        write(tmp_path / name / "a" / "1.jpg", (40, 40))
+    asked = ("convert", "lmdb", "--limit", "2", "--dataset")
+    for text in ("photos", "./photos", str(tmp_path / "photos")):
+        done = quick_cli(*asked, text)
+        assert done.returncode == 0, done.stderr
+        assert f"--dataset {text}: read as the folder of images folder:{text}" in done.stderr
+    known = quick_cli(*asked, "mnist", "--synthetic")
+    assert known.returncode == 0, known.stderr
+    assert "the dataset of that name; write folder:mnist for the folder" in known.stderr
+    assert quick_cli(*asked, "./nowhere").returncode == 2
+    assert quick_cli(*asked, "mnits").returncode == 2
+
+
+def test_a_network_that_crops_more_than_the_images_have_is_refused(
+    quick_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    for number in range(2):
+        write(tmp_path / "photos" / "a" / f"{number}.png", (32, 32), number, "PNG")
+    done = quick_cli("run", "lmdb", "--dataset", "photos/", "--model", "caffenet", "--out", "run")
+    assert done.returncode == 2
+    assert "caffenet needs images of 227 x 227, and these are 32 x 32" in done.stderr
+    assert not (tmp_path / "run" / "records.jsonl").exists()

@@ -1,0 +1,107 @@
+"""Headers of image files: kind and size without decoding, and no bytes that crash, mislead or keep the parser busy."""
+
+import io
+import struct
+import time
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image as PilImage
+
+from storebench.datasets.headers import MOST_PIXELS, check_file, read_header, suffix_of
+from storebench.errors import CorruptDataError
+from tests.support.dataset_files import damaged
+from tests.support.photo_folders import KINDS, photo, photo_file
+
+SIZE = (61, 47)
+
+
+def with_exif(size: tuple[int, int]) -> bytes:
+    """Return a JPEG whose EXIF data hold a thumbnail, which is a JPEG of another size with its own end marker."""
+    exif = PilImage.Exif()
+    exif[0x010E] = "a photograph"
+    buffer = io.BytesIO()
+    thumbnail = photo_file(1, (16, 12))
+    photo(0, size).save(
+        buffer, "JPEG", exif=exif.tobytes() + thumbnail, progressive=True, comment=b"\xff\xd9"
+    )
+    return buffer.getvalue()
+
+
+JPEG, PNG = with_exif(SIZE), photo_file(2, SIZE, "PNG")
+
+
+@pytest.mark.parametrize(("kind", "mode", "suffix"), KINDS)
+def test_kind_and_size_are_those_that_pillow_finds(kind: str, mode: str, suffix: str) -> None:
+    content = photo_file(3, SIZE, kind, mode)
+    header = check_file(content)
+    assert (header.kind, header.width, header.height) == (kind, *SIZE)
+    assert suffix_of(content) == suffix.lower().replace(".jpeg", ".jpg")
+
+
+def test_the_thumbnail_of_a_photograph_is_not_its_size() -> None:
+    assert (read_header(JPEG).width, read_header(JPEG).height) == SIZE
+
+
+@pytest.mark.parametrize(("mode", "components"), [("L", 1), ("RGB", 3), ("CMYK", 4)])
+def test_a_jpeg_says_how_many_components_it_has(mode: str, components: int) -> None:
+    assert read_header(photo_file(0, SIZE, "JPEG", mode)).components == components
+
+
+@pytest.mark.parametrize("content", [JPEG, PNG], ids=["jpeg", "png"])
+def test_every_truncated_file_is_refused(content: bytes) -> None:
+    for length in range(len(content) - 8):
+        with pytest.raises(CorruptDataError):
+            check_file(content[:length])
+    assert check_file(content).pixels == SIZE[0] * SIZE[1]
+
+
+@pytest.mark.parametrize("content", [JPEG, PNG], ids=["jpeg", "png"])
+@settings(max_examples=150)
+@given(data=st.data())
+def test_damaged_files_have_a_header_or_are_refused(content: bytes, data: st.DataObject) -> None:
+    try:
+        header = check_file(data.draw(damaged(content)))
+    except CorruptDataError:
+        return
+    assert 0 < header.pixels <= MOST_PIXELS
+
+
+def bomb(side: int) -> bytes:
+    """Return a PNG of a few bytes that decodes to side x side pixels."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+def test_a_decompression_bomb_is_refused_by_its_size() -> None:
+    assert check_file(bomb(9000)).pixels == 81_000_000
+    with pytest.raises(CorruptDataError, match="an image of 30,000 x 30,000 pixels, more than"):
+        check_file(bomb(30_000))
+
+
+def test_an_image_without_pixels_is_refused() -> None:
+    with pytest.raises(CorruptDataError, match="a PNG of 0 x 0 pixels"):
+        check_file(bomb(0))
+
+
+@pytest.mark.parametrize(
+    "filler", [b"\xff" * 3_000_000, b"\xff\xe1\x00\x02" * 500_000], ids=["fill", "empty"]
+)
+def test_a_header_that_never_ends_is_given_up(filler: bytes) -> None:
+    start = time.process_time()
+    with pytest.raises(CorruptDataError, match="too many markers"):
+        read_header(b"\xff\xd8" + filler)
+    assert time.process_time() - start < 1
+
+
+def test_other_files_are_no_images() -> None:
+    for content in (b"", b"no image", b"\xff\xd8", b"\x89PNG\r\n\x1a\n"):
+        with pytest.raises(CorruptDataError):
+            check_file(content)
+    assert suffix_of(b"no image") == ".img"
