@@ -10,12 +10,16 @@ Then the same for the proof: the recorded time of epochs of which samples are ke
 epochs of which none are, and the pauses as a share of the epoch. The pauses are left out of the recorded time, so the
 ratio says what is left: colder caches, and with a worker the time in which it went on.
 
+And the same for the kernel's counters, which are read once per batch (`storebench.probes.batch_io`): the recorded time of
+epochs with and without. The loop reads them in its pause; a producer beside it pays for a reading with its batch.
+
     python -m benchmarks.overhead [--rounds N] [--only NAME]
 
 Exit code 1 where either changes the time by more than 1% beyond doubt.
 """
 
 import argparse
+import contextlib
 import gc
 import statistics
 import sys
@@ -34,6 +38,7 @@ from storebench.loading.batch import Batch, EpochPlan, LoadJob
 from storebench.loading.kept import SampleKeeper
 from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
+from storebench.probes.batch_io import IoMeter
 from storebench.stats import Comparison, compare
 from storebench.stores.convert import How, ensure_store
 from storebench.training.loop import keep_nothing, run_epoch
@@ -41,6 +46,7 @@ from storebench.training.models import MODELS
 from storebench.training.steps import NoStep, Step, make_step
 from storebench.training.trace import step_table, wall_ns
 from storebench.units import Better
+from storebench.worker.after_step import AfterStep
 
 SAMPLES, BATCH = 6_400, 64
 MOST = 1.01
@@ -196,6 +202,115 @@ def measure_proof(case: ProofCase, folder: Path, rounds: int) -> tuple[Compariso
     return compare(times[False], times[True], better=Better.LOWER), statistics.median(shares)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CounterCase:
+    """Epochs that compute nothing, with the kernel's counters read for each batch and without."""
+
+    name: str
+    dataset: str
+    samples: int
+    loader: str
+    workers: int
+    rounds: int = 60
+    short: bool = False  # batches far smaller than anyone's: printed, and held to nothing
+
+
+COUNTER_CASES = (
+    CounterCase(
+        name="counters, ImageNet-256", dataset="imagenet", samples=2000, loader="processes", workers=0
+    ),
+    CounterCase(
+        name="counters, ImageNet-256, ring", dataset="imagenet", samples=2000, loader="ring", workers=1
+    ),
+    CounterCase(
+        name="counters, ImageNet-256, threads", dataset="imagenet", samples=2000, loader="threads", workers=1
+    ),
+    CounterCase(name="counters, MNIST", dataset="mnist", samples=60_000, loader="processes", workers=0),
+    CounterCase(
+        name="counters, MNIST, processes",
+        dataset="mnist",
+        samples=60_000,
+        loader="processes",
+        workers=1,
+        short=True,
+    ),
+    CounterCase(
+        name="counters, MNIST, ring", dataset="mnist", samples=60_000, loader="ring", workers=1, short=True
+    ),
+    CounterCase(
+        name="counters, MNIST, threads",
+        dataset="mnist",
+        samples=60_000,
+        loader="threads",
+        workers=1,
+        short=True,
+    ),
+)
+
+
+def _do_nothing(self: IoMeter) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Read no counters, neither in this process nor in workers that are forked meanwhile."""
+    begin = IoMeter.begin
+    IoMeter.begin = _do_nothing  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        IoMeter.begin = begin  # type: ignore[method-assign]
+
+
+def reading_us(readings: int = 20_000) -> float:
+    """Return the microseconds of one reading of the counters."""
+    meter = IoMeter()
+    meter.begin()
+    start = time.perf_counter()
+    for _ in range(readings):
+        meter.read()
+    taken = time.perf_counter() - start
+    meter.end()
+    return 1e6 * taken / readings
+
+
+def drained(loader: Loader, count: int, number: int) -> float:
+    """Return the recorded seconds of an epoch whose batches are only taken."""
+    plan = EpochPlan(epoch=number, batches=split_batches(epoch_order(count, seed=0, epoch=number), BATCH))
+    gc.collect()
+    with AfterStep(keep_nothing, loader.paused) as after_step:
+        times = run_epoch(loader.epoch(plan), NoStep(), after_step)
+    return wall_ns(step_table(times, [], warmup_steps=0)) / 1e9
+
+
+def measure_counters(case: CounterCase, folder: Path, rounds: int) -> Comparison:
+    """Return the recorded time with counters over that without, paired by round."""
+    backend = parse_backend("memory:native")
+    spec = DatasetSpec(name=case.dataset, size=case.samples, synthetic=True)
+    store = ensure_store(spec, backend, folder, how=How(verify=False))
+    job = LoadJob(store=store.path, backend=backend, batch_size=BATCH)
+    torch.set_num_threads(1)
+    sides: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
+        "counted": contextlib.nullcontext,
+        "not counted": uncounted,
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    with contextlib.ExitStack() as opened:
+        loaders: dict[str, Loader] = {}
+        for name, around in sides.items():
+            loaders[name] = opened.enter_context(get_loader(case.loader)(job, workers=case.workers))
+            with around():
+                loaders[name].open()
+        for number in range(-2, rounds):
+            for name in sides if number % 2 else reversed(sides):
+                with sides[name]():
+                    taken = drained(loaders[name], store.manifest.count, number + 2)
+                if number >= 0:
+                    times[name].append(taken)
+    return compare(times["not counted"], times["counted"], better=Better.LOWER)
+
+
 def words(comparison: Comparison, sides: str = "traced over untraced") -> str:
     """Say what the ratio and its interval mean for the limit of 1%."""
     assert comparison.ratio is not None
@@ -231,6 +346,13 @@ def main() -> int:
                     comparison = measure(case, loader, arguments.rounds or case.rounds)
                     print(f"{case.name}: {words(comparison)}", flush=True)
                     too_much |= comparison.low is not None and comparison.low > MOST
+        if "counters" in arguments.only or not arguments.only:
+            print(f"counters: one reading takes {reading_us():.1f} us", flush=True)
+        for counted in COUNTER_CASES:
+            if arguments.only in counted.name:
+                comparison = measure_counters(counted, Path(folder), arguments.rounds or counted.rounds)
+                print(f"{counted.name}: {words(comparison, 'counted over not counted')}", flush=True)
+                too_much |= not counted.short and comparison.low is not None and comparison.low > MOST
         for proof in PROOF_CASES:
             if arguments.only in proof.name:
                 comparison, share = measure_proof(proof, Path(folder), arguments.rounds or proof.rounds)

@@ -1,49 +1,121 @@
-"""The timeline of one epoch in Chrome's trace format: the loop and each producer, on one clock.
+"""The timeline of epochs in Chrome's trace format: the loop and each producer of a cell, on one clock.
 
-It opens in Perfetto (ui.perfetto.dev) or chrome://tracing. A flow arrow connects
-the batch that a producer made with the step that used it, and a counter shows the
-number of finished batches in the queue. Format: the "Trace Event Format" document
-of the Chromium project.
+It opens in Perfetto (ui.perfetto.dev) or chrome://tracing. Each cell is a process of the trace, and its epoch begins at
+0, so several cells are shown side by side. A flow arrow connects the batch that a producer made with the step that used
+it. Counters show the number of finished batches in the queue and, for each step, the payload of its batch and what the
+kernel counted for it: bytes from the device, read calls and page faults. Format: the "Trace Event Format" document of
+the Chromium project.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.formats.earlier_names import renamed_backend
-from storebench.results import Record
-from storebench.runs.step_files import find_table, read_steps
+from storebench.probes.batch_io import IO_COLUMNS
+from storebench.results import Cell, Record
+from storebench.runs.step_files import MOST_STEPS, find_table, read_steps
+from storebench.units import number_of
 
 LOOP_TID = 0
 """Thread number of the training loop; producer w has number w + 2, so the loop's own producer has 1."""
 
 MAKING = ("fetch", "decode", "prep")
 
+FEWEST_ID_DIGITS = 4
+"""A cell may be named by the beginning of its id, from so many digits on."""
+
 _COLUMNS = (
-    *("step", "samples", "start_ns", "data_wait_ns", "h2d_ns", "compute_ns"),
+    *("step", "samples", "payload_bytes", "start_ns", "data_wait_ns", "h2d_ns", "compute_ns"),
     *("worker", "fetch_start_ns", "fetch_ns", "decode_ns", "prep_ns", "queue_depth"),
 )
-_LATER = ("paused_ns",)
+_LATER = ("paused_ns", *IO_COLUMNS)
+
+_COUNTERS = {
+    "payload_bytes": ("payload per step", "bytes"),
+    "device_read_bytes": ("device reads per step", "bytes"),
+    "read_calls": ("read calls per step", "calls"),
+    "major_faults": ("major faults per step", "faults"),
+    "minor_faults": ("minor faults per step", "faults"),
+}
+"""Column of a step table -> name of its counter in the trace, and the unit of its values."""
+
+_MOST_LISTED = 8
 
 Event = dict[str, Any]
 
 
-def choose_record(records: list[Record], wanted: str | None) -> Record:
-    """Return the record of the cell with this id or backend; None returns the first one that has steps."""
+def choose_record(
+    records: Sequence[Record], wanted: str | None, *, replicate: int | None = None, epoch: int | None = None
+) -> Record:
+    """Return the first record with steps of one cell.
+
+    Parameters
+    ----------
+    wanted
+        Id of the cell, the beginning of it, or a backend that only one cell has; None for the first cell.
+    replicate, epoch
+        Their numbers; None for any.
+
+    Raises
+    ------
+    UsageError
+        No record fits, or several cells do; the hint lists them.
+    """
+    known = {wanted, renamed_backend(wanted)} if wanted is not None else set()
     stepped = [record for record in records if record.steps_file]
-    if wanted is not None:
-        known = {wanted, renamed_backend(wanted)}
-        stepped = [one for one in stepped if known & {one.cell.backend.name, one.cell.cell_id}]
-    if not stepped:
+    fitting = [record for record in stepped if wanted is None or _fits(record.cell, wanted, known)]
+    cells = {record.cell.cell_id: record.cell for record in fitting}
+    if not fitting:
         names = ", ".join(sorted({record.cell.backend.name for record in records}))
+        asked = f" for {wanted!r}" if wanted else ""
+        raise UsageError(f"no record with steps{asked}", hint=f"Name one of: {names}.")
+    if wanted is not None and len(cells) > 1:
         raise UsageError(
-            "no record with steps" + (f" for {wanted!r}" if wanted else ""), hint=f"Name one of: {names}."
+            f"{len(cells)} cells match {wanted!r}",
+            where="--cell",
+            hint=f"Name one by its id: {_listed(cells)}.",
         )
-    return stepped[0]
+    for record in fitting:
+        if replicate in (None, record.replicate) and epoch in (None, record.epoch):
+            return record
+    last = (max(record.replicate for record in fitting), max(record.epoch for record in fitting))
+    raise UsageError(
+        "no record with steps has this --replicate and --epoch",
+        hint=f"Replicates are 0 to {last[0]}, epochs 0 to {last[1]}.",
+    )
 
 
-def trace_events(record: Record, run: Path) -> list[Event]:
+def _fits(cell: Cell, wanted: str, known: Collection[str]) -> bool:
+    by_id = len(wanted) >= FEWEST_ID_DIGITS and cell.cell_id.startswith(wanted)
+    return by_id or cell.backend.name in known
+
+
+def _listed(cells: Mapping[str, Cell]) -> str:
+    """Return the ids of cells, each with the settings in which the cells differ."""
+    fields = {cell_id: cell.fields() for cell_id, cell in cells.items()}
+    first = next(iter(fields.values()))
+    differing = [name for name in first if any(one[name] != first[name] for one in fields.values())]
+    told = [
+        f"{cell_id} ({', '.join(f'{name} {one[name]}' for name in differing)})"
+        for cell_id, one in list(fields.items())[:_MOST_LISTED]
+    ]
+    more = len(fields) - _MOST_LISTED
+    return ", ".join([*told, *([f"and {more} more"] if more > 0 else [])])
+
+
+def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
     """Return the events of one record's epoch.
+
+    Parameters
+    ----------
+    record
+        A record with steps.
+    run
+        Its run's folder.
+    number
+        Number of the process that the epoch is in the trace, from 1.
 
     Raises
     ------
@@ -52,6 +124,19 @@ def trace_events(record: Record, run: Path) -> list[Event]:
     CorruptDataError
         The record names a file elsewhere, or the file does not hold a step table.
     """
+    steps = _steps(record, run)
+    origin = min(min(step["start_ns"], step["fetch_start_ns"]) for step in steps)
+    events = _names(record, sorted({step["worker"] for step in steps}))
+    for step in steps:
+        events += _loop_events(step, origin) + _producer_events(step, origin)
+        events += _flow(step, origin, number) + _counters(step, origin)
+    last = steps[-1]
+    end = sum(last.get(name, 0) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns", "paused_ns"))
+    events += _counters(dict.fromkeys(last, 0) | {"start_ns": end}, origin)
+    return [{**event, "pid": number} for event in events]
+
+
+def _steps(record: Record, run: Path) -> list[Event]:
     name = str(record.steps_file)
     path = find_table(run, name)
     if path is None:
@@ -63,37 +148,34 @@ def trace_events(record: Record, run: Path) -> list[Event]:
     steps = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if not steps:
         raise CorruptDataError("a table of no steps", where=path)
-    origin = min(min(step["start_ns"], step["fetch_start_ns"]) for step in steps)
-    events = _names(record, sorted({step["worker"] for step in steps}))
-    for step in steps:
-        events += _loop_events(step, origin) + _producer_events(step, origin) + _flow(step, origin)
-        events.append(_counter(step, origin))
-    return events
+    return steps
 
 
 def _names(record: Record, workers: list[int]) -> list[Event]:
     cell = record.cell
-    title = f"{cell.data.name} from {cell.backend.name}, {cell.cache}, replicate {record.replicate}"
+    loading = f"{number_of(cell.workers, 'worker')} by {cell.loader}" if cell.workers else "no workers"
+    title = (
+        f"{cell.data.name} from {cell.backend.name}, {cell.cache}, {loading}, replicate {record.replicate}"
+    )
     names = {LOOP_TID: "training loop"}
     names |= {
         worker + 2: "producer (in the loop)" if worker < 0 else f"worker {worker}" for worker in workers
     }
-    events: list[Event] = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": title}}]
+    events: list[Event] = [{"ph": "M", "name": "process_name", "args": {"name": title}}]
     for tid, name in names.items():
-        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}})
-        events.append(
-            {"ph": "M", "name": "thread_sort_index", "pid": 1, "tid": tid, "args": {"sort_index": tid}}
-        )
+        events.append({"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}})
+        events.append({"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}})
     return events
 
 
 def _span(name: str, tid: int, start_ns: int, duration_ns: int, step: Event) -> Event:
     arguments = {"batch": step["step"], "samples": step["samples"]}
+    if name == "fetch":
+        arguments |= {column: step[column] for column in _COUNTERS if column in step}
     return {
         "ph": "X",
         "name": name,
         "cat": "loop" if tid == LOOP_TID else "producer",
-        "pid": 1,
         "tid": tid,
         "ts": start_ns / 1000,
         "dur": duration_ns / 1000,
@@ -119,7 +201,7 @@ def _producer_events(step: Event, origin: int) -> list[Event]:
     return _in_a_row(MAKING, step["worker"] + 2, step["fetch_start_ns"] - origin, step)
 
 
-def _flow(step: Event, origin: int) -> list[Event]:
+def _flow(step: Event, origin: int, number: int) -> list[Event]:
     """Return the arrow from the end of making a batch to the start of the work on it.
 
     An arrow attaches to the slice that encloses its end, so it starts within the
@@ -128,7 +210,8 @@ def _flow(step: Event, origin: int) -> list[Event]:
     making = sum(step[f"{name}_ns"] for name in MAKING)
     if not making:
         return []
-    common = {"name": "batch", "cat": "batch", "id": step["step"], "pid": 1}
+    # Ids of arrows count for the whole trace, not per process.
+    common = {"name": "batch", "cat": "batch", "id": step["step"] + (number - 1) * MOST_STEPS}
     made = (step["fetch_start_ns"] + making - 1 - origin) / 1000
     used = (step["start_ns"] + step["data_wait_ns"] - origin) / 1000
     return [
@@ -137,12 +220,9 @@ def _flow(step: Event, origin: int) -> list[Event]:
     ]
 
 
-def _counter(step: Event, origin: int) -> Event:
+def _counters(step: Event, origin: int) -> list[Event]:
+    """Return the values that the counters have from the beginning of a step on."""
+    values = [("finished batches", "ready", step["queue_depth"])]
+    values += [(name, unit, step[column]) for column, (name, unit) in _COUNTERS.items() if column in step]
     when = (step["start_ns"] - origin) / 1000
-    return {
-        "ph": "C",
-        "name": "finished batches",
-        "pid": 1,
-        "ts": when,
-        "args": {"ready": step["queue_depth"]},
-    }
+    return [{"ph": "C", "name": name, "ts": when, "args": {unit: value}} for name, unit, value in values]

@@ -10,6 +10,7 @@ import torch
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
 from storebench.loading.augment import Augment
+from storebench.probes.batch_io import BatchIo
 from storebench.settings.backend import Backend
 
 LOOP_WORKER = -1
@@ -95,6 +96,8 @@ class Batch:
         None unless asked for.
     prepared, difference
         See `storebench.loading.decoded.Seen`.
+    io
+        What the kernel counted for the process that made the batch; None where nobody has read the counters yet.
     """
 
     pixels: torch.Tensor
@@ -106,6 +109,7 @@ class Batch:
     digests: npt.NDArray[np.uint8] | None = None
     prepared: npt.NDArray[np.uint8] | None = None
     difference: int | None = None
+    io: BatchIo | None = None
 
     def pin_memory(self) -> "Batch":
         """Move the pixels to page-locked memory (called by the DataLoader's pinning thread)."""

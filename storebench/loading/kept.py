@@ -150,6 +150,11 @@ class SampleKeeper:
             self._kept = max(self._kept, place + 1)
 
     @property
+    def paused_s(self) -> float:
+        """Seconds that keeping has taken so far."""
+        return self._paused_ns / 1e9
+
+    @property
     def kept(self) -> Kept:
         """What was kept of the steps so far."""
         part = slice(self._kept)

@@ -133,7 +133,7 @@ def _serve_share(
                 return asked
             slots.take_back()
         slots.lend()
-        channel.send(_attempt(producer.produce, request))
+        channel.send(_attempt(producer.produce_counted, request))
     return None
 
 

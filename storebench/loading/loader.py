@@ -20,7 +20,7 @@ import torch
 import torch.utils.data as torch_data
 
 from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
-from storebench.loading.batch import Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
+from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
 from storebench.loading.order import share_of
 from storebench.loading.producer import Producer, lasting_memory
 from storebench.manifest import Manifest
@@ -166,7 +166,9 @@ class _BatchDataset(torch_data.Dataset[Any]):
         if self._producer is None:
             info = torch_data.get_worker_info()
             if info:
-                self._producer = Producer(self._job, allocate_shared, info.id, lasting=allocate_shared)
+                self._producer = Producer(
+                    self._job, allocate_shared, info.id, lasting=allocate_shared, own_process=True
+                )
             else:
                 lasting = lasting_memory(pin=self._pin)
                 self._producer = Producer(self._job, ReusedBuffer(pin=self._pin), lasting=lasting)
@@ -178,7 +180,9 @@ class _BatchDataset(torch_data.Dataset[Any]):
                 return self.producer.open()
             if isinstance(request, _Close):
                 return self.producer.close()
-            return self.producer.produce(request)
+            producer = self.producer
+            make = producer.produce if producer.worker == LOOP_WORKER else producer.produce_counted
+            return make(request)
         except StorebenchError as error:
             return Failure(error=error)
 

@@ -21,6 +21,7 @@ from storebench.loading.decoded import Seen, decoded_by, seen_files, seen_pixels
 from storebench.loading.original_files import prepare_files
 from storebench.loading.ready import ReadyBatches
 from storebench.manifest import Manifest
+from storebench.probes.batch_io import METER
 
 Allocate = Callable[[tuple[int, ...]], torch.Tensor]
 """Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
@@ -57,6 +58,8 @@ class Producer:
         close it; None opens one of its own.
     lasting
         Where ready-made batches go: memory that nobody else writes to.
+    own_process
+        Whether the producer has a process to itself: then its first batch of an epoch starts the counting.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class Producer:
         worker: int = LOOP_WORKER,
         reader: Reader | None = None,
         lasting: Allocate = allocate_fresh,
+        *,
+        own_process: bool = False,
     ) -> None:
         self.job = job
         self.worker = worker
@@ -74,6 +79,7 @@ class Producer:
         self._owns_reader = reader is None
         self._scratch: Pixels | None = None
         self._lasting = lasting
+        self._own_process = own_process
         self._ready: ReadyBatches | None = None
 
     def open(self, *, take_memory: bool = True) -> Opened:
@@ -206,6 +212,16 @@ class Producer:
             prepared=seen.prepared if seen else None,
             difference=seen.difference if seen else None,
         )
+
+    def produce_counted(self, request: BatchRequest) -> Batch:
+        """Make one batch beside the loop, with what the kernel counted meanwhile; ready-made batches read nothing."""
+        if self._ready is not None:
+            return self.produce(request)
+        if self._own_process and request.plan is not None:
+            METER.begin()
+        batch = self.produce(request)
+        batch.io = METER.read()
+        return batch
 
     def _produce_ready(self, request: BatchRequest) -> Batch:
         """Hand out a batch that is there already: nothing is fetched, decoded or prepared.

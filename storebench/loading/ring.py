@@ -31,6 +31,7 @@ from storebench.loading.loader import GRACE_S, epitaph, requests_of
 from storebench.loading.producer import Producer
 from storebench.loading.ring_memory import RingMemory
 from storebench.manifest import Manifest
+from storebench.probes.batch_io import BatchIo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,9 +42,12 @@ class _Share:
     slot_bytes: int
 
 
-_Row = tuple[int, int, tuple[int, ...], bytes, bytes, tuple[bytes | None, bytes | None, int | None]]
-"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read; and digests,
-digests of prepared samples, and the largest difference, in a pass that is not timed."""
+_Checked = tuple[bytes | None, bytes | None, int | None]
+"""Digests, digests of prepared samples, and the largest difference, in a pass that is not timed."""
+
+_Row = tuple[int, int, tuple[int, ...], bytes, bytes, _Checked, tuple[int, ...] | None]
+"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, what was checked,
+and the kernel's counters."""
 
 
 class _WorkerEnd:
@@ -91,6 +95,7 @@ class _WorkerEnd:
             batch.labels.tobytes(),
             batch.indices.tobytes(),
             (_bytes_of(batch.digests), _bytes_of(batch.prepared), batch.difference),
+            None if batch.io is None else tuple(batch.io),
         )
 
 
@@ -161,7 +166,7 @@ class RingLane(Lane):
         return _Share(plan=plan, slot_bytes=self._memory.slot_bytes)
 
     def _batch(self, item: Any) -> Batch:
-        offset, payload_bytes, spans, labels, served, (digests, prepared, difference) = item
+        offset, payload_bytes, spans, labels, served, (digests, prepared, difference), io = item
         indices = np.frombuffer(bytearray(served), dtype=np.int64)
         start, fetch, decode, prep, ready = spans
         return Batch(
@@ -174,6 +179,7 @@ class RingLane(Lane):
             digests=_rows_of(digests),
             prepared=_rows_of(prepared),
             difference=difference,
+            io=None if io is None else BatchIo(*io),
         )
 
     def stop(self) -> None:
@@ -209,7 +215,7 @@ def _work(
     memory = RingMemory(file)
     memory.fit(batch_bytes)
     slots = Slots([functools.partial(memory.slot, number) for number in range(SLOTS)])
-    producer = Producer(job, slots.allocate, worker)
+    producer = Producer(job, slots.allocate, worker, own_process=True)
     try:
         with contextlib.suppress(EOFError, ConnectionError):
             serve(_WorkerEnd(connection, memory, slots), producer, slots)

@@ -84,17 +84,21 @@ class CounterProbe:
         self._first_device = _block_device_bytes(self._mount)
         self._first = self._samples(io_last=True)
 
-    def stop(self, payload_bytes: int | None = None) -> Counters:
+    def stop(self, payload_bytes: int | None = None, *, own_reads: int = 0) -> Counters:
         """Return the increments since `start`.
 
         Parameters
         ----------
         payload_bytes
             Bytes of samples requested in between, for the read amplification.
+        own_reads
+            Read calls in between that were made to read these counters (`storebench.probes.batch_io`), not to load.
         """
         last = self._samples(io_last=False)
         device = _block_device_bytes(self._mount)
         values, reasons = self._differences(last)
+        if "read_calls" in values:
+            values["read_calls"] -= own_reads
         values |= _peak(self._pids, reasons)
         if self._mount.fstype in _UNCOUNTED and values.pop("device_read_bytes", None) is not None:
             reasons["device_read_bytes"] = (

@@ -105,7 +105,8 @@ def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
         ``format``, ``codec``, ``cache``, ``workers``, and the columns of the step tables: ``step``,
         ``warmup``, ``samples``, ``payload_bytes``, ``start_ns``, ``data_wait_ns``,
         ``h2d_ns``, ``compute_ns``, ``paused_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
-        ``decode_ns``, ``prep_ns``, ``ready_ns``, ``queue_depth``, ``loss``.
+        ``decode_ns``, ``prep_ns``, ``ready_ns``, ``device_read_bytes``, ``read_calls``, ``major_faults``,
+        ``minor_faults``, ``queue_depth``, ``loss``. Columns that a table lacks are null.
 
     Raises
     ------

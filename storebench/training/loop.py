@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import Batch, Spans
+from storebench.probes.batch_io import BatchIo
 from storebench.training.steps import Step
 
 
@@ -14,8 +15,8 @@ class StepTimes:
     """Times of one step, by ``time.perf_counter_ns``: batch requested, received, copied, device done.
 
     `copied_ns` is `got_ns` plus the duration of the copy by the device's own clock (0 on a CPU). `paused_ns` is the time
-    for which the loop then paused to keep samples for the proof. It belongs neither to the step nor to the overhead
-    between two steps.
+    for which the loop then paused to keep samples for the proof and to read counters. It belongs neither to the step nor
+    to the overhead between two steps. `io` is what the kernel counted for the batch; None where nobody read it.
     """
 
     asked_ns: int
@@ -27,6 +28,7 @@ class StepTimes:
     payload_bytes: int
     indices: Indices
     paused_ns: int = 0
+    io: BatchIo | None = None
 
 
 def keep_nothing(_batch: Batch) -> bool:
@@ -39,7 +41,7 @@ def run_epoch(
 ) -> list[StepTimes]:
     """Train on every batch and return the times of each step.
 
-    `keep` receives each batch after its step and returns whether it kept any sample of it.
+    `keep` receives each batch after its step and returns whether that took time that is to count as a pause.
 
     Nothing that costs time happens between the clock readings: no ``.item()``,
     no printing, no writing. The loss of each step stays on the device until
@@ -68,5 +70,6 @@ def run_epoch(
                 payload_bytes=batch.payload_bytes,
                 indices=batch.indices,
                 paused_ns=resumed - done,
+                io=batch.io,
             )
         )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.probes.batch_io import IO_COLUMNS
+
 if TYPE_CHECKING:  # the loop imports torch, which validating step tables does not need
     from storebench.training.loop import StepTimes
 
@@ -16,7 +18,10 @@ StepTable = dict[str, Column]
 
 
 def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_steps: int) -> StepTable:
-    """Return the columns of an epoch's steps, int64 nanoseconds unless the name says otherwise."""
+    """Return the columns of an epoch's steps, int64 nanoseconds unless the name says otherwise.
+
+    The kernel's counters are left out where they were not read for every step.
+    """
     table: StepTable = {
         "step": np.arange(len(times), dtype=np.int64),
         "warmup": _warm_up_flags(times, warmup_steps),
@@ -34,6 +39,9 @@ def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_
         "prep_ns": _column([one.spans.prep_ns for one in times]),
         "ready_ns": _column([one.spans.ready_ns for one in times]),
     }
+    counted = [one.io for one in times if one.io is not None]
+    if len(counted) == len(times):
+        table |= {name: _column([getattr(io, name) for io in counted]) for name in IO_COLUMNS}
     table["queue_depth"] = queue_depth(table)
     table["loss"] = np.asarray(losses if len(losses) else [np.nan] * len(times), dtype=np.float32)
     return table

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from storebench.formats.base import Indices
 from storebench.loading.batch import EpochPlan
 from storebench.loading.kept import SampleKeeper
+from storebench.probes.batch_io import IO_COLUMNS
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import resident
 from storebench.results import CacheFacts, Counters, Portion
 from storebench.training.loop import run_epoch
 from storebench.training.trace import StepTable, step_table
+from storebench.worker.after_step import AfterStep
 from storebench.worker.setup import Setup
 from storebench.worker.watch import ResidencyWatch
 
@@ -77,12 +79,16 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
             setup.pages.drop()
         probe.start()
         plan = EpochPlan(epoch=number, batches=batches)
-        times = run_epoch(watch.over(setup.loader.epoch(plan)), setup.step, keeper)
-        counters = probe.stop(sum(step.payload_bytes for step in times))
+        with AfterStep(keeper, setup.loader.paused) as after_step:
+            times = run_epoch(watch.over(setup.loader.epoch(plan)), setup.step, after_step)
+        reported = sum(step.io.own_reads for step in times if step.io is not None)
+        counters = probe.stop(
+            sum(step.payload_bytes for step in times), own_reads=reported + after_step.own_reads
+        )
         watch.stop()
     after = resident(setup.pages.files)
     losses = setup.step.losses()
-    table = step_table(times, losses, warmup_steps=setup.cell.warmup_steps)
+    table = _with_known_counters(step_table(times, losses, warmup_steps=setup.cell.warmup_steps), counters)
     cache, portion = watch.judge(cache, after, table, number)
     cache = cache if setup.limit is None else setup.limit.judged(cache, after)
     return (
@@ -91,9 +97,15 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
             served=[step.indices for step in times],
             losses=losses,
             keeper=keeper,
-            paused_s=float(table["paused_ns"].sum()) / 1e9,
+            paused_s=keeper.paused_s,
         ),
     )
+
+
+def _with_known_counters(table: StepTable, counters: Counters) -> StepTable:
+    """Return the table without counters that are unknown for the epoch, such as reads that no process is charged for."""
+    unknown = [name for name in IO_COLUMNS if getattr(counters, name) is None]
+    return {name: column for name, column in table.items() if name not in unknown}
 
 
 def _keeper(setup: Setup, batches: Sequence[Indices]) -> SampleKeeper:

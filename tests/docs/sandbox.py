@@ -162,8 +162,8 @@ def _read_results(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
     """Read the small run, whatever folders a document names."""
     named = positional(words)
     kept = [word for word in words[1:] if word not in named]
-    if "--cell" in kept:
-        kept[kept.index("--cell") + 1] = BACKEND
+    for at in (number for number, word in enumerate(kept) if word == "--cell"):
+        kept[at + 1] = BACKEND
     return [[words[0], str(sandbox.results), *sandbox.inside(kept)]]
 
 
@@ -202,6 +202,7 @@ PLANS: dict[str, Callable[[Sandbox, list[str]], list[list[str]]]] = {
     "report": _read_results,
     "validate": _read_results,
     "trace": _read_results,
+    "export": _read_results,
     "check": _check,
     "verify": _verify,
     "doctor": _doctor,

@@ -98,7 +98,7 @@ STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "compute_ns": ("int", "forward, backward and optimizer, the device synchronised"),
     "paused_ns": (
         "int",
-        "how long the loop then paused to keep samples for the proof; in no sum and no rate",
+        "how long the loop then paused to keep samples for the proof and to read the counters; in no sum and no rate",
     ),
     "worker": ("int", "which producer made the batch; -1 is the loop's own process"),
     "fetch_start_ns": ("int", "when the producer began to fetch"),
@@ -106,6 +106,13 @@ STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "decode_ns": ("int", "bytes into pixels"),
     "prep_ns": ("int", "augment and collate"),
     "ready_ns": ("int", "when the producer had finished the batch"),
+    "device_read_bytes": (
+        "int",
+        "bytes that block devices delivered for the process that made the batch, since its previous one (/proc/PID/io read_bytes)",
+    ),
+    "read_calls": ("int", "its system calls that read, likewise (/proc/PID/io syscr)"),
+    "major_faults": ("int", "its page faults with I/O, likewise"),
+    "minor_faults": ("int", "its page faults without I/O, likewise"),
     "queue_depth": ("int", "batches that lay ready when the loop asked"),
     "loss": ("float32", "the step's loss; null where nothing was computed"),
 }
@@ -134,7 +141,12 @@ steps = pd.read_parquet("results/reference/paper/steps.parquet", filters=mine)
 
 `pyarrow.parquet.read_table` takes the same filters, and `storebench.load_steps` also reads runs that are not finished. A
 file in `steps/` lacks the first four columns. A column that an earlier release did not write is null in all rows of a
-record.
+record, and so is a counter that could not be read.
+
+The counters are those of the process that made the batch, since its previous batch. In the process of the loop they
+include computing, and threads that make batches at the same time share them. The record's totals also hold what the
+process of the loop read and touched beside worker processes. Reading the counters takes a few microseconds per batch and is
+in no span (`python -m benchmarks.overhead --only counters`).
 
 Older runs, with a file per record, are read by all commands. `storebench bench --resume` of a finished run merges them, and
 so does `storebench.runs.merging.merge_tables(Path("RUN"))` for any run.

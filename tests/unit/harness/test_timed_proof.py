@@ -274,7 +274,8 @@ def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
     record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
     steps = steps_of(record, run_folder)
     assert (steps["paused_ns"] >= 100_000_000).all()
-    assert coverage_of(record).proof_s == pytest.approx(steps["paused_ns"].sum() / 1e9)
+    # A pause also reads the counters, which takes microseconds.
+    assert coverage_of(record).proof_s == pytest.approx(steps["paused_ns"].sum() / 1e9, rel=0.05)
     assert coverage_of(record).proof_s >= 0.7
     # Batches of eight small images take far less than the pauses, also where the machine is busy.
     for name in ("timed_s", "epoch_s", "data_wait_s", "compute_s", "overhead_s", "handover_s"):

@@ -1,11 +1,13 @@
 """The trace is well-formed Chrome trace format: nothing overlaps, nothing dangles."""
 
+import dataclasses
 import itertools
 import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from storebench.errors import DataNotFoundError, UsageError
@@ -111,8 +113,8 @@ def test_an_arrow_leads_from_the_making_of_each_batch_to_its_use(events: list[Ev
 def test_no_more_batches_are_ready_than_the_loader_prefetches(
     events: list[Event],
 ) -> None:
-    ready = [event["args"]["ready"] for event in events if event["ph"] == "C"]
-    assert len(ready) == 12
+    ready = [event["args"]["ready"] for event in events if event["name"] == "finished batches"]
+    assert len(ready) == 12 + 1  # and 0 at the end
     assert min(ready) >= 0
     assert max(ready) <= 2 * 2  # two workers, each two batches ahead
 
@@ -147,3 +149,81 @@ def test_a_table_of_steps_that_was_not_copied_along_is_named(
 ) -> None:
     with pytest.raises(DataNotFoundError, match="the table of steps is missing"):
         trace_events(traced[1], tmp_path)
+
+
+COUNTERS = {
+    "payload per step": "payload_bytes",
+    "device reads per step": "device_read_bytes",
+    "read calls per step": "read_calls",
+    "major faults per step": "major_faults",
+    "minor faults per step": "minor_faults",
+}
+
+
+def test_counters_beside_the_spans_are_those_of_the_steps(
+    events: list[Event], traced: tuple[Path, Record]
+) -> None:
+    run, record = traced
+    steps = steps_of(record, run)
+    for name, column in COUNTERS.items():
+        found = [event for event in events if event["name"] == name]
+        values = [next(iter(event["args"].values())) for event in found]
+        assert values == [*steps[column].tolist(), 0], name
+        starts = (steps["start_ns"] - min(steps["start_ns"].min(), steps["fetch_start_ns"].min())) / 1000
+        assert [event["ts"] for event in found[:-1]] == pytest.approx(starts.tolist()), name
+    fetched = [event["args"] for event in events if event["name"] == "fetch"]
+    for column in COUNTERS.values():
+        assert [one[column] for one in fetched] == steps[column].tolist(), column
+
+
+def test_a_table_of_an_earlier_release_is_drawn_without_counters(
+    traced: tuple[Path, Record], tmp_path: Path
+) -> None:
+    run, record = traced
+    name = str(record.steps_file)
+    older = pq.read_table(run / name).drop_columns([*list(COUNTERS.values())[1:], "paused_ns"])
+    (tmp_path / name).parent.mkdir()
+    pq.write_table(older, tmp_path / name)
+    names = {event["name"] for event in trace_events(record, tmp_path)}
+    assert {"compute", "fetch", "payload per step"} <= names
+    assert not set(list(COUNTERS)[1:]) & names
+
+
+def test_two_cells_stand_side_by_side_in_one_trace(
+    six: tuple[Path, list[dict[str, Any]]], bench: Bench, tmp_path: Path
+) -> None:
+    run, _ = six
+    target = tmp_path / "two.json"
+    lmdb_id = choose_record(read_records(run), "lmdb").cell.cell_id
+    done = bench.cli("trace", run, "-o", target, "--cell", "png", "--cell", lmdb_id[:6])
+    assert done.returncode == 0, done.stderr
+    found: list[Event] = json.loads(target.read_text())["traceEvents"]
+    titles = {event["pid"]: event["args"]["name"] for event in found if event["name"] == "process_name"}
+    assert list(titles) == [1, 2]
+    assert "from png" in titles[1]
+    assert "from lmdb" in titles[2]
+    for number in titles:
+        assert min(event["ts"] for event in found if event["pid"] == number and "ts" in event) == 0
+    arrows = [(event["id"], event["pid"]) for event in found if event["ph"] == "s"]
+    assert len({arrow for arrow, _ in arrows}) == len(arrows)
+    assert {pid for _, pid in arrows} == {1, 2}
+
+
+def test_a_name_that_several_cells_have_is_refused_with_their_ids(traced: tuple[Path, Record]) -> None:
+    _, record = traced
+    cells = [dataclasses.replace(record.cell, workers=workers) for workers in (0, 2)]
+    records = [dataclasses.replace(record, cell=cell) for cell in cells]
+    with pytest.raises(UsageError) as refused:
+        choose_record(records, "png")
+    for cell in cells:
+        assert f"{cell.cell_id} (workers {cell.workers})" in str(refused.value)
+        assert choose_record(records, cell.cell_id).cell == cell
+        assert choose_record(records, cell.cell_id[:6]).cell == cell
+    assert choose_record(records, None).cell == cells[0]
+
+
+def test_a_replicate_and_an_epoch_are_chosen_by_number(traced: tuple[Path, Record]) -> None:
+    records = [dataclasses.replace(traced[1], replicate=number, epoch=1) for number in range(3)]
+    assert choose_record(records, "png", replicate=2).replicate == 2
+    with pytest.raises(UsageError, match=r"Replicates are 0 to 2, epochs 0 to 1\."):
+        choose_record(records, "png", replicate=0, epoch=2)

@@ -1,0 +1,56 @@
+"""What the loop does in the pause after a step: keep samples for the proof, and read the kernel's counters."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from storebench.loading.batch import LOOP_WORKER, Batch
+from storebench.probes.batch_io import METER
+
+
+class AfterStep:
+    """The work between two steps of one epoch, for `storebench.training.loop.run_epoch`.
+
+    Counters are read here for batches that the loop made itself, so that reading them is in no span and in no rate.
+    Producers beside the loop go on while it pauses. They read their own (`Producer.produce_counted`), and the loop does
+    not pause for them.
+
+    Use it as a context manager around the epoch: counting begins on entry.
+
+    Parameters
+    ----------
+    keep
+        Keeps samples of a batch; returns whether it kept any (`storebench.loading.kept.SampleKeeper`).
+    paused
+        Receives the nanoseconds of each reading, for loaders that watch how long a step takes.
+
+    Attributes
+    ----------
+    own_reads
+        After the epoch: read calls of this process to read counters, besides those that its batches report.
+    """
+
+    def __init__(self, keep: Callable[[Batch], bool], paused: Callable[[int], None]) -> None:
+        self._keep = keep
+        self._paused = paused
+        self.own_reads = 0
+
+    def __enter__(self) -> Self:
+        METER.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.own_reads = METER.end()
+
+    def __call__(self, batch: Batch) -> bool:
+        """Return whether the time that this took is a pause."""
+        kept = self._keep(batch)
+        if batch.io is not None or batch.worker != LOOP_WORKER:
+            return kept
+        start = time.perf_counter_ns()
+        batch.io = METER.read()
+        self._paused(time.perf_counter_ns() - start)
+        return True
