@@ -167,6 +167,10 @@ figures: setup ## Draw the README's plots from results/reference
 docs: setup ## Generate the pages that are made from the code
 	$(BIN)/python -m tests.docs.generate
 
+.PHONY: notebooks
+notebooks: setup ## Execute the notebooks in place on results/reference; their outputs are committed
+	$(BIN)/python -m tests.docs.notebooks
+
 report: setup ## Report on the newest run of the paper's matrix
 	$(BIN)/storebench report $(lastword $(sort $(wildcard $(RUNS)/*-paper))) --out $(REPORT)
 

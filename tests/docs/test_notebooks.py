@@ -1,19 +1,18 @@
-"""The notebooks run from start to end on the reference results, and are saved without output."""
+"""The notebooks run from start to end on the reference results, and are saved with the outputs that they have there."""
 
-import asyncio
+import base64
 import re
-import warnings
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 import storebench
 from tests.docs.command_line import options_of, positional
 from tests.docs.doc_files import ROOT
+from tests.docs.notebooks import MOST_BYTES, NOTEBOOKS, compact, executed
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 REFERENCE = ROOT / "results" / "reference"
 PLOTS = {
     "01_overview": 4,
@@ -22,6 +21,8 @@ PLOTS = {
     "04_container_or_codec": 3,
 }
 """How many plots each of them has to show."""
+
+PNG_HEAD = b"\x89PNG\r\n\x1a\n"
 
 
 def read(path: Path) -> nbformat.NotebookNode:
@@ -36,15 +37,19 @@ def text(path: Path) -> str:
     return "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
 
 
-def executed(path: Path) -> nbformat.NotebookNode:
-    """Run a notebook as Jupyter would, in its own folder, and return it with its output."""
-    book = read(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of pyzmq about event loops
-        asyncio.run(
-            NotebookClient(book, timeout=120, resources={"metadata": {"path": path.parent}}).async_execute()
-        )
-    return book
+def outputs(book: nbformat.NotebookNode) -> list[Any]:
+    return [one for cell in book.cells if cell.cell_type == "code" for one in cell.outputs]
+
+
+def pictures(book: nbformat.NotebookNode) -> list[bytes]:
+    found = (one.get("data", {}).get("image/png") for one in outputs(book))
+    return [base64.b64decode(picture) for picture in found if picture]
+
+
+def words(book: nbformat.NotebookNode) -> list[str]:
+    """Return every text that the cells of a notebook print or show, but for the names of figures."""
+    shown = [one.get("text") or one.get("data", {}).get("text/plain", "") for one in outputs(book)]
+    return [one for one in shown if not one.startswith("<Figure")]
 
 
 def test_the_four_notebooks_are_there() -> None:
@@ -52,12 +57,24 @@ def test_the_four_notebooks_are_there() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_saved_without_output(path: Path) -> None:
-    for cell in read(path).cells:
-        if cell.cell_type == "code":
-            assert not cell.outputs
-            assert cell.execution_count is None
-        assert not cell.metadata
+def test_it_is_saved_whole_with_small_pictures(path: Path) -> None:
+    book = read(path)
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert not any(cell.metadata for cell in book.cells)
+    assert path.stat().st_size < MOST_BYTES
+    found = pictures(book)
+    assert len(found) >= PLOTS[path.stem]
+    assert all(picture.startswith(PNG_HEAD) for picture in found)
+    assert not [one for one in outputs(book) if one.output_type == "error" or one.get("name") == "stderr"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_says_at_the_top_how_to_open_it_and_whose_run_it_reads(path: Path) -> None:
+    first, second = read(path).cells[:2]
+    assert "jupyter lab notebooks" in first.source
+    assert "set `RUN` in the first code cell" in first.source
+    assert re.search(r'^RUN = "\.\./results/reference/\w+"', second.source, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -74,8 +91,8 @@ def test_it_uses_public_names_and_runs_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_its_commands_and_links_are_right(path: Path) -> None:
-    for words in re.findall(r"`storebench ([^`]+)`", text(path)):
-        named = words.replace('"', "").split()
+    for shown in re.findall(r"`storebench ([^`]+)`", text(path)):
+        named = shown.replace('"', "").split()
         assert {word for word in named if word.startswith("-")} <= options_of(named)
         assert positional(named)
     for target in re.findall(r"\]\(([^)#]+)", text(path)):
@@ -83,10 +100,10 @@ def test_its_commands_and_links_are_right(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(path: Path) -> None:
+def test_it_runs_and_shows_what_is_saved(path: Path) -> None:
     if not all((REFERENCE / name / "records.jsonl").is_file() for name in ("paper", "codecs")):
         pytest.skip("results/reference holds no run yet: 'make reference' makes it")
-    outputs = [one for cell in executed(path).cells if cell.cell_type == "code" for one in cell.outputs]
-    complaints = [one.text for one in outputs if one.get("name") == "stderr"]
-    assert complaints == []
-    assert sum("image/png" in one.get("data", {}) for one in outputs) >= PLOTS[path.stem]
+    book = compact(executed(path))
+    assert [one.text for one in outputs(book) if one.get("name") == "stderr"] == []
+    assert len(pictures(book)) >= PLOTS[path.stem]
+    assert words(book) == words(read(path)), "run 'make notebooks'"
