@@ -165,8 +165,13 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         names = [part for part in first["loc"] if isinstance(part, str) and part != "matrix"]
-        key = names[-1] if names else None
-        raise ScenarioError(_message(first), where=f"--{key.replace('_', '-')}" if key else None) from None
+        key = names[-1] if names else ""
+        where = _ARGUMENTS.get(key, f"--{key.replace('_', '-')}") if key else None
+        raise ScenarioError(_message(first), where=where) from None
+
+
+_ARGUMENTS = {"backends": "BACKEND"}
+"""Keys of a matrix that the command line takes as arguments, which have no option."""
 
 
 def _explained(error: pydantic.ValidationError, text: str, path: Path) -> ScenarioError:

@@ -18,7 +18,7 @@ from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.results import Cell
 from storebench.scenario import Scenario
 from storebench.stores.devices import StoreImage
-from storebench.units import format_bytes
+from storebench.units import format_bytes, number_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,8 @@ class Permitted:
         for one in self.left_out:
             counts[one.reason] = counts.get(one.reason, 0) + 1
         return [
-            f"{count} cells of optional matrices are left out: {reason}" for reason, count in counts.items()
+            f"{number_of(count, 'cell')} of optional matrices {'is' if count == 1 else 'are'} left out: {reason}"
+            for reason, count in counts.items()
         ]
 
 

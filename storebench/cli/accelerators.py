@@ -13,9 +13,9 @@ _HEADS = ("accelerator", "device", "network", "precision", "images/s", "source")
 def accelerators(
     as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
 ) -> None:
-    """List the accelerators that --accelerator knows, with the published training rate of each.
+    """List the accelerators that --accelerator knows.
 
-    A name alone means the first row of its device.
+    Each has its published training rate and the source. A name alone means the first row of its device.
     """
     with exit_codes():
         from storebench.accelerators import ACCELERATORS

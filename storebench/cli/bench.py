@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.bench_watch import Teller, describe
+from storebench.cli.bench_watch import Teller
+from storebench.cli.checks import require_devices
 from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
+from storebench.cli.plan_lines import print_plan
 from storebench.cli.run import leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of
@@ -89,7 +91,10 @@ def bench(
         bool, typer.Option("--json", help="Print the records (or the plan of a dry run) as JSON.")
     ] = False,
 ) -> None:
-    """Run every cell of a scenario in fresh processes, interleaved, and write one folder of records."""
+    """Run all cells of a scenario in fresh processes, interleaved.
+
+    The records of a run are one folder, which 'storebench report' reads.
+    """
     with exit_codes():
         from storebench.scenario import load_scenario
         from storebench.scenario_files import find_scenario
@@ -107,8 +112,9 @@ def bench(
             raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
         if dry_run:
             sides = 1 if against is None else 2
-            _print_plan(loaded, cells, stores or stores_dir(), sides=sides, as_json=as_json)
+            print_plan(loaded, cells, stores or stores_dir(), sides=sides, as_json=as_json)
             return
+        require_devices(cells)
         if against is not None:
             if resume:
                 raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
@@ -244,35 +250,6 @@ def _against(
     )
 
 
-def _print_plan(
-    scenario: "Scenario", cells: list["Cell"], stores: Path, *, sides: int, as_json: bool
-) -> None:
-    from storebench.plan import plan_run
-
-    plan = plan_run(scenario, cells, stores, sides=sides)
-    if as_json:
-        put_json(plan.to_dict())
-        return
-    lines = [f"{cell.cell_id}  {describe(cell)}" for cell in plan.cells]
-    lines += plan.notes
-    for store in plan.stores:
-        state = "there already" if store.exists else f"to convert, {_mib(store.pixel_bytes)} of pixels"
-        lines.append(f"store {store.name}: {store.count:,} samples, {state}")
-    lines.append(
-        f"{number_of(len(plan.cells), 'cell')} x {number_of(scenario.replicates, 'replicate')}{' x 2 sides' * (sides == 2)}; {_mib(plan.convert_bytes)} to convert, "
-        f"{_mib(plan.read_bytes)} to read; about {_duration(plan.estimate_s)} ({plan.estimate_note})"
-    )
-    put(*lines)
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
 def scenarios(
     folder: Annotated[
         Path | None,
@@ -280,7 +257,7 @@ def scenarios(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List the scenarios with the question that each answers and its number of cells."""
+    """List the scenarios with their questions."""
     with exit_codes():
         from storebench.scenario_files import SHIPPED, shipped_scenarios
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from storebench.cli.common import progress, say
 from storebench.settings.words import CacheState, ComputeKind, LoaderKind
-from storebench.units import format_bytes
+from storebench.units import format_bytes, number_of
 
 if TYPE_CHECKING:
     from storebench.results import Cell, Record
@@ -41,7 +41,7 @@ def describe(cell: "Cell") -> str:
         cache = f"cache limited to {format_bytes(cell.memory_bytes)}"
     if cell.readahead_kib is not None:
         cache += f", read-ahead {cell.readahead_kib} KiB"
-    return f"{cell.data.name} from {cell.backend.name}, {cache}, {cell.workers} workers{loader}, {compute}"
+    return f"{cell.data.name} from {cell.backend.name}, {cache}, {number_of(cell.workers, 'worker')}{loader}, {compute}"
 
 
 def outcome(record: "Record") -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from storebench.cli.checks import about
 from storebench.cli.common import (
     dataset_named,
     exit_codes,
@@ -71,10 +72,10 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing store or folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
-    """Write a dataset into each BACKEND's store, and read every sample back.
+    """Write a dataset into stores, and read every sample back.
 
-    An existing store of these samples is left unchanged. With --from, the samples
-    are read from another store, and the new one is written beside it.
+    There is one store per BACKEND. An existing store of these samples is left unchanged. With --from, the samples are
+    read from another store, and the new one is written beside it.
     """
     with exit_codes():
         from storebench.datasets.base import DatasetSpec
@@ -169,7 +170,8 @@ def _one_a_store(names: list[str]) -> "list[Backend]":
     """Return the backends in order, without those that share a store with an earlier one (memory:python, :native)."""
     from storebench.formats.registry import parse_backend, store_name_of
 
-    backends = [parse_backend(name) for name in names]
+    with about("BACKEND"):
+        backends = [parse_backend(name) for name in names]
     return list({store_name_of(backend): backend for backend in backends}.values())
 
 

@@ -22,7 +22,7 @@ def list_datasets(
         bool, typer.Option("--json", help="Print an array of objects instead of a table.")
     ] = False,
 ) -> None:
-    """List the files of each dataset and split, the number of images, and whether they are real."""
+    """List the files of each dataset, and whether they are real."""
     with exit_codes():
         from storebench.datasets import DATASETS
 
@@ -84,7 +84,10 @@ def fetch(
         typer.Option("--optional", help="If fetching fails, say so and exit 0: a stand-in will be used."),
     ] = False,
 ) -> None:
-    """Fetch a dataset from its public mirrors, with checks and resumption; ImageNet must be added by hand."""
+    """Fetch a dataset from its public mirrors.
+
+    Downloads are checked and resumed. ImageNet must be added by hand.
+    """
     with exit_codes():
         from storebench.datasets import DATASETS
         from storebench.datasets.catalog import DEFAULT_ROOT

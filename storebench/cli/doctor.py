@@ -22,10 +22,10 @@ def doctor(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Report what this machine can and cannot measure, and what to do about it.
+    """Report what this machine can and cannot measure.
 
-    Writes, reads and evicts a scratch file of 8 MiB in PATH. Once per boot, also reads parts of files on the same
-    device that were not read since boot. Changes no setting.
+    Each finding says what to do about it. The command writes, reads and evicts a scratch file of 8 MiB in PATH. Once per
+    boot, it also reads parts of files on the same device that were not read since boot. It changes no setting.
     """
     with exit_codes():
         from storebench.probes.checkup import checkup

@@ -19,7 +19,7 @@ OPTION_HEADS = ("option", "type", "default", "values", "alias", "meaning")
 def formats(
     as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
 ) -> None:
-    """List the formats with their codecs, readers, options and traits.
+    """List the formats with their codecs, readers and options.
 
     A star marks the default codec and the default reader.
     """

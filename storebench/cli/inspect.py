@@ -19,9 +19,9 @@ def inspect(
     database: Annotated[str | None, typer.Option(help="A named database of LMDB.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Report the cost of a random read from any LMDB or HDF5 file, and how to reduce it.
+    """Report the cost of a random read from any LMDB or HDF5 file.
 
-    Nothing is written and no sample is read; the tree of an LMDB file is walked.
+    The advice says how to reduce it. Nothing is written and no sample is read; the tree of an LMDB file is walked.
     """
     with exit_codes():
         from storebench.stores import inspection

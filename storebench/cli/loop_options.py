@@ -1,11 +1,12 @@
 """The options of ``storebench run`` that set the loop, made from the rows of its settings."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 
+from storebench.errors import UsageError
 from storebench.settings.loop import SETTINGS
 from storebench.settings.rows import Setting
 
@@ -14,7 +15,10 @@ OPTIONS = tuple(row for row in SETTINGS if row.option)
 
 
 def with_loop_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb one option per setting of the loop, in the place of its ``**`` parameter."""
+    """Give a verb one option per setting of the loop, in the place of its ``**`` parameter.
+
+    The option of an axis takes a list of values, which `loop_values` reads.
+    """
     signature = inspect.signature(verb)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
@@ -32,14 +36,57 @@ _BEFORE = "synthetic"
 """The options that choose samples come first; the last of them is this one."""
 
 
+def loop_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the loop as a matrix of a scenario has them: axes are lists.
+
+    Raises
+    ------
+    UsageError
+        An item of a list is empty, or not a number where one is needed.
+    """
+    rows = {row.key: row for row in OPTIONS}
+    return {
+        key: value if value is None or rows[key].axis is None else _values(rows[key], value)
+        for key, value in options.items()
+    }
+
+
 def _parameter(row: Setting) -> inspect.Parameter:
-    kind: Any = int if row.kind is int and not row.text else str
+    number = row.kind is int and not row.text
+    kind: Any = int if number and row.axis is None else str
     default = row.asked_default
     option = typer.Option(
         None if default is None else kind(default),
         min=row.least if kind is int else None,
-        metavar=row.metavar,
+        metavar=row.metavar if row.axis is None else _list_word(row.metavar or ("N" if number else "TEXT")),
         help=row.option,
     )
     annotation = kind | None if default is None else kind
     return inspect.Parameter(row.key, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+def _list_word(word: str) -> str:
+    return f"{word}[,{word}...]"
+
+
+def _values(row: Setting, text: str) -> list[Any]:
+    words = [word.strip() for word in text.split(",")]
+    if "" in words:
+        raise UsageError(
+            f"an empty value in {text!r}",
+            where=_flag(row),
+            hint="Separate values by single commas, as in 'a,b'.",
+        )
+    number = row.kind is int and not row.text
+    return [_whole_number(row, word) if number else word for word in words]
+
+
+def _whole_number(row: Setting, word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise UsageError(f"{word!r} is not a whole number", where=_flag(row)) from None
+
+
+def _flag(row: Setting) -> str:
+    return f"--{row.key.replace('_', '-')}"

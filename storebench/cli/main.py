@@ -8,9 +8,11 @@ from storebench._version import __version__
 from storebench.cli.accelerators import accelerators
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.check import check
+from storebench.cli.common import exit_codes, say
 from storebench.cli.convert import convert
 from storebench.cli.data import data
 from storebench.cli.doctor import doctor
+from storebench.cli.export import export
 from storebench.cli.formats import formats
 from storebench.cli.inspect import inspect
 from storebench.cli.report import report
@@ -18,16 +20,33 @@ from storebench.cli.run import run
 from storebench.cli.trace import trace
 from storebench.cli.validate import validate
 from storebench.cli.verify import verify
+from storebench.errors import EXIT_USAGE
 from storebench.system import interrupts
 
 app = typer.Typer(
     name="storebench",
     help="Measure how to store image training data, under real training, with proof.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+BEGINNING = """\
+storebench measures how to store image training data. Where to begin:
+
+To find the best way to store your own images, one subfolder per class:
+  storebench run jpeg lmdb+jpeg lmdb --dataset folder:PATH --compute none
+
+To repeat the comparison of a paper, first in two minutes, then as a whole:
+  storebench bench smoke --out runs/smoke
+  storebench report runs/smoke
+  storebench bench paper
+
+To see in CI whether a change makes a format slower:
+  storebench bench gate --against main
+
+'storebench --help' lists all commands, 'storebench bench --help' explains one.""".splitlines()
+"""Where to begin, for a command line without a verb."""
 
 
 def _version(asked: bool) -> None:
@@ -36,13 +55,19 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def root(
-    version: Annotated[
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback acts on it
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Measure how to store image training data, under real training, with proof."""
+    if context.invoked_subcommand is None:
+        with exit_codes():
+            for line in BEGINNING:
+                say(line)
+            raise typer.Exit(EXIT_USAGE)
 
 
 app.command("convert")(convert)
@@ -52,6 +77,7 @@ app.command("bench")(bench)
 app.command("scenarios")(scenarios)
 app.command("trace")(trace)
 app.command("report")(report)
+app.command("export")(export)
 app.command("check")(check)
 app.command("formats")(formats)
 app.command("accelerators")(accelerators)

@@ -73,6 +73,24 @@ def _say_what_is_missing(feeding: Sequence[str]) -> None:
         say("--accelerator: no cell only loads, so nothing is known about it; run cells with compute none")
 
 
+def print_summary(run: Path) -> None:
+    """Print the tables of a finished run, what limits its cells, the advice and, last, the answer."""
+    from storebench.report.summary import summarise_results
+    from storebench.units import number_of
+
+    found = summarise_results(run)
+    for table in found.tables[:MOST_TABLES]:
+        put_text(drawn(table))
+    if len(found.tables) > MOST_TABLES:
+        say(f"{len(found.tables) - MOST_TABLES} more tables are in the report")
+    for title, lines in (("What limits each cell:", found.limits), ("Advice:", found.advice)):
+        if lines:
+            put(title, *(f"- {line}" for line in lines), "")
+    put(found.answer)
+    if found.findings:
+        say(f"attention: {number_of(found.findings, 'finding')}; 'storebench validate {run}' lists them")
+
+
 def as_dict(written: "Report") -> dict[str, Any]:
     """Return a report as plain JSON values."""
     tables = [

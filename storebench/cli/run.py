@@ -10,6 +10,7 @@ import typer
 from storebench import errors
 from storebench.accelerators import Accelerator, find_accelerator
 from storebench.cli.bench_watch import Teller
+from storebench.cli.checks import require_devices
 from storebench.cli.common import (
     dataset_named,
     exit_codes,
@@ -20,12 +21,14 @@ from storebench.cli.common import (
     stores_dir,
     writes_into,
 )
-from storebench.cli.loop_options import with_loop_options
+from storebench.cli.loop_options import loop_values, with_loop_options
+from storebench.cli.plan_lines import print_plan, total_line
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.results import Record
+    from storebench.scenario import Scenario
 
 
 @with_loop_options
@@ -60,7 +63,7 @@ def run(
             help="Use the synthetic stand-in, or refuse it. [default: only without real files]",
         ),
     ] = None,
-    replicates: Annotated[int, typer.Option(min=1, help="Fresh processes per backend.")] = 1,
+    replicates: Annotated[int, typer.Option(min=1, help="Fresh processes per cell.")] = 1,
     drop_caches: Annotated[
         bool,
         typer.Option(
@@ -88,13 +91,23 @@ def run(
             help="Say which backends feed this accelerator; needs --compute none; may be repeated.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON array.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print cells, bytes and estimated time; run nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the records (or the plan of a dry run) as JSON.")
+    ] = False,
     **loop: Any,
 ) -> None:
-    """Train from each BACKEND in its own process, and time every step."""
+    """Train from each BACKEND in fresh processes.
+
+    Options such as --workers 0,2,4 take several values: every combination with every BACKEND is a cell. The run ends
+    with the tables, limits, advice and answer of its report.
+    """
     with exit_codes():
+        values = loop_values(loop)
         named = [find_accelerator(name) for name in accelerators or ()]
-        if named and loop["compute"] != ComputeKind.NONE:
+        if named and ComputeKind.NONE not in values["compute"]:
             raise errors.UsageError(
                 "--accelerator needs the rate of the loader alone", hint="Add --compute none --model none."
             )
@@ -106,50 +119,51 @@ def run(
             "synthetic": synthetic,
             "image_size": image_size,
             "backends": backends,
-            **loop,
+            **values,
         }
+        from storebench.scenario import make_scenario
+
         given = {key: value for key, value in matrix.items() if value is not None}
         settings = {"replicates": replicates} | ({} if timeout is None else {"timeout_s": timeout})
+        # Before libraries are imported, so that wrong settings are refused at once.
+        scenario = make_scenario({"name": "run", **settings, "matrix": [given]})
+        if dry_run:
+            print_plan(scenario, scenario.cells(), stores or stores_dir(), as_json=as_json)
+            return
         folder = out or new_run_folder("run")
-        records = _run(given, settings, folder, stores, drop_caches=drop_caches)
-        _tell_feeding(folder, named, put=say if as_json else put)
+        records = _run(scenario, folder, stores or stores_dir(), drop_caches=drop_caches)
         if as_json:
             from storebench.runs.records import record_to_dict
 
             put_json([record_to_dict(record) for record in records])
+        else:
+            from storebench.cli.report import print_summary
+
+            print_summary(folder)
+        _tell_feeding(folder, named, put=say if as_json else put)
+        say(
+            f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
+        )
         leave(records)
 
 
-def _run(
-    matrix: dict[str, Any],
-    settings: dict[str, Any],
-    folder: Path,
-    stores: Path | None,
-    *,
-    drop_caches: bool,
-) -> list["Record"]:
-    from storebench.scenario import make_scenario
-
-    # Before libraries are imported, so that wrong settings are refused at once.
-    scenario = make_scenario({"name": "run", **settings, "matrix": [matrix]})
+def _run(scenario: "Scenario", folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
     from storebench.leftovers import sweep
+    from storebench.plan import plan_run
     from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
-    from storebench.surroundings import permitted
 
-    for line in scenario.impossible():
-        say(line)
-    sweep(stores or stores_dir())
-    permitted(scenario, scenario.cells(), stores or stores_dir())
+    cells = scenario.cells()
+    require_devices(cells)
+    sweep(stores)
     writes_into(folder)
+    plan = plan_run(scenario, cells, stores)
     with claimed(folder):
-        made = Run.create(scenario, folder, scenario.cells())
-        records = execute(made, stores or stores_dir(), drop_caches=drop_caches, watcher=Teller())
-    say(
-        f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
-    )
-    return records
+        made = Run.create(scenario, folder, cells)
+        for line in (*plan.notes, total_line(scenario, plan)):
+            say(line)
+        return execute(made, stores, drop_caches=drop_caches, watcher=Teller())
 
 
 def _tell_feeding(folder: Path, named: list[Accelerator], *, put: Callable[[str], None]) -> None:

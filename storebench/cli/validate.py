@@ -16,7 +16,11 @@ def validate(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as a JSON array.")] = False,
 ) -> None:
-    """Check results: schema, arithmetic, coverage, cache states, ceilings, equal samples. Exit 5 if any fails."""
+    """Check whether results can be trusted.
+
+    It checks the schema, arithmetic, coverage, cache states, ceilings and equal samples. The exit code is 5 if any check
+    fails.
+    """
     with exit_codes():
         from storebench.report.validation.validate import validate as find
         from storebench.units import number_of

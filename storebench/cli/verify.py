@@ -15,9 +15,10 @@ def verify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Read every sample of STORE back, decode it, and compare its digest with the one from writing.
+    """Read a store's samples back, and compare their digests.
 
-    The first sample that differs is named; the exit code is then 5.
+    Every sample is decoded, and its digest is compared with the one from writing. The first sample that differs is
+    named; the exit code is then 5.
     """
     with exit_codes():
         from storebench.stores.verify import verify_store

@@ -33,6 +33,8 @@ ALIASES = {"png": "files+png", "jpeg": "files+jpeg", "original": "files+original
 
 _SHORT = {"files": "png", "files+jpeg": "jpeg", "files+original": "original"}
 
+_PLUGINS = "Other packages add formats: 'storebench formats' lists those that are installed."
+
 
 @dataclass(frozen=True, kw_only=True)
 class FormatEntry:
@@ -121,7 +123,10 @@ def get_format(name: str) -> Format:
     """
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
     if entry is None:
-        raise UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
+        unknown = UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
+        if unknown.hint and unknown.hint.startswith("Known"):  # no name is near: it may be that of a plugin
+            raise UnknownNameError(unknown.what, hint=f"{unknown.hint} {_PLUGINS}")
+        raise unknown
     module, _, attribute = entry.target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)()

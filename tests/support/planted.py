@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from storebench.probes.batch_io import IO_COLUMNS
 from storebench.results import (
     CELL_FIELDS,
     CacheFacts,
@@ -274,6 +275,7 @@ def steps_table(record: Record, *, wait_ns: Any = None) -> pd.DataFrame:
             "decode_ns": np.full(steps, each["decode"]),
             "prep_ns": np.full(steps, each["prep"]),
             "ready_ns": start + wait,
+            **{name: np.full(steps, (getattr(record.counters, name) or 0) // steps) for name in IO_COLUMNS},
             "queue_depth": np.zeros(steps, np.int64),
             "loss": np.linspace(6.9, 5.0, steps).astype(np.float32),
         }

@@ -9,10 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
 from storebench.cli.main import app
 from storebench.runner import Run
 from storebench.scenario import load_scenario
+from tests.docs.command_line import parse
+from tests.docs.generate import verbs
 
 CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]
@@ -241,3 +245,105 @@ def test_scenarios_are_listed_with_their_questions(cli: Cli, tmp_path: Path) -> 
 
 def test_trace_refuses_a_folder_without_records(cli: Cli) -> None:
     assert "no records here" in refused(cli("trace", "."))
+
+
+def help_of(*words: str) -> str:
+    """Return the help of a command on a terminal of 80 columns."""
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "--help"])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("name", ["", "data", *(name for name, _ in verbs())])
+def test_help_fits_80_columns_and_cuts_no_description(name: str) -> None:
+    for line in help_of(*name.split()).splitlines():
+        assert len(line) <= 80, line
+        assert line.startswith("Usage:") or not line.rstrip().endswith("..."), line
+
+
+def test_a_bare_command_says_where_to_begin(quick_cli: Cli, tmp_path: Path) -> None:
+    done = quick_cli()
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) <= 15
+    assert max(map(len, lines)) <= 80
+    shown = [line.split()[1:] for line in lines if line.startswith("  storebench ")]
+    assert {words[0] for words in shown} == {"run", "bench", "report"}
+    for words in shown:
+        parse(words)
+    assert list(tmp_path.iterdir()) == []
+
+
+LISTED = ("--dataset", "mnist", "--synthetic", "--limit", "8")
+
+
+def test_options_that_are_axes_take_lists(quick_cli: Cli, tmp_path: Path) -> None:
+    axes = (
+        "--workers",
+        "0,2",
+        "--loader",
+        "threads, ring",
+        "--cache",
+        "cold,warm",
+        "--compute",
+        "none,emulated:2",
+    )
+    done = quick_cli("run", "lmdb", "png", *LISTED, *axes, "--batch-size", "4,8", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    cells = json.loads(done.stdout)["cells"]
+    assert len(cells) == 2 * 2**5
+    for name, values in {
+        "workers": {0, 2},
+        "loader": {"threads", "ring"},
+        "cache": {"cold", "warm"},
+        "compute": {"none", "emulated:2"},
+        "batch_size": {4, 8},
+        "backend": {"lmdb", "png"},
+    }.items():
+        assert {cell[name] for cell in cells} == values, name
+    spoken = quick_cli("run", "lmdb", *LISTED, "--workers", "0,2", "--dry-run")
+    assert "2 cells x 1 replicate; " in spoken.stdout.splitlines()[-1]
+    assert "about" in spoken.stdout.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lmdb", "--workers", "0,two"], "--workers: 'two' is not a whole number"),
+        (["lmdb", "--workers", "0,,2"], "--workers: an empty value in '0,,2'"),
+        (["lmdb", "--workers", "0,999"], "--workers: Input should be less than or equal to 256, not 999"),
+        (["lmdb", "--workers", "0,-1"], "--workers: Input should be greater than or equal to 0, not -1"),
+        (["lmdb", "--cache", "cold,icy"], "--cache: Input should be 'cold', 'warm', 'limited' or 'any', not"),
+        (
+            ["lmdb", "--loader", "ring,rings"],
+            "--loader: Input should be 'processes', 'threads' or 'ring', not",
+        ),
+        (["lmdb", "--readahead", "128,3"], "--readahead: readahead is in KiB and a multiple of 4"),
+        (["lmbd"], "BACKEND: no format is called 'lmbd'. Did you mean 'lmdb'?"),
+        (["webdataset"], "BACKEND: no format is called 'webdataset'. Known: "),
+        (["webdataset"], "'storebench formats' lists those that are installed."),
+    ],
+)
+def test_an_error_names_the_argument_or_option_and_the_item(
+    arguments: list[str], words: str, quick_cli: Cli, tmp_path: Path
+) -> None:
+    assert words in refused(quick_cli("run", *arguments, *LISTED, "--out", "run"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_convert_names_its_argument_in_an_error(quick_cli: Cli) -> None:
+    assert "BACKEND: no format is called 'webdataset'" in refused(quick_cli("convert", "webdataset", *LISTED))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(
+    quick_cli: Cli, tmp_path: Path
+) -> None:
+    cuda = "cuda: there is no CUDA device here. Use the device cpu."
+    assert cuda in refused(quick_cli("run", "lmdb", *LISTED, "--device", "cuda", "--out", "run"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "gpu.toml").write_text(SCENARIO.replace("limit = 8", 'limit = 8\ndevice = "cuda"'))
+    assert cuda in refused(quick_cli("bench", "gpu.toml", "--out", "run"))
+    assert not (tmp_path / "run").exists()
+    assert quick_cli("bench", "gpu.toml", "--dry-run").returncode == 0  # a plan needs no device

@@ -1,0 +1,36 @@
+"""Checks before long work begins, for several verbs."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from storebench.errors import UsageError
+
+if TYPE_CHECKING:
+    from storebench.results import Cell
+
+
+def require_devices(cells: Iterable["Cell"]) -> None:
+    """Refuse cells of a device that is not there.
+
+    Raises
+    ------
+    UsageError
+        A cell asks for a CUDA device that torch cannot use.
+    """
+    wanted = {cell.device for cell in cells} - {"cpu"}
+    if wanted:  # torch takes longer to import than most commands take
+        from storebench.training.devices import require_devices as require
+
+        require(wanted)
+
+
+@contextmanager
+def about(place: str) -> Iterator[None]:
+    """Name an argument or option in an error that does not say where it is."""
+    try:
+        yield
+    except UsageError as error:
+        if error.where is not None:
+            raise
+        raise type(error)(error.what, where=place, hint=error.hint) from None

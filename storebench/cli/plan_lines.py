@@ -1,0 +1,60 @@
+"""What a run would do: its cells, its stores, bytes and time."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storebench.cli.bench_watch import describe
+from storebench.cli.common import put, put_json
+from storebench.units import number_of
+
+if TYPE_CHECKING:
+    from storebench.plan import RunPlan
+    from storebench.results import Cell
+    from storebench.scenario import Scenario
+
+
+def print_plan(
+    scenario: "Scenario", cells: Sequence["Cell"], stores: Path, *, sides: int = 1, as_json: bool = False
+) -> None:
+    """Print the plan of a run, as lines or as JSON.
+
+    Parameters
+    ----------
+    sides
+        2 if another revision runs beside the working tree.
+    """
+    from storebench.plan import plan_run
+
+    plan = plan_run(scenario, cells, stores, sides=sides)
+    if as_json:
+        put_json(plan.to_dict())
+    else:
+        put(*plan_lines(scenario, plan, sides=sides))
+
+
+def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list[str]:
+    """Return one line per cell, note and store, and a last one with all of it together."""
+    lines = [f"{cell.cell_id}  {describe(cell)}" for cell in plan.cells]
+    lines += plan.notes
+    for store in plan.stores:
+        state = "there already" if store.exists else f"to convert, {_mib(store.pixel_bytes)} of pixels"
+        lines.append(f"store {store.name}: {store.count:,} samples, {state}")
+    return [*lines, total_line(scenario, plan, sides=sides)]
+
+
+def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
+    """Return how many replicates a run has, how much it converts and reads, and about how long it takes."""
+    count = f"{number_of(len(plan.cells), 'cell')} x {number_of(scenario.replicates, 'replicate')}"
+    return (
+        f"{count}{' x 2 sides' * (sides == 2)}; {_mib(plan.convert_bytes)} to convert, "
+        f"{_mib(plan.read_bytes)} to read; about {_duration(plan.estimate_s)} ({plan.estimate_note})"
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

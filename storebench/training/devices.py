@@ -1,0 +1,34 @@
+"""Whether the devices that cells ask for are there."""
+
+import warnings
+from collections.abc import Iterable
+
+import torch
+
+from storebench.errors import UsageError
+
+
+def require_devices(devices: Iterable[str]) -> None:
+    """Refuse a CUDA device that is not there.
+
+    Parameters
+    ----------
+    devices
+        Devices as scenarios name them: "cpu", "cuda" or "cuda:NUMBER".
+
+    Raises
+    ------
+    UsageError
+        Torch cannot use one of them here.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a driver that it cannot use; the error says so
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for device in sorted(set(devices) - {"cpu"}):
+        number = int(device.partition(":")[2] or 0)
+        if not count:
+            raise UsageError("there is no CUDA device here", where=device, hint="Use the device cpu.")
+        if number >= count:
+            raise UsageError(
+                "there is no such device here", where=device, hint=f"Use cuda:0 to cuda:{count - 1}."
+            )

@@ -1,0 +1,67 @@
+"""``storebench run`` ends with what its report says, and begins with how long it will take."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from storebench.cli.main import app
+from storebench.report.build import write_report
+from tests.support.harness_tools import SMALL, Bench
+from tests.support.warm_cells import warm_cells
+
+LOADING = ("--model", "none", "--compute", "none", "--cache", "warm", "--threads", "1")
+
+
+def run(bench: Bench, out: Path, *words: str) -> Result:
+    """Run ``storebench run`` in this process."""
+    options = [*words, *SMALL, *LOADING, "--stores", str(bench.stores), "--out", str(out)]
+    with warm_cells():
+        return CliRunner(env=dict(bench.env)).invoke(app, ["run", *options])
+
+
+@pytest.fixture(scope="module")
+def finished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    out = tmp_path_factory.mktemp("answer")
+    return out, run(bench, out, "lmdb", "png", "--workers", "0,1", "--replicates", "1")
+
+
+def test_the_last_line_is_the_answer_of_the_report(finished: tuple[Path, Result], tmp_path: Path) -> None:
+    out, result = finished
+    assert result.exit_code == 0, result.output
+    report = write_report([out], tmp_path / "report", allow_invalid=True)
+    assert result.stdout.rstrip().splitlines()[-1] == report.answer
+
+
+def test_its_tables_and_limits_are_those_of_the_report(finished: tuple[Path, Result], tmp_path: Path) -> None:
+    out, result = finished
+    report = write_report([out], tmp_path / "report", allow_invalid=True)
+    assert len(report.tables) == 2  # without workers, and with one
+    shown = " ".join(result.stdout.replace("│", " ").split())
+    for table in report.tables:
+        for row in table.rows:
+            assert " ".join(" ".join(cell.split()) for cell in row if cell) in shown, row
+    assert "What limits each cell:" in result.stdout
+
+
+def test_it_says_first_how_long_it_will_take(finished: tuple[Path, Result]) -> None:
+    lines = finished[1].stderr.splitlines()
+    said = next(number for number, line in enumerate(lines) if line.startswith("4 cells x 1 replicate; "))
+    begun = next(number for number, line in enumerate(lines) if line.startswith("[1/4]"))
+    assert " s (" in lines[said]
+    assert said < begun
+
+
+def test_records_as_json_stand_alone_on_standard_output(bench: Bench, tmp_path: Path) -> None:
+    result = run(bench, tmp_path, "lmdb", "--json")
+    assert result.exit_code == 0, result.output
+    assert [record["cell"]["backend"] for record in json.loads(result.stdout)] == ["lmdb"]
+
+
+def test_a_run_whose_cells_failed_still_shows_its_table(plugged: None, bench: Bench, tmp_path: Path) -> None:
+    result = run(bench, tmp_path, "planted:patient", "--timeout", "1")
+    assert result.exit_code == 5
+    assert "FAILED" in result.stdout
+    assert result.stdout.rstrip().splitlines()[-1] == "Nothing was measured: every cell failed."
+    assert "1 of 1 record failed" in result.stderr
