@@ -251,15 +251,15 @@ def test_a_decoding_that_cannot_be_is_refused(text: str, message: str) -> None:
 
 
 def test_the_command_line_converts_a_path_of_photographs(
-    quick_cli: Callable[..., Any], photos: Path, tmp_path: Path
+    cli: Callable[..., Any], photos: Path, tmp_path: Path
 ) -> None:
-    done = quick_cli("convert", "original", "lmdb", "--dataset", str(photos), "--image-size", "64", "--json")
+    done = cli("convert", "original", "lmdb", "--dataset", str(photos), "--image-size", "64", "--json")
     assert done.returncode == 0, done.stderr
     files, raw = json.loads(done.stdout)
     assert (files["codec"], raw["image_shape"]) == ("original", [64, 64, 3])
     assert f"--dataset {photos}: read as the folder of images folder:{photos}" in done.stderr
     assert "lmdb+raw: images of " in done.stderr
     assert "files+original: images of" not in done.stderr
-    refused = quick_cli("convert", "original", "--dataset", "mnist", "--synthetic")
+    refused = cli("convert", "original", "--dataset", "mnist", "--synthetic")
     assert refused.returncode == 2
     assert "no image files" in refused.stderr

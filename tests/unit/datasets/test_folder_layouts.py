@@ -158,29 +158,27 @@ def test_a_list_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
         open_dataset(DatasetSpec(name=f"list:{listed}"))
 
 
-def test_a_path_is_a_folder_unless_a_dataset_has_its_name(
-    quick_cli: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_path_is_a_folder_unless_a_dataset_has_its_name(cli: Callable[..., Any], tmp_path: Path) -> None:
     for name in ("photos", "mnist"):
         write(tmp_path / name / "a" / "1.jpg", (40, 40))
     asked = ("convert", "lmdb", "--limit", "2", "--dataset")
     for text in ("photos", "./photos", str(tmp_path / "photos")):
-        done = quick_cli(*asked, text)
+        done = cli(*asked, text)
         assert done.returncode == 0, done.stderr
         assert f"--dataset {text}: read as the folder of images folder:{text}" in done.stderr
-    known = quick_cli(*asked, "mnist", "--synthetic")
+    known = cli(*asked, "mnist", "--synthetic")
     assert known.returncode == 0, known.stderr
     assert "the dataset of that name; write folder:mnist for the folder" in known.stderr
-    assert quick_cli(*asked, "./nowhere").returncode == 2
-    assert quick_cli(*asked, "mnits").returncode == 2
+    assert cli(*asked, "./nowhere").returncode == 2
+    assert cli(*asked, "mnits").returncode == 2
 
 
 def test_a_network_that_crops_more_than_the_images_have_is_refused(
-    quick_cli: Callable[..., Any], tmp_path: Path
+    cli: Callable[..., Any], tmp_path: Path
 ) -> None:
     for number in range(2):
         write(tmp_path / "photos" / "a" / f"{number}.png", (32, 32), number, "PNG")
-    done = quick_cli("run", "lmdb", "--dataset", "photos/", "--model", "caffenet", "--out", "run")
+    done = cli("run", "lmdb", "--dataset", "photos/", "--model", "caffenet", "--out", "run")
     assert done.returncode == 2
     assert "caffenet needs images of 227 x 227, and these are 32 x 32" in done.stderr
     assert not (tmp_path / "run" / "records.jsonl").exists()
