@@ -8,15 +8,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.adaptive_rounds import outcomes, sequential_ratios
 from benchmarks.drawn_pages import BACKENDS, Truth, drawn_page, false_claims
+from storebench.report.decisions import LEAD_FRAC
 from storebench.report.facts import derive
 from storebench.report.texts.advice import recommend
-from storebench.stats import compare_family, look_alpha, rounds_needed
+from storebench.rounds import StoppingRule
+from storebench.stats import ADDED_ROUNDS_FRAC, compare_family, look_alpha, rounds_needed
 
 SPREADS = (0.02, 0.05, 0.10, 0.20, 0.30)
 RATIOS = (1.1, 1.25, 1.5, 2.0)
 ROUNDS = (3, 5, 8, 12, 20)
 EQUAL = dict.fromkeys(BACKENDS, 1000.0)
+RULES = (
+    StoppingRule(until=0.1, min_replicates=5, max_replicates=12),
+    StoppingRule(until=0.1, min_replicates=5, max_replicates=12, budget_s=350),
+    StoppingRule(until=0.25, min_replicates=5, max_replicates=20),
+)
+"""Rules whose pages are simulated; the 42 cells of a page take a second each, so the budget allows 8 or 9 rounds of all."""
+
+ONE_RATIO_ALPHA = look_alpha(1) * LEAD_FRAC / 3
+"""The error of one comparison on the smallest page: one ratio, and whether the loop is fed with each of two stores."""
+
+ADDED_SPREADS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.12)
 
 
 def page_alpha() -> float:
@@ -64,6 +78,55 @@ def page_rows(pages: int) -> list[list[str]]:
     return rows
 
 
+def added_ratio_rows(alpha: float, trials: int) -> list[list[str]]:
+    """Return one row per rule and spread: rounds, narrow intervals, coverage, and how often the error is exceeded."""
+    rows = []
+    for rule in RULES:
+        for spread in () if rule.budget_s else ADDED_SPREADS:
+            found = sequential_ratios(rule, spread, ADDED_ROUNDS_FRAC * alpha, trials, seed=2)
+            rows.append(
+                [
+                    _named(rule),
+                    f"{spread:.0%}",
+                    f"{found.rounds:.1f}",
+                    f"{found.precise_frac:.0%}",
+                    f"{1 - found.single_missed_frac:.1%}",
+                    f"{found.missed_frac / alpha:.1f}",
+                ]
+            )
+    return rows
+
+
+def added_page_rows(pages: int) -> list[list[str]]:
+    """Return one row per rule and true ratio: pages that claim anything false, and intervals that hold."""
+    rows = []
+    for rule in RULES:
+        for ratio in (1.0, 1.1, 1.5):
+            rates = EQUAL | {"lmdb": 1000 * ratio}
+            truths = (
+                Truth(spread=(0.02, 0.05, 0.1)[number % 3], rounds=rule.max_replicates, samples_per_s=rates)
+                for number in range(pages)
+            )
+            found = list(outcomes(truths, rule, seed=rule.min_replicates))
+            rows.append(
+                [
+                    _named(rule),
+                    f"{ratio:g}",
+                    f"{sum(one.false > 0 for one in found)} of {pages}",
+                    f"{sum(one.held for one in found)} of {pages}",
+                    f"{np.mean([held for one in found for held in one.rates]):.1%}",
+                    f"{np.mean([count for one in found for count in one.rounds]):.1f}",
+                    f"{np.mean([precise for one in found for precise in one.precise]):.0%}",
+                ]
+            )
+    return rows
+
+
+def _named(rule: StoppingRule) -> str:
+    budget = "" if rule.budget_s is None else f", {rule.budget_s:.0f} s"
+    return f"{rule.until:.0%}, {rule.min_replicates} to {rule.max_replicates}{budget}"
+
+
 def show(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table."""
     for line in (head, ["---"] * len(head), *rows):
@@ -94,6 +157,19 @@ def main() -> None:
     show(
         ["ratio", "rounds", "pages with a false claim", "pages that advise LMDB (R2)"],
         page_rows(options.pages),
+    )
+    for words, error in (("of one ratio", ONE_RATIO_ALPHA), ("of 8 tables", alpha)):
+        print(
+            f"Rounds added until a ratio of a page {words} is precise (error of one comparison: {error:.5f}):\n"
+        )
+        show(
+            ["rule", "spread", "rounds", "precise", "95% intervals that hold", "misses over error"],
+            added_ratio_rows(error, 200 * options.trials),
+        )
+    print("Whole pages under the rule; LMDB is truly so many times as fast as the four other stores:\n")
+    show(
+        ["rule", "ratio", "a false claim", "all intervals hold", "rates that hold", "rounds", "precise"],
+        added_page_rows(options.pages),
     )
 
 

@@ -45,6 +45,10 @@ class RunPlan:
 
     Attributes
     ----------
+    read_bytes, estimate_s
+        Bytes to read and seconds in the rounds that every cell runs.
+    most_s
+        Seconds if the run adds as many rounds as its scenario allows; `estimate_s` where their number is fixed.
     notes
         Cells that cannot exist, and cells that this machine does not permit.
     """
@@ -54,6 +58,7 @@ class RunPlan:
     convert_bytes: int
     read_bytes: int
     estimate_s: float
+    most_s: float
     notes: list[str] = field(default_factory=list)
     estimate_note: str = "a rough guess, from the rates of a 2-core machine"
 
@@ -78,7 +83,7 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
     allowed = permitted(scenario, cells, stores)
     cells = allowed.cells
     planned: dict[str, PlannedStore] = {}
-    convert_bytes, read_bytes, seconds = 0, 0, 0.0
+    convert_bytes, read_bytes, convert_s, round_s = 0, 0, 0.0, 0.0
     counts: dict[DatasetSpec, tuple[int, int]] = {}
     for cell in cells:
         spec, backend = cell.data, cell.backend
@@ -94,21 +99,28 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
             # Whether the other revision's store exists is unknown.
             to_convert = pixels * (sides - path.is_dir())
             convert_bytes += to_convert
-            seconds += to_convert / ENCODE_BYTES_PER_S[cell.backend.codec]
-        processes = scenario.replicates * sides
-        once = min(count, (cell.max_steps or count) * cell.batch_size) * cell.epochs * processes
+            convert_s += to_convert / ENCODE_BYTES_PER_S[cell.backend.codec]
+        once = min(count, (cell.max_steps or count) * cell.batch_size) * cell.epochs * sides
         again = once * ((cell.passes or 1) - 1)
-        read_bytes += (once + again) * image_bytes
-        seconds += again * (image_bytes / AGAIN_BYTES_PER_S[cell.backend.codec] + _compute_s(cell))
-        seconds += PROCESS_START_S * processes + once * _sample_s(cell, image_bytes)
+        read_bytes += (once + again) * image_bytes * scenario.least_replicates
+        round_s += again * (image_bytes / AGAIN_BYTES_PER_S[cell.backend.codec] + _compute_s(cell))
+        round_s += PROCESS_START_S * sides + once * _sample_s(cell, image_bytes)
     return RunPlan(
         cells=list(cells),
         stores=list(planned.values()),
         convert_bytes=convert_bytes,
         read_bytes=read_bytes,
-        estimate_s=seconds,
+        estimate_s=convert_s + scenario.least_replicates * round_s,
+        most_s=convert_s + _most_s(scenario, round_s),
         notes=[*scenario.impossible(), *allowed.lines()],
     )
+
+
+def _most_s(scenario: Scenario, round_s: float) -> float:
+    """Return the seconds of all rounds, if each that may be added is: within the budget, unless the first take longer."""
+    least_s, most_s = scenario.least_replicates * round_s, scenario.most_replicates * round_s
+    budget_s = None if scenario.stopping is None else scenario.stopping.budget_s
+    return most_s if budget_s is None else max(least_s, min(most_s, budget_s))
 
 
 def _sample_s(cell: Cell, image_bytes: int) -> float:

@@ -1,13 +1,14 @@
 """Run cells in fresh processes, interleaved in a seeded random order, into one folder of records; resumable.
 
 Within each round every cell runs once, in a newly drawn order, so a machine that
-slows down slows every backend. A replicate is recorded when all of it is
+slows down slows every backend. A scenario that states a precision adds rounds of the
+cells that lack it (`storebench.rounds`). A replicate is recorded when all of it is
 finished, by this process alone (`storebench.runs.folder`).
 """
 
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,15 +17,18 @@ from storebench._version import __version__
 from storebench.codecs import any_size
 from storebench.conversion_rounds import ConversionRounds
 from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
-from storebench.errors import DataNotFoundError, StorebenchError
+from storebench.errors import DataNotFoundError, StorebenchError, UsageError
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import cell_environment, running_digest
+from storebench.probes.other_work import OtherWork
 from storebench.results import Cell, Record, Status
-from storebench.runs.folder import Run, Work
+from storebench.rounds import Costs, NextRound, PanelPrecision, next_round
+from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 from storebench.runs.records import LOGS_DIR, record_from_dict
+from storebench.runs.schedule import Work
 from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import How, Replace, ensure_store
@@ -35,7 +39,10 @@ from storebench.worker.job import CellJob
 from storebench.worker.launch import answer_of
 
 # Run has been imported from here since before it had a module of its own (`check/against_side.py`).
-__all__ = ["Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]
+__all__ = ["Assess", "Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]
+
+Assess = Callable[[Path, Sequence[Record]], Sequence[PanelPrecision]]
+"""How precisely the records of a run's folder know the ratios that matter (`storebench.report.precision.run_precision`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,9 @@ class Watcher(Protocol):
     def finished(self, work: Work, records: Sequence[Record]) -> None:
         """React to the records of a finished replicate."""
 
+    def decided(self, run: Run, following: NextRound) -> None:
+        """React to the choice of the cells of the next round; there are none if the run is over."""
+
 
 class Silent:
     """A watcher that reports nothing."""
@@ -74,6 +84,9 @@ class Silent:
     def finished(self, work: Work, records: Sequence[Record]) -> None:
         """Report nothing."""
 
+    def decided(self, run: Run, following: NextRound) -> None:
+        """Report nothing."""
+
 
 def execute(
     run: Run,
@@ -83,6 +96,7 @@ def execute(
     drop_caches: bool = False,
     retry_failed: bool = False,
     watcher: Watcher | None = None,
+    assess: Assess | None = None,
 ) -> list[Record]:
     """Run the remaining replicates of `run` and return all new records.
 
@@ -96,33 +110,44 @@ def execute(
     retry_failed
         Repeat replicates with a failed record as well: the new records replace the failed ones, which move to
         ``superseded.jsonl``.
+    assess
+        Says after each round how precise the ratios are; needed if the scenario adds rounds by precision.
 
     Raises
     ------
     UsageError
-        The run has records of other code than this.
+        The run has records of other code than this, or its scenario needs `assess`.
     OutputError, DiskFullError
         Another process is running it, or its folder cannot be written.
     """
     watcher = watcher or Silent()
+    if run.scenario.stopping is not None and assess is None:
+        raise UsageError(
+            "the number of rounds of this scenario depends on its results",
+            where=run.scenario.name,
+            hint="Fix the number of replicates, or run it with 'storebench bench'.",
+        )
     running_digest()  # before the first cell, so that a change of the code during the run is detected
     with claimed(run.folder):
         run.mend()
         recorded, work = run.recorded(), run.left(retry_failed=retry_failed)
         rounds = ConversionRounds.of(run.folder, run.run_id, run.scenario, cell_environment())
         going = {one.key for one in work}
-        if going:
+        if going or _may_grow(run):
             kept = [record for key, records in recorded.items() if key not in going for record in records]
             refuse_other_code(kept, run.folder)
         prepared = _prepared(run, work, rounds, stores, data_root, watcher, retry_failed=retry_failed)
         made = []
-        for position, one in enumerate(work):
-            watcher.started(one, position, len(work))
-            with run.attempt() as tables:
-                records = _replicate(run, one, prepared[one.cell], tables, drop_caches=drop_caches)
-                records = run.record(records, tables, again=one.key in recorded)
-            made += records
-            watcher.finished(one, records)
+        while True:
+            for position, one in enumerate(work):
+                watcher.started(one, position, len(work))
+                made += _measured(
+                    run, one, prepared[one.cell], recorded.get(one.key, ()), watcher, drop_caches=drop_caches
+                )
+            run, more = _decided(run, assess, watcher)
+            if not more:
+                break
+            recorded, work = run.recorded(), run.left()
         if rounds.repeats:
             converted = {cell: one.store for cell, one in prepared.items()}
             rounds.execute(converted, watcher.store(run.cells[0]).say, retry_failed=retry_failed)
@@ -142,6 +167,8 @@ def _prepared(
 ) -> dict[Cell, Prepared]:
     """Build or find the stores for the rest of a run; remove a run in which nothing was measured."""
     cells = dict.fromkeys(one.cell for one in work)
+    if _may_grow(run):
+        cells |= dict.fromkeys(run.cells)  # rounds that are added later may need any of them
     if rounds.left(dict.fromkeys(run.cells, Path()), retry_failed=retry_failed):
         # Conversions need the stores of finished cells, too, but no cell's own device.
         cells |= dict.fromkeys(cell for cell in run.cells if cell.readahead_kib is None)
@@ -152,6 +179,37 @@ def _prepared(
     except StorebenchError:
         run.discard()
         raise
+
+
+def _may_grow(run: Run) -> bool:
+    """Return whether the run may still add rounds."""
+    return run.scenario.stopping is not None and not run.stopped
+
+
+def _decided(run: Run, assess: Assess | None, watcher: Watcher) -> tuple[Run, bool]:
+    """Decide whether the run gets another round; return the run with it, or as one that has stopped, and whether it does."""
+    rule = run.scenario.stopping
+    if rule is None or assess is None or run.stopped:
+        return run, False
+    records = [record for replicate in run.recorded().values() for record in replicate]
+    following = next_round(rule, assess(run.folder, records), run.rounds, _costs(records))
+    watcher.decided(run, following)
+    if following.cell_ids:
+        return run.with_round(following.cell_ids), True
+    return run.with_stops(following.stops), False
+
+
+def _costs(records: Iterable[Record]) -> Costs:
+    """Return what the replicates of a run took; both attempts at a repeated one as long as the second."""
+    took: dict[str, dict[int, float]] = {}
+    for record in records:
+        if record.conditions is not None:  # the same in each epoch of a replicate
+            wall_s = record.conditions.wall_s * record.conditions.attempt
+            took.setdefault(record.cell.cell_id, {})[record.replicate] = wall_s
+    return Costs(
+        spent_s=sum(sum(walls.values()) for walls in took.values()),
+        cell_s={cell_id: sum(walls.values()) / len(walls) for cell_id, walls in took.items()},
+    )
 
 
 def prepare(
@@ -207,7 +265,45 @@ def _test_store(
         return None
 
 
-def _replicate(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_caches: bool) -> list[Record]:
+def _measured(
+    run: Run,
+    work: Work,
+    prepared: Prepared,
+    before: Sequence[Record],
+    watcher: Watcher,
+    *,
+    drop_caches: bool,
+) -> list[Record]:
+    """Run and record a replicate, once more if the scenario repeats it because other work disturbed it.
+
+    Parameters
+    ----------
+    before
+        Its records of an earlier attempt, which the new ones replace; empty if there are none.
+    """
+    while True:
+        earlier = before[0].conditions if before and run.repeats(before) else None
+        attempt = 1 if earlier is None else earlier.attempt + 1
+        with run.attempt() as tables:
+            records = _replicate(run, work, prepared, tables, attempt=attempt, drop_caches=drop_caches)
+            records = run.record(records, tables, again=bool(before))
+        watcher.finished(work, records)
+        if not run.repeats(records):
+            return records
+        before = records
+
+
+def _replicate(
+    run: Run, work: Work, prepared: Prepared, tables: Path, *, attempt: int, drop_caches: bool
+) -> list[Record]:
+    """Run one attempt at a replicate in a fresh process; return its records, with what else the machine did."""
+    others = OtherWork()
+    records = _answered(run, work, prepared, tables, drop_caches=drop_caches)
+    conditions = others.conditions(attempt)
+    return [dataclasses.replace(record, conditions=conditions) for record in records]
+
+
+def _answered(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_caches: bool) -> list[Record]:
     with (
         scratch_folder("replicate") as scratch,
         surroundings(work.cell, prepared.image) as around,

@@ -35,8 +35,10 @@ from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
 from storebench.matrix import Matrix, Seed, Strict
 from storebench.results import Cell
+from storebench.rounds import FEWEST_REPLICATES, MAX_REPLICATES, MIN_REPLICATES, StoppingRule
 from storebench.scenario_files import without_missing_libraries
 from storebench.settings.loop import MOST_EPOCHS
+from storebench.units import parse_duration
 
 TIMEOUT_S = 6 * 3600.0
 """Default of `timeout_s`: a replicate that takes longer hangs."""
@@ -48,7 +50,15 @@ MOST_CELLS = 100_000
 MOST_REPLICATES = 1_000_000
 """Replicates of all cells together: at some 3 s each, more than a month."""
 
+MOST_HALF_WIDTH_FRAC = 1.0
+"""Upper limit of `until`; a wider interval says next to nothing."""
+
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+Rounds = Annotated[int, pydantic.Field(ge=FEWEST_REPLICATES, le=MOST_REPLICATES)]
+HalfWidth = Annotated[float, pydantic.Field(gt=0, le=MOST_HALF_WIDTH_FRAC, allow_inf_nan=False)]
+
+
+_STOPPING_KEYS = ("min_replicates", "max_replicates", "budget")
 
 
 class Scenario(Strict):
@@ -61,7 +71,22 @@ class Scenario(Strict):
     question
         The question that the cells answer; `storebench scenarios` prints it.
     replicates
-        Fresh processes per cell.
+        Fresh processes per cell, a fixed number.
+    until
+        Instead of a fixed number: add rounds until the interval of each ratio that matters has this half-width, as a
+        share (0.1: the ratio is known to within 10%). The ratios are those of a panel's stores to its base and, in the
+        main panel of a dataset, to the fastest. Cells whose ratios are that precise are not repeated. Default: none.
+    min_replicates
+        With `until`: rounds of every cell, before any interval is looked at. Default: 5.
+    max_replicates
+        With `until`: most rounds. Default: 12.
+    budget
+        With `until`: the time for all replicates together, such as `12 min`. A round that would not fit is not begun.
+        The first `min_replicates` rounds run in any case, and stores and conversions take time of their own. Default:
+        no limit.
+    repeat_disturbed
+        Run a replicate once more if other work took more than 20% of the cores while it ran. Its first records stay in
+        `superseded.jsonl`.
     conversions
         How often each conversion from the first store (PNG files if there are any) into each other store of the
         same samples is timed after the cells; 0 for never.
@@ -80,6 +105,11 @@ class Scenario(Strict):
     name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]
     question: str = ""
     replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] = 1
+    until: HalfWidth | None = None
+    min_replicates: Rounds | None = None
+    max_replicates: Rounds | None = None
+    budget: str | None = None
+    repeat_disturbed: bool = False
     conversions: Annotated[int, pydantic.Field(ge=0, le=MOST_EPOCHS)] = 0
     seed: Seed = 0
     check_pixels: bool = True
@@ -87,19 +117,64 @@ class Scenario(Strict):
     timeout_s: Seconds = TIMEOUT_S
     matrix: Annotated[list[Matrix], pydantic.Field(min_length=1)]
 
+    @pydantic.field_validator("budget")
+    @classmethod
+    def _known_duration(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_duration(value)
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.until is None:
+            given = [name for name in _STOPPING_KEYS if getattr(self, name) is not None]
+            if given:
+                raise ValueError(f"{given[0]} needs until, the precision at which rounds stop being added")
+            return self
+        if self.replicates != 1:
+            raise ValueError(
+                "replicates fixes the number of rounds, and until does not: leave out one of them"
+            )
+        least, most = self.least_replicates, self.most_replicates
+        if least > most:
+            raise ValueError(f"min_replicates is {least}, more than max_replicates, which is {most}")
+        return self
+
     @pydantic.model_validator(mode="after")
     def _not_too_many(self) -> Self:
         cells = sum(matrix.most_cells for matrix in self.matrix)
         if cells > MOST_CELLS:
             raise ValueError(f"the axes make {cells:,} cells, more than {MOST_CELLS:,}; shorten one")
-        if cells * self.replicates > MOST_REPLICATES:
+        if cells * self.most_replicates > MOST_REPLICATES:
             raise ValueError(
-                f"{cells:,} cells times {self.replicates:,} replicates are more than {MOST_REPLICATES:,}"
+                f"{cells:,} cells times {self.most_replicates:,} replicates are more than {MOST_REPLICATES:,}"
             )
         return self
 
+    @property
+    def stopping(self) -> StoppingRule | None:
+        """The rule by which rounds are added; None if their number is fixed."""
+        if self.until is None:
+            return None
+        return StoppingRule(
+            until=self.until,
+            min_replicates=self.least_replicates,
+            max_replicates=self.most_replicates,
+            budget_s=None if self.budget is None else parse_duration(self.budget),
+        )
+
+    @property
+    def least_replicates(self) -> int:
+        """The number of rounds of every cell."""
+        return self.replicates if self.until is None else self.min_replicates or MIN_REPLICATES
+
+    @property
+    def most_replicates(self) -> int:
+        """The largest number of rounds of any cell."""
+        return self.replicates if self.until is None else self.max_replicates or MAX_REPLICATES
+
     def repeated(self, replicates: int) -> "Scenario":
-        """Return this scenario with another number of replicates.
+        """Return this scenario with a fixed number of replicates.
 
         Raises
         ------
@@ -107,9 +182,17 @@ class Scenario(Strict):
             The number is less than 1, or too large for the cells.
         """
         try:
-            return Scenario.model_validate({**dict(self), "replicates": replicates})
+            return Scenario.model_validate({**self._given(), "replicates": replicates})
         except pydantic.ValidationError as error:
             raise ScenarioError(_message(error.errors()[0]), where="--replicates") from None
+
+    def _given(self) -> dict[str, Any]:
+        """Return the keys that the file has, without those by which rounds are added.
+
+        A revision that `bench --against` runs may not know the newer keys.
+        """
+        left_out = {"until", *_STOPPING_KEYS} | (set() if self.repeat_disturbed else {"repeat_disturbed"})
+        return {name: getattr(self, name) for name in self.model_fields_set - left_out}
 
     def cells(self) -> list[Cell]:
         """Return every cell once, in the order of the file."""

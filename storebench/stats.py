@@ -32,6 +32,13 @@ POWER = 0.8
 MOST_ROUNDS = 200
 """Upper limit of `rounds_needed`."""
 
+ADDED_ROUNDS_FRAC = 0.5
+"""Share of the permitted error that remains where a run added rounds until its intervals were narrow enough.
+
+An interval that is narrow by chance ends such a run early, so the same error would be exceeded. The share is chosen by
+simulation (docs/statistics.md).
+"""
+
 _FEWEST_FOR_ORDER = 6
 """With fewer, no distribution-free interval of the median reaches 95%: [min, max] of 5 covers 93.75%."""
 
@@ -283,15 +290,22 @@ FIRST_LOOK_FRAC = 0.8
 """Share of the permitted error that the first look at a run may spend; the rest is for later looks."""
 
 
-def look_alpha(looks: int, alpha: float = ALPHA) -> float:
+def look_alpha(looks: int, alpha: float = ALPHA, *, by_precision: bool = False) -> float:
     """Return the error that the `looks`-th look at a run may spend.
 
     Rounds that are added after looking give chance another try. The first look spends `FIRST_LOOK_FRAC`
     of `alpha` and each later one half of the remainder, so all looks together stay below `alpha`.
+
+    Parameters
+    ----------
+    by_precision
+        Whether the run itself added rounds until its intervals were narrow enough (`storebench.rounds`). All looks of
+        that rule together are one look, with `ADDED_ROUNDS_FRAC` of its error.
     """
+    share = ADDED_ROUNDS_FRAC if by_precision else 1.0
     if looks <= 1:
-        return alpha * FIRST_LOOK_FRAC
-    return alpha * (1 - FIRST_LOOK_FRAC) / float(2 ** (looks - 1))
+        return share * alpha * FIRST_LOOK_FRAC
+    return share * alpha * (1 - FIRST_LOOK_FRAC) / float(2 ** (looks - 1))
 
 
 def mean_interval(values: Values, alpha: float = ALPHA) -> Interval | None:
@@ -320,6 +334,11 @@ def within(low: float, high: float, practical_frac: float = PRACTICAL_FRAC) -> b
 def _exp(logarithm: float) -> float:
     """Return the exponential, at the ends of the range of a float where two rounds show no more than that they differ."""
     return math.exp(min(max(logarithm, -_MOST_LOGARITHM), _MOST_LOGARITHM))
+
+
+def half_width_frac(low: float, high: float) -> float:
+    """Return the distance from the middle of a ratio's interval to its ends, as a share: 0.1 for [0.909, 1.1]."""
+    return math.sqrt(high / low) - 1 if low > 0 else math.inf
 
 
 def _positive(values: _Floats) -> bool:

@@ -134,6 +134,38 @@ def format_bytes(size: int) -> str:
     return f"{size // _BYTES[unit]} {unit}"
 
 
+_SECONDS = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+}
+_MOST_SECONDS = 1e9
+
+
+def parse_duration(text: str) -> float:
+    """Return a time such as "90 s", "12 min" or "1.5 h" in seconds.
+
+    Raises
+    ------
+    ValueError
+        The text is not a number with a unit of time, or the time is zero or longer than a lifetime.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    if found is None or found[2] not in _SECONDS:
+        raise ValueError(f"{text[:40]!r} is no time: write a number with a unit, such as '90 s' or '12 min'")
+    seconds = float(found[1]) * _SECONDS[found[2]]
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise ValueError(f"{text[:40]!r} is no time that a run can take")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time in the largest unit that it fills twice: "90 s", "12 min"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def number_of(count: int, noun: str) -> str:
     """Return "1 cell", "2 cells"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -16,13 +16,13 @@ from storebench.check.revisions import Repository, Say, checked_out, commit_of, 
 from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
 from storebench.check.sides.model import PAIRING_NAME
 from storebench.check.sides.records import label_of
-from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
+from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
 from storebench.fileio.whole_files import write_whole
 from storebench.formats.earlier_names import renamed_backend
 from storebench.results import Cell
-from storebench.runs.folder import schedule
 from storebench.runs.lock import claimed
 from storebench.runs.records import RECORDS_NAME, read_records
+from storebench.runs.schedule import schedule
 from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
 from storebench.system.processes import marked
@@ -120,6 +120,8 @@ def run_against(
         A side ended, cannot run its scenario at all, or ran other code than its own.
     """
     options = options or Options()
+    if options.replicates is None:
+        _rounds_of(scenario)  # refuses before anything is checked out
     repo = find_repository(repository, {cell.backend.format for cell in options.chosen(scenario)})
     commit = commit_of(repo.root, ref)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
@@ -131,7 +133,7 @@ def run_against(
         say(f"{repo.title}: revision {commit[:12]} against the working tree")
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(source, scenario, repo, worktree, say)
-        replicates = options.replicates or max(before.replicates, scenario.replicates)
+        replicates = options.replicates or max(_rounds_of(one) for one in (before, scenario))
         before, here = (_with_replicates(one, replicates) for one in (before, scenario))
         codes = _codes(repo, worktree, scratch, say)
         pairs = (
@@ -174,6 +176,17 @@ def _runnable(scenario: Scenario, options: Options, stores: Path, say: Say) -> l
     for line in allowed.lines():
         say(line)
     return allowed.cells
+
+
+def _rounds_of(scenario: Scenario) -> int:
+    """Return the fixed number of rounds of a scenario: a gate that adds rounds after looking raises false alarms."""
+    if scenario.stopping is not None:
+        raise UsageError(
+            "rounds that depend on the results are not for a comparison of revisions",
+            where=scenario.name,
+            hint="Fix their number with --replicates N.",
+        )
+    return scenario.replicates
 
 
 def _with_replicates(scenario: Scenario, replicates: int) -> Scenario:

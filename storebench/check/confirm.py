@@ -101,7 +101,8 @@ def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, how:
     before = Run.read(folder)
     wanted = {one.rerun for one in suspects}
     cells = [cell for cell in before.cells if cell.cell_id in wanted]
-    run = Run.create(before.scenario, scratch / "again", cells)
+    fixed = before.scenario if before.scenario.stopping is None else before.scenario.repeated(before.rounds)
+    run = Run.create(fixed, scratch / "again", cells)
     execute(run, how.stores)
     return read_side(run.folder, baseline=False)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from storebench.check.against import Options
     from storebench.results import Cell, Record
+    from storebench.runner import Assess
     from storebench.runs.folder import Run
     from storebench.scenario import Scenario
     from storebench.surroundings import Permitted
@@ -55,7 +56,13 @@ def bench(
         typer.Option("--only", help="Run only cells of this backend or dataset; may be repeated."),
     ] = None,
     replicates: Annotated[
-        int | None, typer.Option(min=1, help="Fresh processes per cell. [default: the scenario's]")
+        int | None,
+        typer.Option(
+            "--replicates",
+            "--rounds",
+            min=1,
+            help="Fresh processes per cell, a fixed number. [default: the scenario's]",
+        ),
     ] = None,
     against: Annotated[
         str | None,
@@ -189,7 +196,14 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
         from storebench.runner import execute
 
         sweep(stores)
-        execute(run, stores, drop_caches=how.drop_caches, retry_failed=how.retry_failed, watcher=Teller())
+        execute(
+            run,
+            stores,
+            drop_caches=how.drop_caches,
+            retry_failed=how.retry_failed,
+            watcher=Teller(),
+            assess=_assess(run.scenario),
+        )
         records = read_records(folder)
     if how.as_json:
         put_json([record_to_dict(record) for record in records])
@@ -197,6 +211,15 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
         put(str(folder))
     say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
     leave(records, hint=_hint(records))
+
+
+def _assess(scenario: "Scenario") -> "Assess | None":
+    """Return what measures the precision of a run; None for a fixed number of rounds, which needs no pandas."""
+    if scenario.stopping is None:
+        return None
+    from storebench.report.precision import run_precision
+
+    return run_precision
 
 
 def _hint(records: "Sequence[Record]") -> str:
@@ -270,13 +293,17 @@ def scenarios(
             return
         put(
             *(
-                f"{word}: {about['question']} ({number_of(about['cells'], 'cell')} x "
-                f"{number_of(about['replicates'], 'replicate')})"
+                f"{word}: {about['question']} ({number_of(about['cells'], 'cell')} x {_rounds(about)})"
                 for word, about in listed.items()
             )
         )
         if folder is None:
             say(f"'storebench bench NAME' runs one; the files are in {next(iter(files.values())).parent}")
+
+
+def _rounds(about: dict[str, Any]) -> str:
+    least, most = about["replicates"], about["most_replicates"]
+    return number_of(least, "replicate") if least == most else f"{least} to {most} replicates"
 
 
 def _in(folder: Path) -> list[Path]:
@@ -295,7 +322,8 @@ def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
             "name": loaded.name,
             "question": loaded.question,
             "cells": len(loaded.cells()),
-            "replicates": loaded.replicates,
+            "replicates": loaded.least_replicates,
+            "most_replicates": loaded.most_replicates,
         }
     for line in missing:
         say(line)

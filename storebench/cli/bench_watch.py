@@ -1,5 +1,6 @@
 """Progress of a run on standard error: stores first, then one line per replicate."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,9 @@ from storebench.units import format_bytes, number_of
 
 if TYPE_CHECKING:
     from storebench.results import Cell, Record
-    from storebench.runs.folder import Work
+    from storebench.rounds import NextRound
+    from storebench.runs.folder import Run
+    from storebench.runs.schedule import Work
     from storebench.stores.convert import How
 
 
@@ -30,6 +33,20 @@ class Teller:
         """Print the outcome of each epoch."""
         for record in records:
             say(f"    {outcome(record)}")
+        conditions = records[0].conditions
+        if conditions is not None and conditions.disturbed:
+            say(f"    {conditions.disturbed}")
+
+    def decided(self, run: "Run", following: "NextRound") -> None:
+        """Print how many cells run once more, or how the panels ended."""
+        if following.cell_ids:
+            say(
+                f"round {run.rounds + 1}: {number_of(len(following.cell_ids), 'cell')} not precise enough yet"
+            )
+            return
+        counts = Counter(stop.why.value for stop in following.stops)
+        told = ", ".join(f"{count} {why}" for why, count in counts.most_common())
+        say(f"no further round after {run.rounds}: {number_of(len(following.stops), 'panel')} ({told})")
 
 
 def describe(cell: "Cell") -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from storebench.cli.bench_watch import describe
 from storebench.cli.common import put, put_json
-from storebench.units import number_of
+from storebench.units import format_duration, number_of
 
 if TYPE_CHECKING:
     from storebench.plan import RunPlan
@@ -45,16 +45,24 @@ def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list
 
 def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
     """Return how many replicates a run has, how much it converts and reads, and about how long it takes."""
-    count = f"{number_of(len(plan.cells), 'cell')} x {number_of(scenario.replicates, 'replicate')}"
+    count = f"{number_of(len(plan.cells), 'cell')} x {_replicates(scenario)}"
     return (
         f"{count}{' x 2 sides' * (sides == 2)}; {_mib(plan.convert_bytes)} to convert, "
-        f"{_mib(plan.read_bytes)} to read; about {_duration(plan.estimate_s)} ({plan.estimate_note})"
+        f"{_mib(plan.read_bytes)} to read; {_estimate(scenario, plan)} ({plan.estimate_note})"
     )
+
+
+def _replicates(scenario: "Scenario") -> str:
+    rule = scenario.stopping
+    if rule is None:
+        return number_of(scenario.replicates, "replicate")
+    return f"{rule.min_replicates} to {rule.max_replicates} replicates, until each ratio is within {rule.until:.0%}"
+
+
+def _estimate(scenario: "Scenario", plan: "RunPlan") -> str:
+    least, most = format_duration(plan.estimate_s), format_duration(plan.most_s)
+    return f"about {least}" if scenario.stopping is None else f"at least about {least}, at most about {most}"
 
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

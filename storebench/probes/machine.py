@@ -58,7 +58,7 @@ def memory_bytes(name: str) -> int | None:
     return int(found.group(1)) * 1024 if found else None
 
 
-def _cgroup_folders(controller: str) -> list[Path]:
+def cgroup_folders(controller: str) -> list[Path]:
     """Return the control-group folders of this process, innermost first, of version 2 and of version 1."""
     root = Path("/sys/fs/cgroup")
     folders = []
@@ -75,7 +75,7 @@ def _cgroup_folders(controller: str) -> list[Path]:
 def cpu_quota() -> float | None:
     """Return the number of CPUs that the tightest control group allows; None if there is no limit."""
     quotas = []
-    for folder in _cgroup_folders("cpu"):
+    for folder in cgroup_folders("cpu"):
         text = read_text(folder / "cpu.max") or " ".join(
             read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
         )
@@ -88,7 +88,7 @@ def cpu_quota() -> float | None:
 def memory_limit_bytes() -> int | None:
     """Return the tightest control group's memory limit, page cache included; None without a limit."""
     limits = []
-    for folder in _cgroup_folders("memory"):
+    for folder in cgroup_folders("memory"):
         text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
         if text.isdigit() and int(text) < _NO_LIMIT_BYTES:
             limits.append(int(text))

@@ -9,7 +9,7 @@ import pandas as pd
 from storebench import stats
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.decisions import looks_at
+from storebench.report.decisions import added_by_precision, looks_at
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
 from storebench.report.intervals import Ratio, ratios, unpaired_ratios
 from storebench.runs.records import RECORDS_NAME, read_records
@@ -176,7 +176,7 @@ def compare(
         raise UsageError(f"the baseline {by}={baseline!r} does not occur in these results")
     pairs = [(cell, bases.get(_key(cell, fixed, by))) for cell in cells]
     sides = [(cell, base) for cell, base in pairs if base is not None and _value(cell, by) != baseline]
-    alpha = stats.look_alpha(looks_at(cells))
+    alpha = stats.look_alpha(looks_at(cells), by_precision=added_by_precision(cells))
     values = [(cell.values(metric), base.values(metric)) for cell, base in sides]
     separate = by in _PLACES and not any(set(top) & set(bottom) for top, bottom in values)
     found = unpaired_ratios(values, alpha=alpha) if separate else ratios(values, alpha=alpha)

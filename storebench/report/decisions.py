@@ -193,7 +193,7 @@ class Decisions:
         return share if share is not None and share.lo is not None and share.lo > limit else None
 
 
-def decide(ordered: Sequence[Panel], looks: int) -> Decisions:
+def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False) -> Decisions:
     """Return every decision on the panels of one page.
 
     The family is the page: with probability 95%, over all looks at the same runs, every interval holds.
@@ -205,6 +205,8 @@ def decide(ordered: Sequence[Panel], looks: int) -> Decisions:
         each dataset is the one that sentences rest on.
     looks
         How many looks at these runs there may have been, this one included.
+    by_precision
+        Whether a run added rounds until its intervals were narrow enough.
     """
     leads = _leads(ordered)
     lead = {question.key: question for panel in leads for question in _lead_questions(panel)}
@@ -214,7 +216,7 @@ def decide(ordered: Sequence[Panel], looks: int) -> Decisions:
         for question in _rest_questions(panel, ordered, is_lead=panel in leads)
         if not _asked(question, lead)
     }
-    alpha = stats.look_alpha(looks)
+    alpha = stats.look_alpha(looks, by_precision=by_precision)
     waits = sum(len(panel.stored) for panel in leads)
     reads = sum(len(panel.measured) for panel in leads)
     lead_size, rest_size = max(1, len(lead) + waits), max(1, len(rest) + reads)
@@ -321,6 +323,11 @@ def looks_at(cells: Iterable[CellSummary]) -> int:
     return max((_cell_looks(cell.rows) for cell in cells), default=1)
 
 
+def added_by_precision(cells: Iterable[CellSummary]) -> bool:
+    """Whether a run of any cell added rounds until its intervals were narrow enough."""
+    return any(row.get("rounds_rule") is not None for cell in cells for row in cell.rows)
+
+
 def _cell_looks(rows: Sequence[Row]) -> int:
     by_run = {row["run_id"]: int(row["looks"] or 1) for row in rows}
     return sum(by_run.values())
@@ -345,6 +352,6 @@ def rounds_to_tell(decisions: Decisions, undecided: Sequence[Decision]) -> int |
             rounds.append(one.ratio.n)
     if not spreads:
         return None
-    later = decisions.lead_alpha * stats.look_alpha(decisions.looks + 1) / decisions.alpha
+    later = decisions.lead_alpha * stats.look_alpha(decisions.looks + 1) / stats.look_alpha(decisions.looks)
     needed = _needed(max(spreads), later)
     return None if needed is None else max(1, needed - min(rounds))

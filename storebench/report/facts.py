@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from storebench.report.ceilings import ceilings
 from storebench.report.cells import CellSummary, Panel, ceiling_key, panels, varying_fields
 from storebench.report.claims import Claims, claims_of
-from storebench.report.decisions import Decisions, decide, looks_at
+from storebench.report.decisions import Decisions, added_by_precision, decide, looks_at
 from storebench.report.factors import PAYING_STATES, BreakEven, Square, break_evens, squares
 from storebench.report.ladder import Ladder, ladders
 from storebench.report.main_panel import ordered
@@ -131,7 +131,7 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
     points = point_keys(roofs)
     found = tuple(panels(cell for cell in cells if cell.key not in points))
     asked = tuple(ordered(found))
-    made = decide(asked, looks_at(cells)) if decisions is None else decisions
+    made = decisions or decide(asked, looks_at(cells), by_precision=added_by_precision(cells))
     verdicts, climbed, evens = cell_verdicts(cells, made), ladders(found, made), break_evens(found, made)
     return Facts(
         cells=tuple(cells),

@@ -17,6 +17,7 @@ from storebench.results import (
     Cell,
     CellFields,
     CodeFacts,
+    Conditions,
     Counters,
     Coverage,
     Digests,
@@ -28,7 +29,7 @@ from storebench.results import (
     StoreFacts,
 )
 from storebench.runs.conversions import read_conversions, seconds_by_source
-from storebench.runs.records import run_looks
+from storebench.runs.records import run_looks, run_rounds
 from storebench.runs.step_files import find_table
 
 PARTS: dict[str, tuple[type, str]] = {
@@ -43,6 +44,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "ceilings": (Ceilings, "{}"),
     "portion": (Portion, "portion_{}"),
     "code": (CodeFacts, "code_{}"),
+    "conditions": (Conditions, "conditions_{}"),
 }
 """Part of a record -> its class, and the pattern that its fields become columns by."""
 
@@ -80,6 +82,7 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("environment_key", str),
     ("steps_path", str | None),
     ("looks", int),
+    ("rounds_rule", object),
     ("conversions", object),
     ("filesystem", str | None),
     ("storage_device", str | None),
@@ -120,11 +123,13 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
             machines.setdefault(record.run_id, record.environment)
     folders = {file.parent for _, file in given}
     looks = {folder: run_looks(folder) for folder in folders}
+    rules = {folder: run_rounds(folder) for folder in folders}
     conversions = {folder: read_conversions(folder) for folder in folders}
     rows = [
         _row(record, file.parent, machines)
         | {
             "looks": looks[file.parent],
+            "rounds_rule": rules[file.parent],
             "conversions": seconds_by_source(conversions[file.parent], record.cell),
         }
         for record, file in given

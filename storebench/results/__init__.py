@@ -2,6 +2,7 @@
 
 from storebench.results.cache import BelowCache, CacheFacts, CacheVerdict, ResidencyPoint
 from storebench.results.cell import BACKEND_FIELDS, CELL_FIELDS, DATA_FIELDS, Cell, CellFields
+from storebench.results.conditions import MOST_ATTEMPTS, OTHERS_MOST_FRAC, Conditions, disturbance
 from storebench.results.counted import Ceilings, Counters
 from storebench.results.portion import COLD_DRIFT_MOST, STEADY_DRIFT, Portion, PortionKind, steady
 from storebench.results.proof import KEPT_AT_LEAST, KEPT_BYTES, Coverage, Digests, Loss, Percentiles
@@ -15,6 +16,8 @@ __all__ = [
     "DATA_FIELDS",
     "KEPT_AT_LEAST",
     "KEPT_BYTES",
+    "MOST_ATTEMPTS",
+    "OTHERS_MOST_FRAC",
     "SCHEMA_VERSION",
     "STEADY_DRIFT",
     "BelowCache",
@@ -24,6 +27,7 @@ __all__ = [
     "Cell",
     "CellFields",
     "CodeFacts",
+    "Conditions",
     "Counters",
     "Coverage",
     "Digests",
@@ -36,5 +40,6 @@ __all__ = [
     "ResidencyPoint",
     "Status",
     "StoreFacts",
+    "disturbance",
     "steady",
 ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from storebench.results.cache import CacheFacts
 from storebench.results.cell import Cell
+from storebench.results.conditions import Conditions
 from storebench.results.counted import Ceilings, Counters
 from storebench.results.portion import Portion
 from storebench.results.proof import Coverage, Digests, Loss, Percentiles
@@ -66,6 +67,9 @@ class Record:
         The steps during which the requested cache state held, for a cold or limited cell; null for others.
     code
         The code that ran; null in records of earlier releases.
+    conditions
+        What else the machine did while the replicate ran; the same in the records of all its epochs, and null in records of
+        earlier releases.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -115,6 +119,7 @@ class Record:
     portion: Portion | None = None
     prefetched_samples: int = 0
     code: CodeFacts | None = None
+    conditions: Conditions | None = None
 
     @property
     def failed(self) -> bool:

@@ -19,6 +19,11 @@ class _Cell(pydantic.BaseModel):
     cell_id: _Text
 
 
+class _AddedRound(pydantic.BaseModel):
+    replicate: pydantic.StrictInt
+    cell_ids: list[_Text]
+
+
 class _Asked(pydantic.BaseModel):
     check_pixels: pydantic.StrictBool = True
 
@@ -30,6 +35,8 @@ class _About(pydantic.BaseModel):
     cells: list[_Cell]
     scenario: _Asked = _Asked()
     extended_utc: list[_Text] = []
+    added_rounds: list[_AddedRound] = []
+    stops: list[dict[str, Any]] | None = None
 
 
 def read_about(path: Path) -> dict[str, Any]:

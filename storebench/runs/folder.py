@@ -12,7 +12,6 @@ import dataclasses
 import datetime as dt
 import itertools
 import json
-import random
 import re
 import shutil
 import tempfile
@@ -26,6 +25,7 @@ from storebench.fileio.json_lines import Row, replace_lines, rows_of
 from storebench.fileio.whole_files import write_whole
 from storebench.filesystem import sync
 from storebench.results import Cell, Record, Status
+from storebench.rounds import Stop
 from storebench.runs.about import read_about
 from storebench.runs.entries import make_run_folders
 from storebench.runs.lock import claimed
@@ -42,6 +42,7 @@ from storebench.runs.records import (
     record_from_dict,
     record_to_dict,
 )
+from storebench.runs.schedule import AddedRound, Replicate, Work, added_rounds, round_of, schedule
 from storebench.runs.step_files import merged_names
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
@@ -52,41 +53,25 @@ RUN_SCHEMA_VERSION = 1
 _UNFINISHED = ".unfinished-"
 _TABLE = re.compile(r"[0-9a-f]{12}-r\d+-e\d+(-a\d+)?\.(parquet|tmp)")
 
-Replicate = tuple[str, int]
-"""Cell id and number of a replicate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """One replicate of one cell that has not run yet."""
-
-    cell: Cell
-    replicate: int
-
-    @property
-    def key(self) -> Replicate:
-        """Cell id and number of the replicate."""
-        return self.cell.cell_id, self.replicate
-
-
-def schedule(cells: Sequence[Cell], replicates: int, seed: int) -> list[Work]:
-    """Return every replicate of every cell, round by round, each round in its own random order."""
-    rounds = []
-    for replicate in range(replicates):
-        order = list(cells)
-        random.Random(f"{seed}:{replicate}").shuffle(order)
-        rounds += [Work(cell=cell, replicate=replicate) for cell in order]
-    return rounds
-
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run: its folder and its description."""
+    """A run: its folder and its description.
+
+    Attributes
+    ----------
+    added
+        The rounds that it added beyond those of every cell, by the rule of its scenario.
+    stopped
+        Whether that rule has ended it, so that it gets no further round.
+    """
 
     folder: Path
     run_id: str
     scenario: Scenario
     cells: list[Cell]
+    added: tuple[AddedRound, ...] = ()
+    stopped: bool = False
 
     @classmethod
     def create(
@@ -115,6 +100,7 @@ class Run:
                 "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                 "storebench_version": __version__,
                 "scenario": scenario.model_dump(mode="json"),
+                "stopping": scenario.stopping and dataclasses.asdict(scenario.stopping),
                 "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
                     {"cell_id": one.cell.cell_id, "backend": one.cell.backend.name, "reason": one.reason}
@@ -156,7 +142,15 @@ class Run:
                 where=path,
                 hint="Another version of storebench wrote it: start a new run.",
             )
-        return cls(folder=folder, run_id=run_id, scenario=scenario, cells=cells)
+        added = added_rounds(about)
+        return cls(
+            folder=folder,
+            run_id=run_id,
+            scenario=scenario,
+            cells=cells,
+            added=added,
+            stopped="stops" in about,
+        )
 
     @classmethod
     def resume(cls, folder: Path) -> "Run":
@@ -183,10 +177,16 @@ class Run:
         Raises
         ------
         UsageError
-            It already has as many rounds or more.
+            It already has as many rounds or more, or its scenario adds rounds by a rule.
         OutputError
             Another process is running it.
         """
+        if self.scenario.stopping is not None:
+            raise UsageError(
+                f"the run adds rounds until its ratios are as precise as its scenario wants, not {replicates} of them",
+                where=self.folder,
+                hint="Leave out --replicates, or start a new run with it.",
+            )
         if replicates < self.scenario.replicates:
             raise UsageError(
                 f"the run has {self.scenario.replicates} replicates, which cannot become {replicates}",
@@ -202,6 +202,38 @@ class Run:
                 about["extended_utc"] = [*about.get("extended_utc", ()), now]
             _write_about(self.folder, about)
         return dataclasses.replace(self, scenario=scenario)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds so far, those included that did not repeat every cell."""
+        return self.scenario.least_replicates + len(self.added)
+
+    def with_round(self, cell_ids: Sequence[str]) -> "Run":
+        """Return this run with another round of some cells; ``run.json`` names them before the first one runs.
+
+        Raises
+        ------
+        OutputError
+            The file cannot be written.
+        """
+        added = (*self.added, AddedRound(replicate=self.rounds, cell_ids=tuple(cell_ids)))
+        self._amend(added_rounds=[dataclasses.asdict(one) for one in added])
+        return dataclasses.replace(self, added=added)
+
+    def with_stops(self, stops: Sequence[Stop]) -> "Run":
+        """Return this run as one that gets no further round; ``run.json`` says why, panel by panel.
+
+        Raises
+        ------
+        OutputError
+            The file cannot be written.
+        """
+        self._amend(stops=[dataclasses.asdict(one) for one in stops])
+        return dataclasses.replace(self, stopped=True)
+
+    def _amend(self, **changed: object) -> None:
+        with claimed(self.folder):
+            _write_about(self.folder, read_about(self.folder / RUN_NAME) | changed)
 
     def discard(self) -> None:
         """Remove the folder of a run in which nothing was measured, because it would only look like a result."""
@@ -219,6 +251,8 @@ class Run:
     def left(self, *, retry_failed: bool = False) -> list[Work]:
         """Return the replicates that are not completely recorded, in the order of the schedule.
 
+        A disturbed replicate is not complete either where the scenario repeats such replicates.
+
         Parameters
         ----------
         retry_failed
@@ -228,9 +262,17 @@ class Run:
             replicate
             for replicate, records in self.recorded().items()
             if not (retry_failed and any(record.status is Status.FAILED for record in records))
+            and not self.repeats(records)
         }
-        work = schedule(self.cells, self.scenario.replicates, self.scenario.seed)
+        work = schedule(self.cells, self.scenario.least_replicates, self.scenario.seed)
+        for one in self.added:
+            work += round_of(self.cells, one.replicate, self.scenario.seed, only=set(one.cell_ids))
         return [one for one in work if one.key not in done]
+
+    def repeats(self, records: Sequence[Record]) -> bool:
+        """Return whether other work disturbed a replicate, so that it has to run once more."""
+        conditions = records[0].conditions
+        return self.scenario.repeat_disturbed and conditions is not None and conditions.repeats
 
     def mend(self) -> None:
         """Repair the folder after a killed process, so that only complete replicates stay recorded.
@@ -256,14 +298,14 @@ class Run:
                 raise from_os_error(error, error.filename or self.folder) from error
 
     def finish(self) -> None:
-        """Move the step tables into one file if every replicate is recorded.
+        """Move the step tables into one file if every replicate is recorded and no round can follow.
 
         Raises
         ------
         DiskFullError, OutputError
             The file cannot be written; each table stays as it was.
         """
-        if not self.left():
+        if not self.left() and (self.stopped or self.scenario.stopping is None):
             merge_tables(self.folder)
 
     @contextlib.contextmanager

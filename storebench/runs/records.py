@@ -30,6 +30,7 @@ from storebench.fileio.json_text import brief, complaint, parse_json, parse_line
 from storebench.fileio.reading import read_small_file
 from storebench.formats.earlier_names import renamed_cell
 from storebench.results import SCHEMA_VERSION, Cell, Record
+from storebench.rounds import RunRounds
 from storebench.runs.ranges import impossible
 
 RECORDS_NAME = "records.jsonl"
@@ -238,7 +239,31 @@ def _whole(text: str, file: Path) -> list[Any]:
 def run_looks(run: Path) -> int:
     """Return how often the rounds of a run may have been looked at: 1, plus 1 for each time rounds were added."""
     try:
-        about = parse_json(read_small_file(run / RUN_NAME, most_bytes=MOST_RUN_BYTES), run / RUN_NAME)
-        return 1 + len(about.get("extended_utc", ()))
+        return 1 + len(_about(run).get("extended_utc", ()))
     except (OSError, CorruptDataError, AttributeError, TypeError):
         return 1  # records that were moved out of their run's folder, or given as an array
+
+
+def run_rounds(run: Path) -> RunRounds | None:
+    """Return the rule by which a run added rounds, and why it stopped; None if it had a fixed number, or is unknown."""
+    try:
+        about = _about(run)
+        if about.get("stopping") is None:
+            return None
+        found: RunRounds = _rounds_adapter().validate_python(
+            {"rule": about["stopping"], "stops": about.get("stops") or ()}
+        )
+    except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
+        return None
+    return found
+
+
+@functools.cache
+def _rounds_adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(RunRounds)
+
+
+def _about(run: Path) -> Any:
+    return parse_json(read_small_file(run / RUN_NAME, most_bytes=MOST_RUN_BYTES), run / RUN_NAME)

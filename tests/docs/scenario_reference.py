@@ -38,6 +38,19 @@ its axes and its backends. Here these are 4 x 2 x 2 = 16 cells, and each cell is
 that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and how long
 they will take.
 
+Instead of a fixed number of replicates, a scenario can state the precision that it wants:
+
+```toml
+until = 0.1
+min_replicates = 5
+max_replicates = 12
+budget = "12 min"
+```
+
+Every cell runs in 5 rounds. Then rounds are added until the interval of each ratio that matters is within 10%, of those
+cells alone whose ratios are not, up to 12 rounds or 12 minutes of measuring. [statistics.md](statistics.md#rounds-until-a-ratio-is-precise)
+says what this does to the intervals. `--rounds N` fixes the number on the command line.
+
 A key that is not on this page, a value that is not allowed, and a combination that makes no sense are refused with their
 line (exit code 2) before anything is built. Scenarios that name a format whose library is not installed run without
 it, and say so.
@@ -45,6 +58,8 @@ it, and say so.
 
 ALLOWED = {
     "name": "letters, digits, `-` and `_`",
+    "until": "more than 0, at most 1",
+    "budget": "a time such as `12 min`",
     "dataset": ", ".join(f"`{name}`" for name in KNOWN),
     "backends": "`FORMAT[+CODEC][:READER][?OPTION=VALUE]`; `storebench formats` lists them",
     "model": ", ".join(f"`{name}`" for name in MODEL_BATCHES),

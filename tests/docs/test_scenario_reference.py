@@ -6,7 +6,7 @@ import pydantic
 import pytest
 
 from storebench.matrix import Matrix
-from storebench.scenario import Scenario
+from storebench.scenario import MOST_REPLICATES, Scenario
 from tests.docs.scenario_reference import Key, keys, scenario_reference
 
 KEYS = [*keys(Matrix), *(key for key in keys(Scenario) if key.name != "matrix")]
@@ -14,8 +14,11 @@ IN_MATRIX = {key.name for key in keys(Matrix)}
 NEEDED: dict[str, dict[str, Any]] = {
     "limited": {"memory": "400 MiB"},
     "memory": {"cache": "limited"},
+    "min_replicates": {"until": 0.1, "max_replicates": MOST_REPLICATES},
+    "max_replicates": {"until": 0.1, "min_replicates": 5},
+    "budget": {"until": 0.1},
 }
-"""Value or key -> what else a matrix needs with it."""
+"""Value or key -> what else its table needs with it."""
 
 EXAMPLES: dict[str, Any] = {
     "folder:PATH": "folder:photos",
@@ -32,8 +35,9 @@ def accepts(key: Key, value: Any) -> bool:
     """Return whether a small scenario with this value of a key is valid."""
     small: dict[str, Any] = {"name": "small", "matrix": [{"dataset": "mnist", "backends": ["lmdb"]}]}
     target = small["matrix"][0] if key.name in IN_MATRIX else small
+    target |= NEEDED.get(key.name, {})
     if key.name in IN_MATRIX:
-        target |= NEEDED.get(key.name, {}) | NEEDED.get(str(value), {})
+        target |= NEEDED.get(str(value), {})
     if key.name == "model" and value == "none":
         target["compute"] = "none"
     target[key.name] = value

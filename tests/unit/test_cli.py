@@ -235,6 +235,43 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(cli: Cli, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["good.toml"]
 
 
+ADDING = SCENARIO.replace(
+    'name = "bad"\n', 'name = "bad"\nuntil = 0.1\nmin_replicates = 5\nmax_replicates = 50\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "said"),
+    [
+        (
+            "",
+            (),
+            (
+                "1 cell x 5 to 50 replicates, until each ratio is within 10%;",
+                "at least about 15 s, at most about 3 min",
+            ),
+        ),
+        ('budget = "100 s"\n', (), ("at least about 15 s, at most about 100 s",)),
+        ('budget = "1 s"\n', (), ("at least about 15 s, at most about 15 s",)),
+        ("", ("--rounds", "4"), ("1 cell x 4 replicates;", "about 12 s (")),
+    ],
+)
+def test_a_dry_run_says_what_added_rounds_take_at_least_and_at_most(
+    more: str, words: tuple[str, ...], said: tuple[str, ...], cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "good.toml").write_text(ADDING.replace("until", f"{more}until", 1))
+    done = cli("bench", "good.toml", "--dry-run", *words)
+    assert done.returncode == 0, done.stderr
+    assert all(one in done.stdout for one in said), done.stdout
+
+
+def test_a_comparison_of_revisions_needs_a_fixed_number_of_rounds(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "good.toml").write_text(ADDING)
+    said = refused(cli("bench", "good.toml", "--against", "HEAD", "--out", "run"))
+    assert "Fix their number with --replicates N." in said
+    assert not (tmp_path / "run").exists()
+
+
 def test_scenarios_are_listed_with_their_questions(cli: Cli, tmp_path: Path) -> None:
     folder = Path(__file__).parents[2] / "scenarios"
     listed = json.loads(cli("scenarios", "--folder", str(folder), "--json").stdout)
@@ -261,8 +298,8 @@ def test_help_fits_80_columns_and_cuts_no_description(name: str) -> None:
         assert line.startswith("Usage:") or not line.rstrip().endswith("..."), line
 
 
-def test_a_bare_command_says_where_to_begin(quick_cli: Cli, tmp_path: Path) -> None:
-    done = quick_cli()
+def test_a_bare_command_says_where_to_begin(cli: Cli, tmp_path: Path) -> None:
+    done = cli()
     assert (done.returncode, done.stdout) == (2, "")
     lines = done.stderr.splitlines()
     assert len(lines) <= 15
@@ -277,7 +314,7 @@ def test_a_bare_command_says_where_to_begin(quick_cli: Cli, tmp_path: Path) -> N
 LISTED = ("--dataset", "mnist", "--synthetic", "--limit", "8")
 
 
-def test_options_that_are_axes_take_lists(quick_cli: Cli, tmp_path: Path) -> None:
+def test_options_that_are_axes_take_lists(cli: Cli, tmp_path: Path) -> None:
     axes = (
         "--workers",
         "0,2",
@@ -288,7 +325,7 @@ def test_options_that_are_axes_take_lists(quick_cli: Cli, tmp_path: Path) -> Non
         "--compute",
         "none,emulated:2",
     )
-    done = quick_cli("run", "lmdb", "png", *LISTED, *axes, "--batch-size", "4,8", "--dry-run", "--json")
+    done = cli("run", "lmdb", "png", *LISTED, *axes, "--batch-size", "4,8", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     cells = json.loads(done.stdout)["cells"]
     assert len(cells) == 2 * 2**5
@@ -301,7 +338,7 @@ def test_options_that_are_axes_take_lists(quick_cli: Cli, tmp_path: Path) -> Non
         "backend": {"lmdb", "png"},
     }.items():
         assert {cell[name] for cell in cells} == values, name
-    spoken = quick_cli("run", "lmdb", *LISTED, "--workers", "0,2", "--dry-run")
+    spoken = cli("run", "lmdb", *LISTED, "--workers", "0,2", "--dry-run")
     assert "2 cells x 1 replicate; " in spoken.stdout.splitlines()[-1]
     assert "about" in spoken.stdout.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
@@ -326,24 +363,22 @@ def test_options_that_are_axes_take_lists(quick_cli: Cli, tmp_path: Path) -> Non
     ],
 )
 def test_an_error_names_the_argument_or_option_and_the_item(
-    arguments: list[str], words: str, quick_cli: Cli, tmp_path: Path
+    arguments: list[str], words: str, cli: Cli, tmp_path: Path
 ) -> None:
-    assert words in refused(quick_cli("run", *arguments, *LISTED, "--out", "run"))
+    assert words in refused(cli("run", *arguments, *LISTED, "--out", "run"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_convert_names_its_argument_in_an_error(quick_cli: Cli) -> None:
-    assert "BACKEND: no format is called 'webdataset'" in refused(quick_cli("convert", "webdataset", *LISTED))
+def test_convert_names_its_argument_in_an_error(cli: Cli) -> None:
+    assert "BACKEND: no format is called 'webdataset'" in refused(cli("convert", "webdataset", *LISTED))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_device_that_is_not_there_is_refused_before_anything_is_written(
-    quick_cli: Cli, tmp_path: Path
-) -> None:
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(cli: Cli, tmp_path: Path) -> None:
     cuda = "cuda: there is no CUDA device here. Use the device cpu."
-    assert cuda in refused(quick_cli("run", "lmdb", *LISTED, "--device", "cuda", "--out", "run"))
+    assert cuda in refused(cli("run", "lmdb", *LISTED, "--device", "cuda", "--out", "run"))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "gpu.toml").write_text(SCENARIO.replace("limit = 8", 'limit = 8\ndevice = "cuda"'))
-    assert cuda in refused(quick_cli("bench", "gpu.toml", "--out", "run"))
+    assert cuda in refused(cli("bench", "gpu.toml", "--out", "run"))
     assert not (tmp_path / "run").exists()
-    assert quick_cli("bench", "gpu.toml", "--dry-run").returncode == 0  # a plan needs no device
+    assert cli("bench", "gpu.toml", "--dry-run").returncode == 0  # a plan needs no device

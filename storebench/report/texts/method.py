@@ -4,6 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from storebench.report.cells import CellSummary
+from storebench.results import OTHERS_MOST_FRAC
+from storebench.rounds import RunRounds, Why
+from storebench.stats import ADDED_ROUNDS_FRAC
+from storebench.units import format_duration, number_of
 
 
 def method(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
@@ -11,6 +15,8 @@ def method(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     return [
         ("Steps", _STEPS),
         ("Replicates", _replicates(cells)),
+        *_rounds(cells),
+        *_other_work(cells),
         ("Cache", _cache(cells)),
         ("Same work", _same_work(cells)),
         ("Rates", _RATES),
@@ -50,6 +56,63 @@ def _replicates(cells: Sequence[CellSummary]) -> str:
         f"Every cell ran in {said} fresh process{'' if said == '1' else 'es'} of its own, interleaved with the others"
         " in a seeded random order within each round, so that a machine that slows down slows every backend."
     )
+
+
+_ENDS = {
+    Why.PRECISE: "got there",
+    Why.UNDECIDABLE: "could not, because more rounds would not decide their ratios",
+    Why.MAXIMUM: "did not within the largest number of rounds",
+    Why.BUDGET: "did not within the time",
+}
+"""Why a panel got no further round -> what is said of the panels with that end."""
+
+
+def _rounds(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
+    """Return the rule by which runs added rounds, one statement for each run that did."""
+    found: dict[str, RunRounds] = {}
+    for cell in cells:
+        for row in cell.rows:
+            if row.get("rounds_rule") is not None:
+                found.setdefault(row["run_id"], row["rounds_rule"])
+    return [("Rounds", _rule(one)) for one in found.values()]
+
+
+def _rule(rounds: RunRounds) -> str:
+    rule = rounds.rule
+    most = "" if rule.budget_s is None else f", and at most {format_duration(rule.budget_s)} of measuring"
+    ends = Counter(stop.why for stop in rounds.stops)
+    told = [f"{count} {_ENDS[why]}" for why, count in ends.most_common()]
+    said = f" Of {number_of(len(rounds.stops), 'panel')}, {', '.join(told)}." if told else ""
+    return (
+        f"Rounds were added until the interval of each ratio that matters was within {rule.until:.0%} of its middle: at"
+        f" least {rule.min_replicates} rounds, at most {rule.max_replicates}{most}. The ratios that matter are those of"
+        " a panel's stores to its base and, in the main panel of a dataset, to the fastest. Cells whose ratios were"
+        f" precise were not repeated.{said} The rule was fixed beforehand, in the scenario. It looks at widths only, and the"
+        f" intervals of this page spend {ADDED_ROUNDS_FRAC:.0%} of the error that they would after a fixed number of rounds."
+    )
+
+
+def _other_work(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
+    """Return how many replicates other work of the machine disturbed; nothing where that was not recorded."""
+    replicates = {
+        (row["run_id"], cell.cell.cell_id, row["replicate"]): row
+        for cell in cells
+        for row in cell.rows
+        if row.get("conditions_attempt") is not None
+    }
+    if not replicates:
+        return []
+    repeated = sum(row["conditions_attempt"] > 1 for row in replicates.values())
+    disturbed = sum(bool(row["conditions_disturbed"]) for row in replicates.values())
+    said = (
+        f"Other processes and other machines took more than {OTHERS_MOST_FRAC:.0%} of the cores during"
+        f" {repeated + disturbed} of {number_of(len(replicates) + repeated, 'replicate')}."
+    )
+    if repeated:
+        said += f" {repeated} of them were repeated once, by a rule that is the same for all cells; the superseded records are kept."
+    if disturbed:
+        said += f" {disturbed} of them count."
+    return [("Other work", said)]
 
 
 def _cache(cells: Sequence[CellSummary]) -> str:

@@ -63,14 +63,17 @@ def _strangers(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
 def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
     """Find replicates that are missing although a later round or epoch is recorded.
 
-    A run that was interrupted ends early. It has no gap: rounds follow one another.
+    A run that was interrupted ends early. It has no gap: rounds follow one another. Rounds that a run added have only
+    the cells that it lists for them.
     """
+    added = {one["replicate"]: set(one["cell_ids"]) for one in about.get("added_rounds", ())}
     done = Counter((record.cell.cell_id, record.replicate) for record in records)
     last_round = max((record.replicate for record in records), default=0)
     of_cell = {record.cell.cell_id: record for record in records}
     for cell in about["cells"]:
         cell_id = cell["cell_id"]
-        lacking = (number for number in range(last_round) if not done[cell_id, number])
+        expected = (number for number in range(last_round) if cell_id in added.get(number, {cell_id}))
+        lacking = (number for number in expected if not done[cell_id, number])
         missing = list(itertools.islice(lacking, _MOST_NAMED))
         if missing:
             rounds = ", ".join(map(str, missing)) + " and more" * (len(missing) == _MOST_NAMED)

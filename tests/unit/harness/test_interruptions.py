@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from storebench.runs.folder import schedule
 from storebench.runs.records import LOGS_DIR, RECORDS_NAME, read_records
+from storebench.runs.schedule import schedule
 from tests.support.harness_tools import SMALL, Bench, busy_run, scenario, started, wait_for
 
 SCENARIO = """

@@ -1,0 +1,66 @@
+"""Which replicates a run has, and in which order: a pure function of its scenario and of the rounds that it added."""
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storebench.results import Cell
+
+Replicate = tuple[str, int]
+"""Cell id and number of a replicate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One replicate of one cell that has not run yet."""
+
+    cell: Cell
+    replicate: int
+
+    @property
+    def key(self) -> Replicate:
+        """Cell id and number of the replicate."""
+        return self.cell.cell_id, self.replicate
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedRound:
+    """A round that a run added because ratios were not precise enough.
+
+    Attributes
+    ----------
+    replicate
+        Its number, which is that of its replicates.
+    cell_ids
+        The cells that it repeats.
+    """
+
+    replicate: int
+    cell_ids: tuple[str, ...]
+
+
+def added_rounds(about: Mapping[str, Any]) -> tuple[AddedRound, ...]:
+    """Return the rounds that a ``run.json`` lists beyond those of every cell."""
+    found = about.get("added_rounds", ())
+    return tuple(AddedRound(replicate=one["replicate"], cell_ids=tuple(one["cell_ids"])) for one in found)
+
+
+def schedule(cells: Sequence[Cell], replicates: int, seed: int) -> list[Work]:
+    """Return every replicate of every cell, round by round, each round in its own random order."""
+    return [work for replicate in range(replicates) for work in round_of(cells, replicate, seed)]
+
+
+def round_of(
+    cells: Sequence[Cell], replicate: int, seed: int, only: Collection[str] | None = None
+) -> list[Work]:
+    """Return one round in its random order.
+
+    Parameters
+    ----------
+    only
+        Ids of the cells that run in it; None for all. They keep the order that they have in a round of all.
+    """
+    order = list(cells)
+    random.Random(f"{seed}:{replicate}").shuffle(order)
+    return [Work(cell=cell, replicate=replicate) for cell in order if only is None or cell.cell_id in only]

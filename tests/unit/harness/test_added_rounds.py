@@ -1,0 +1,258 @@
+"""Runs that add rounds: which cells run again, how the run ends, and what an interruption leaves to do.
+
+Replicates run in this process, by the code that a fresh process runs; all else is that of a real run.
+"""
+
+import gc
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.cli.bench_watch import Teller
+from storebench.errors import UsageError
+from storebench.probes.code import package_folder
+from storebench.report.cells import summarise
+from storebench.report.frame import to_frame
+from storebench.report.precision import run_precision
+from storebench.report.texts.method import method
+from storebench.report.validation.findings import Kind
+from storebench.report.validation.validate import validate
+from storebench.results import Ceilings, Record, conditions
+from storebench.rounds import PairPrecision, PanelPrecision, Why
+from storebench.runner import execute
+from storebench.runs.folder import Run
+from storebench.runs.records import (
+    RECORDS_NAME,
+    STEPS_NAME,
+    SUPERSEDED_NAME,
+    read_records,
+    record_from_dict,
+    record_to_dict,
+)
+from storebench.scenario import Scenario, make_scenario
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import Bench
+
+MATRIX = {
+    "dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "none", "compute": "none",
+    "threads": 1, "cache": "any", "backends": ["png", "lmdb", "hdf5"],
+}  # fmt: skip
+Count = Counter[tuple[str, int]]
+
+
+class Interrupted(KeyboardInterrupt):
+    """The interrupt that a test plants."""
+
+
+class Processes:
+    """Runs jobs in this process, and interrupts before the job with a given number."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.interrupt_before: int | None = None
+
+    def answer_of(self, job: CellJob, scratch: Path, log: Path, *_: Any) -> dict[str, Any]:
+        if self.started == self.interrupt_before:
+            raise Interrupted
+        self.started += 1
+        log.touch()
+        records = [record_to_dict(record) for record in run_replicate(Setup.of(job))]
+        return {"records": records, "package": str(package_folder())}
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    found = Processes()
+    monkeypatch.setattr("storebench.runner.answer_of", found.answer_of)
+    # What physics allows takes a second per replicate, and has tests of its own.
+    monkeypatch.setattr("storebench.worker.replicate.measure_ceilings", lambda setup: Ceilings())
+    gc.freeze()  # each epoch collects garbage first, which takes long in a process with all that pytest has imported
+    yield found
+    gc.unfreeze()
+
+
+def adding(**keys: Any) -> Scenario:
+    rule = {"until": 0.1, "min_replicates": 5, "max_replicates": 7} | keys
+    return make_scenario({"name": "added", "test_limit": 0, "matrix": [MATRIX], **rule})
+
+
+def created(scenario: Scenario, folder: Path) -> Run:
+    return Run.create(scenario, folder, scenario.cells())
+
+
+def about(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return found
+
+
+def tally(folder: Path) -> Count:
+    return Counter((one.cell.backend.name, one.replicate) for one in read_records(folder))
+
+
+def rounds_of(**backends: int) -> Count:
+    return Counter((name, number) for name, count in backends.items() for number in range(count))
+
+
+def cell_of(line: str) -> str:
+    return record_from_dict(json.loads(line), where="").cell.cell_id
+
+
+def findings(folder: Path) -> list[str]:
+    """Validate a run; a busy machine may leave milliseconds of such short epochs unexplained."""
+    return [one.message for one in validate([folder]) if one.kind is not Kind.ARITHMETIC]
+
+
+class Widths:
+    """Says that the ratio of PNG files to LMDB is imprecise for some rounds, and that to HDF5 never is."""
+
+    def __init__(self, run: Run, imprecise: int) -> None:
+        self.ids = {cell.backend.name: cell.cell_id for cell in run.cells}
+        self.imprecise = imprecise
+
+    def __call__(self, folder: Path, records: Sequence[Record]) -> list[PanelPrecision]:
+        rounds = len({one.replicate for one in records})
+        width = 0.5 if rounds < self.imprecise else 0.05
+        pairs = tuple(
+            PairPrecision(cell_ids=(self.ids["png"], self.ids[name]), half_width_frac=found)
+            for name, found in (("lmdb", width), ("hdf5", 0.01))
+        )
+        return [PanelPrecision(cell_ids=tuple(self.ids.values()), pairs=pairs)]
+
+
+def test_only_imprecise_cells_run_again_until_they_are_precise(
+    bench: Bench, processes: Processes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = created(adding(max_replicates=9), tmp_path)
+    execute(run, bench.stores, assess=Widths(run, imprecise=7), watcher=Teller())
+    assert tally(tmp_path) == rounds_of(png=7, lmdb=7, hdf5=5)
+    told = about(tmp_path)
+    ids = [Widths(run, 7).ids[name] for name in ("png", "lmdb")]
+    assert told["added_rounds"] == [{"replicate": number, "cell_ids": ids} for number in (5, 6)]
+    assert [(one["why"], one["widest_frac"]) for one in told["stops"]] == [("precise", 0.05)]
+    assert told["stopping"] == {"until": 0.1, "min_replicates": 5, "max_replicates": 9, "budget_s": None}
+    assert (tmp_path / STEPS_NAME).is_file()
+    assert findings(tmp_path) == []
+    lines = (tmp_path / RECORDS_NAME).read_text().splitlines(keepends=True)
+    one_less = [line for line in lines if not (ids[0] == cell_of(line) and '"replicate": 5,' in line)]
+    (tmp_path / RECORDS_NAME).write_text("".join(one_less))
+    assert findings(tmp_path) == ["round 5 is not recorded, although round 6 is"]
+    said = capfd.readouterr().err
+    assert "round 6: 2 cells not precise enough yet" in said
+    assert "no further round after 7: 1 panel (1 precise)" in said
+
+
+def test_a_real_run_measures_its_own_precision_and_tells_the_report(
+    bench: Bench, processes: Processes, tmp_path: Path
+) -> None:
+    execute(created(adding(until=0.0001, max_replicates=6), tmp_path), bench.stores, assess=run_precision)
+    assert tally(tmp_path) == rounds_of(png=6, lmdb=6, hdf5=6)
+    [stop] = about(tmp_path)["stops"]
+    assert stop["why"] == Why.MAXIMUM
+    assert stop["widest_frac"] > 0.0001
+    cells = summarise(to_frame((one, tmp_path / RECORDS_NAME) for one in read_records(tmp_path)))
+    told = dict(method(cells))
+    assert "at least 5 rounds, at most 6." in told["Rounds"]
+    assert "Of 1 panel, 1 did not within the largest number of rounds." in told["Rounds"]
+    assert "of 18 replicates." in told["Other work"]
+
+
+@pytest.mark.parametrize("point", [7, 15, 16, 18])
+def test_an_interrupted_run_ends_as_one_that_was_not(
+    point: int, bench: Bench, processes: Processes, tmp_path: Path
+) -> None:
+    run = created(adding(), tmp_path)
+    processes.interrupt_before = point
+    with pytest.raises(Interrupted):
+        execute(run, bench.stores, assess=Widths(run, imprecise=7))
+    assert not (tmp_path / STEPS_NAME).is_file()
+    processes.interrupt_before = None
+    execute(Run.resume(tmp_path), bench.stores, assess=Widths(run, imprecise=7))
+    assert processes.started == 5 * 3 + 2 * 2
+    assert tally(tmp_path) == rounds_of(png=7, lmdb=7, hdf5=5)
+    assert [one["replicate"] for one in about(tmp_path)["added_rounds"]] == [5, 6]
+    assert (tmp_path / STEPS_NAME).is_file()
+    again = Run.resume(tmp_path)
+    assert (again.rounds, again.stopped, again.left()) == (7, True, [])
+    assert execute(again, bench.stores, assess=Widths(run, imprecise=9)) == []
+
+
+def test_the_budget_counts_what_the_replicates_took(
+    bench: Bench, processes: Processes, tmp_path: Path
+) -> None:
+    run = created(adding(budget="0.001 s", max_replicates=9), tmp_path)
+    execute(run, bench.stores, assess=Widths(run, imprecise=9))
+    assert tally(tmp_path) == rounds_of(png=5, lmdb=5, hdf5=5), "the first rounds run in any case"
+    assert [one["why"] for one in about(tmp_path)["stops"]] == [Why.BUDGET]
+    took = [one.conditions.wall_s for one in read_records(tmp_path) if one.conditions]
+    assert len(took) == 15
+    assert min(took) > 0
+
+
+def test_a_run_that_adds_rounds_takes_no_fixed_number(
+    bench: Bench, processes: Processes, tmp_path: Path
+) -> None:
+    run = created(adding(), tmp_path / "run")
+    with pytest.raises(UsageError, match="until its ratios are as precise"):
+        run.extended(7)
+    with pytest.raises(UsageError, match="depends on its results"):
+        execute(run, bench.stores)
+    fixed = created(adding(repeat_disturbed=True).repeated(2), tmp_path / "fixed")
+    assert fixed.scenario.stopping is None
+    assert fixed.scenario.repeat_disturbed
+    assert len(fixed.left()) == 6
+
+
+def disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every replicate count as disturbed, on the quietest machine."""
+    monkeypatch.setattr(conditions, "OTHERS_MOST_FRAC", -1.0)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_disturbed_replicate_is_repeated_once_and_its_first_record_kept(
+    asked: bool, bench: Bench, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed(monkeypatch)
+    run = created(adding(repeat_disturbed=asked).repeated(1), tmp_path)
+    execute(run, bench.stores)
+    assert processes.started == (6 if asked else 3)
+    assert tally(tmp_path) == rounds_of(png=1, lmdb=1, hdf5=1)
+    kept = [one.conditions for one in read_records(tmp_path)]
+    assert [one.attempt for one in kept if one] == [2 if asked else 1] * 3
+    assert all(one and one.disturbed.startswith("other work took ") for one in kept)
+    path = tmp_path / SUPERSEDED_NAME
+    first = [json.loads(line) for line in path.read_text().splitlines()] if asked else []
+    assert path.is_file() == asked
+    assert [one["conditions"]["attempt"] for one in first] == [1] * len(first)
+    assert len(first) == (3 if asked else 0)
+    cells = summarise(to_frame((one, tmp_path / RECORDS_NAME) for one in read_records(tmp_path)))
+    told = dict(method(cells))["Other work"]
+    assert told.startswith(
+        "Other processes and other machines took more than 20% of the cores during "
+        + (
+            "6 of 6 replicates. 3 of them were repeated once"
+            if asked
+            else "3 of 3 replicates. 3 of them count."
+        )
+    )
+
+
+def test_interrupted_before_its_second_attempt_a_replicate_still_gets_it(
+    bench: Bench, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed(monkeypatch)
+    run = created(adding(repeat_disturbed=True).repeated(1), tmp_path)
+    processes.interrupt_before = 3
+    with pytest.raises(Interrupted):
+        execute(run, bench.stores)
+    assert len(Run.resume(tmp_path).left()) == 2
+    processes.interrupt_before = None
+    execute(Run.resume(tmp_path), bench.stores)
+    assert processes.started == 6
+    kept = [one.conditions for one in read_records(tmp_path)]
+    assert [one.attempt for one in kept if one] == [2, 2, 2]

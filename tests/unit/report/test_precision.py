@@ -1,0 +1,92 @@
+"""How precise a run's ratios are: the intervals of its page, of the ratios that matter."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.drawn_pages import BACKENDS, Truth, drawn_page
+from storebench.report.cells import CellSummary
+from storebench.report.facts import derive
+from storebench.report.precision import page_precision, run_precision
+from storebench.rounds import PanelPrecision, RunRounds, StoppingRule
+from storebench.stats import ADDED_ROUNDS_FRAC, half_width_frac
+from tests.support.planted import make_record, portion_of, replicates
+
+RATES = dict(zip(BACKENDS, (500.0, 900.0, 1100.0, 1300.0, 2000.0), strict=True))
+
+
+def page(*, settings: int = 2) -> list[CellSummary]:
+    truth = Truth(spread=0.05, rounds=5, samples_per_s=RATES)
+    return drawn_page(truth, np.random.default_rng(1), settings=settings)
+
+
+def names_of(panel: PanelPrecision, cells: list[CellSummary]) -> set[frozenset[str]]:
+    by_id = {cell.cell.cell_id: cell.backend for cell in cells}
+    return {frozenset(by_id[cell_id] for cell_id in pair.cell_ids) for pair in panel.pairs}
+
+
+def test_the_main_panel_is_asked_about_its_base_and_its_fastest() -> None:
+    cells = page()
+    main, other = page_precision(cells)
+    to_base = {frozenset(("png", name)) for name in BACKENDS if name != "png"}
+    to_fastest = {frozenset(("lmdb:direct", name)) for name in BACKENDS if name != "lmdb:direct"}
+    assert names_of(main, cells) == to_base | to_fastest
+    assert names_of(other, cells) == to_base
+    assert len(main.pairs) == len(names_of(main, cells)), "no pair is asked for twice"
+
+
+def test_the_widths_are_those_of_the_pages_own_intervals() -> None:
+    cells = page()
+    by_id = {cell.cell.cell_id: cell for cell in cells}
+    decisions = derive(cells).decisions
+    for pair in (pair for panel in page_precision(cells) for pair in panel.pairs):
+        decision = decisions.between(*(by_id[cell_id] for cell_id in pair.cell_ids))
+        assert decision is not None
+        assert decision.ratio.lo is not None
+        assert decision.ratio.hi is not None
+        assert pair.half_width_frac == pytest.approx(half_width_frac(decision.ratio.lo, decision.ratio.hi))
+
+
+def test_a_run_that_adds_rounds_has_wider_intervals_on_its_page_too() -> None:
+    fixed = page()
+    rounds = RunRounds(rule=StoppingRule(until=0.1))
+    added = [
+        dataclasses.replace(cell, rows=tuple({**row, "rounds_rule": rounds} for row in cell.rows))
+        for cell in fixed
+    ]
+    assert derive(added).decisions.lead_alpha == pytest.approx(
+        ADDED_ROUNDS_FRAC * derive(fixed).decisions.lead_alpha
+    )
+    widths = [[pair.half_width_frac for pair in page_precision(cells)[0].pairs] for cells in (fixed, added)]
+    assert all((first or 0) < (second or 0) for first, second in zip(*widths, strict=True))
+
+
+@pytest.mark.parametrize(("png_ms", "lmdb_ms", "decidable"), [(10.0, 50.0, True), (50.0, 10.0, False)])
+def test_an_upper_bound_is_worth_rounds_where_it_can_prove_its_cell_slow(
+    png_ms: float, lmdb_ms: float, decidable: bool
+) -> None:
+    noise = (0.7, 1.0, 1.4)
+    png = replicates("png", [png_ms * one for one in noise])
+    lmdb = replicates("lmdb", [lmdb_ms / one for one in noise])
+    bounds = [dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in lmdb]
+    [panel] = run_precision(Path("run"), [*png, *bounds])
+    assert [pair.decidable for pair in panel.pairs] == [decidable]
+
+
+def test_training_of_few_steps_is_worth_no_further_round() -> None:
+    records = [
+        record
+        for name in ("png", "lmdb")
+        for record in replicates(name, [10.0, 20.0, 15.0], steps=19, cache="warm")
+    ]
+    [panel] = run_precision(Path("run"), records)
+    assert [pair.decidable for pair in panel.pairs] == [False]
+
+
+def test_memory_and_single_backends_ask_for_nothing() -> None:
+    assert run_precision(Path("run"), []) == []
+    assert run_precision(Path("run"), [make_record("lmdb")]) == []
+    records = [*replicates("png", [10.0] * 3), *replicates("memory:native", [1.0] * 3)]
+    assert run_precision(Path("run"), records) == []
