@@ -11,6 +11,8 @@ page of the stores in the page cache, images of 256 and of 32 pixels. Three tabl
 3. The costs that all backends share, each by itself.
 
 Ways and backends take turns in every round. Times are medians over rounds, ratios have Student's intervals on logarithms.
+Tables 1 and 3 are in processor time of the one thread. In table 2, a round's figures are means of the middle half of its
+steps by length, so that a moment in which the machine does something else does not count.
 
     python -m benchmarks.prep [--rounds N] [--dataset NAME] [--size N] [BACKEND ...]
 
@@ -20,6 +22,8 @@ The exit code is 1 if an interval lies entirely on the wrong side of a figure th
 import argparse
 import contextlib
 import itertools
+import math
+import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -194,11 +199,11 @@ def interleaved(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
 
 def _seconds_per_call(way: Way) -> float:
     calls, took_s = 0, 0.0
-    started = time.perf_counter()
+    started = time.thread_time()
     while took_s < LEAST_CALL_S:
         way()
         calls += 1
-        took_s = time.perf_counter() - started
+        took_s = time.thread_time() - started
     return took_s / calls
 
 
@@ -252,10 +257,11 @@ def _batches_in(loader: Loader, count: int, seconds: float) -> int:
 def _round(loader: Loader, batches: list[Indices], number: int, array: Pixels) -> Round:
     """Gather the same batches from `array`, then run them as an epoch."""
     out = np.zeros((BATCH, *array.shape[1:]), np.uint8)
-    started = time.perf_counter()
+    clock = [time.perf_counter()]
     for indices in batches:
         np.take(array, indices, axis=0, out=out)
-    yardstick = BATCH * len(batches) / (time.perf_counter() - started)
+        clock.append(time.perf_counter())
+    yardstick = BATCH / float(np.mean(_middle_half(np.diff(clock).tolist())))
     times = run_epoch(loader.epoch(EpochPlan(epoch=number, batches=batches)), NoStep())
     parts = parts_of(times)
     return Round(parts=parts, rate=BATCH * 1e6 / sum(parts.values()), yardstick=yardstick)
@@ -264,18 +270,22 @@ def _round(loader: Loader, batches: list[Indices], number: int, array: Pixels) -
 def parts_of(times: Sequence[StepTimes]) -> dict[str, float]:
     """Return microseconds per batch of each part, which add up to the time from one request to the next.
 
-    The first of at least three steps is left out, because it tells the reader the plan, and the last, because no request
-    follows it.
+    They are means of the middle half of the steps by length. The first of at least three steps is left out, because it
+    tells the reader the plan, and the last, because no request follows it.
     """
-    spans = dict.fromkeys(PARTS, 0)
-    pairs = list(itertools.pairwise(times[1:]))
-    for step, following in pairs:
-        spans["fetch"] += step.spans.fetch_ns
-        spans["decode"] += step.spans.decode_ns
-        spans["prep"] += step.spans.prep_ns
-        spans["loop"] += following.asked_ns - step.asked_ns
-    spans["loop"] -= spans["fetch"] + spans["decode"] + spans["prep"]
-    return {name: spent / 1000 / len(pairs) for name, spent in spans.items()}
+    rows = []
+    for step, following in itertools.pairwise(times[1:]):
+        spans, total = step.spans, following.asked_ns - step.asked_ns
+        known = (spans.fetch_ns, spans.decode_ns, spans.prep_ns)
+        rows.append((total, *known, total - sum(known)))
+    means = np.mean(_middle_half(rows), axis=0) / 1000
+    return dict(zip(PARTS, means[1:].tolist(), strict=True))
+
+
+def _middle_half(values: list[Any]) -> list[Any]:
+    """Return the values but for the smallest and the largest quarter."""
+    quarter = len(values) // 4
+    return sorted(values)[quarter : len(values) - quarter]
 
 
 def _print_account(rounds: Mapping[str, Sequence[Round]], words: str) -> None:
@@ -313,10 +323,17 @@ def shared_ways(array: Pixels, augment: Augment) -> dict[str, Way]:
         "label lookup": partial(labels.__getitem__, indices),
         "drawing windows": partial(augment.windows, indices, array.shape[1:], seed=0, epoch=0),
         "memory of a batch, reused": partial(reused, shape),
-        "memory of a batch, new, with its page faults": lambda: np.empty(shape, np.uint8).fill(0),
+        "memory of a batch, new, with its page faults": partial(_touch_new_memory, math.prod(shape)),
         "writing to memory that is in place": lambda: reused(shape).zero_(),
         "torch's DataLoader without workers, which is left out": partial(next, passed_on),
     }
+
+
+def _touch_new_memory(size: int) -> None:
+    """Write to memory that no process had before, in huge pages where the kernel gives them, as numpy asks it to."""
+    memory = mmap.mmap(-1, size)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    np.frombuffer(memory, np.uint8).fill(0)  # unmapped with its last reference
 
 
 class _Nothing(torch_data.Dataset[int]):
