@@ -121,16 +121,22 @@ def test_without_shuffling_the_order_is_that_of_the_store(bench: Bench, run_fold
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("limit", "tested", "accuracy"),
-    [(6_000, 1_000, 0.85), pytest.param(None, 10_000, 0.98, marks=pytest.mark.full)],
+    ("limit", "tested", "accuracy", "threads"),
+    [(6_000, 1_000, 0.85, 1), pytest.param(None, 10_000, 0.98, 2, marks=pytest.mark.full)],
     ids=["a tenth", "whole"],
 )
 def test_lenet_learns_the_real_digits_in_one_epoch(
-    limit: int | None, tested: int, accuracy: float, data_root: Path, tmp_path: Path, run_folder: Path
+    limit: int | None,
+    tested: int,
+    accuracy: float,
+    threads: int,
+    data_root: Path,
+    tmp_path: Path,
+    run_folder: Path,
 ) -> None:
     # One backend is enough: the tests above hold the losses of all six equal, bit by bit.
     matrix = {"dataset": "mnist", "backends": ["memory:native"], "synthetic": False, "limit": limit}
-    [cell] = scenario(**matrix, threads=2).cells()
+    [cell] = scenario(**matrix, threads=threads).cells()
     [record] = cell_records(cell, tmp_path / "stores", run_folder, test_limit=tested)
     assert (record.samples, record.test_samples) == (limit or 60_000, tested)
     assert record.test_accuracy is not None
