@@ -32,15 +32,15 @@ def assert_same(found: pd.DataFrame, run: Path) -> None:
         )
 
 
-def test_csv_goes_to_standard_output_by_default(run: Path, quick_cli: Cli) -> None:
-    done = quick_cli("export", str(run))
+def test_csv_goes_to_standard_output_by_default(run: Path, cli: Cli) -> None:
+    done = cli("export", str(run))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert_same(pd.read_csv(io.StringIO(done.stdout)), run)
 
 
-def test_files_are_written_in_both_formats(run: Path, quick_cli: Cli, tmp_path: Path) -> None:
-    done = quick_cli("export", str(run), "--csv", "all.csv", "--parquet", "all.parquet")
+def test_files_are_written_in_both_formats(run: Path, cli: Cli, tmp_path: Path) -> None:
+    done = cli("export", str(run), "--csv", "all.csv", "--parquet", "all.parquet")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     columns = len(load_results(run).columns)
@@ -49,15 +49,15 @@ def test_files_are_written_in_both_formats(run: Path, quick_cli: Cli, tmp_path: 
     assert_same(pd.read_parquet(tmp_path / "all.parquet"), run)
 
 
-def test_lists_are_json_and_text_is_no_formula(quick_cli: Cli, tmp_path: Path) -> None:
+def test_lists_are_json_and_text_is_no_formula(cli: Cli, tmp_path: Path) -> None:
     record = make_record("lmdb", failure="=HYPERLINK(1)", status="failed")
     write_run(tmp_path / "run", [record])
-    found = pd.read_csv(io.StringIO(quick_cli("export", "run").stdout))
+    found = pd.read_csv(io.StringIO(cli("export", "run").stdout))
     assert found["failure"].tolist() == ["'=HYPERLINK(1)"]
     assert json.loads(found["reader_options"][0]) == []
 
 
-def test_a_folder_without_records_is_refused(quick_cli: Cli) -> None:
-    done = quick_cli("export", ".")
+def test_a_folder_without_records_is_refused(cli: Cli) -> None:
+    done = cli("export", ".")
     assert done.returncode == 2
     assert "no records.jsonl here" in done.stderr
