@@ -50,7 +50,7 @@ class Report:
     tables
         The tables of every dataset, in order.
     feeding
-        Which accelerators the stores feed, in one sentence each.
+        For each named accelerator and each dataset, one sentence on which stores feed it.
     files
         Every file, the page first.
     failed, invalid
@@ -136,7 +136,9 @@ def page_content(
     parts = sorted(page.shown.datasets.items(), key=lambda part: _weight(part[1].cells[0], lead))
     return Content(
         headline=answer,
-        sections=tuple(_section(part, page.sound_part(key), accelerators) for key, part in parts),
+        sections=tuple(
+            _section(part, page.sound_part(key), accelerators, answer.answer) for key, part in parts
+        ),
         papers=tuple(then_and_now(page.told)),
         factors=tuple(factor_lines(page.told)),
         cells=page.shown.cells,
@@ -150,10 +152,11 @@ def _weight(first: CellSummary, lead: CellSummary | None) -> tuple[bool, str]:
     return lead is None or first.dataset_key != lead.dataset_key, dataset_label(first)
 
 
-def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator]) -> Section:
+def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator], answer: str) -> Section:
     """Return what is said of one dataset: of all its cells, and advice from those that validate."""
     first, slug = shown.cells[0], dataset_slug(shown.cells[0])
     limited = [cell for cell in (shown.main.listed if shown.main else ()) if cell.key in shown.verdicts]
+    fed = roofline_answer(sound.rooflines)
     return Section(
         title=dataset_label(first),
         slug=slug,
@@ -162,6 +165,7 @@ def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator]) ->
         tables=tuple(dataset_tables(shown)),
         plots=tuple(plots(shown, slug, accelerators)),
         not_drawn=tuple(not_drawn(shown)),
+        fed=fed if fed and fed not in answer else "",
         feeding=tuple(_feeding(sound, accelerators)),
         roofline_tables=tuple(roofline_tables(shown.rooflines, accelerators)),
         advice=tuple(recommend(sound)),
@@ -171,10 +175,7 @@ def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator]) ->
 
 
 def _feeding(sound: Facts, accelerators: Sequence[Accelerator]) -> Iterator[str]:
-    """Yield which accelerators the stores of a dataset feed: the decided ones, and each of the named ones."""
-    answer = roofline_answer(sound.rooflines)
-    if answer:
-        yield answer
+    """Yield one sentence per named accelerator: which stores of a dataset feed it."""
     for roofline in sound.rooflines[:1]:
         yield from (accelerator_sentence(roofline, one) for one in accelerators)
 
@@ -206,6 +207,6 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
 
 
 def feeding_sentences(results: Paths, accelerators: Sequence[Accelerator]) -> list[str]:
-    """Return which accelerators the stores of `results` feed, in one sentence each; none where no cell only loads."""
+    """Return one sentence per named accelerator and dataset: which stores feed it; none where no cell only loads."""
     facts = derive_page(summarise(to_frame(read_all(results)[0]))).told
     return [sentence for part in facts.datasets.values() for sentence in _feeding(part, accelerators)]

@@ -51,6 +51,7 @@ class Section:
     advice: tuple[Advice, ...]
     limits: tuple[Limit, ...]
     ceilings: tuple[tuple[str, str], ...]
+    fed: str = ""
     feeding: tuple[str, ...] = ()
     roofline_tables: tuple[Table, ...] = ()
 

@@ -59,11 +59,18 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     for group in groups:
         lead, name, question = group[0], "roofline", QUESTION
         if group is not groups[0]:
-            name = f"{name}-{loader_words(lead)}-{state_words(lead)}".replace(" ", "-")
+            name = f"{name}-{_short_name(lead)}"
             question = f"{QUESTION}, {state_words(lead)}, {loader_words(lead)}"
         marks = _marks(group, selection.accelerators)
         draw = functools.partial(_draw, group, marks, f"{question}?", None)
         yield Plot(name=name, question=f"{question}?", answer=one_roofline_answer(lead), draw=draw)
+
+
+def _short_name(roofline: Roofline) -> str:
+    """Return a setting as part of a file name: "2-workers-limited-readahead-8192"."""
+    cell = roofline.first.cell
+    ahead = "" if cell.readahead_kib is None else f"-readahead-{cell.readahead_kib}"
+    return f"{cell.workers}-workers-{cell.cache}{ahead}"
 
 
 def plot_roofline(
@@ -264,6 +271,7 @@ def _note(group: Sequence[Roofline]) -> str:
         f"{dataset_label(lead.first)}, {loader_words(lead)}",
         f"Solid and filled: {states[0]}" + (f"; dashed and hollow: {states[1]}" if len(states) > 1 else ""),
         "Points: compute EMULATED by sleeps" if any(one.points for one in group) else "",
+        "Dotted: an accelerator that never waits",
         "Behind each name: the ingestion rate above which an accelerator is busy less than 90% of its time",
     ]
     return ". ".join(part for part in said if part)
@@ -291,7 +299,7 @@ def _set_apart(ax: Axes, labels: Sequence[Annotation]) -> None:
     per_point = figure.dpi / 72
     gap, box = _LINE * _LABEL_PT * per_point, ax.get_window_extent()
     order = sorted(range(len(labels)), key=wanted.__getitem__)
-    places = spaced([wanted[n] for n in order], gap, float(box.y0), float(box.y1))
+    places = spaced([wanted[n] for n in order], gap, float(box.y0), float(box.y1) - gap / 2)
     for n, place in zip(order, places, strict=True):
         labels[n].set_position((12, (place - wanted[n]) / per_point))
 
