@@ -109,7 +109,7 @@ bench-window: setup ## How far a reader should ask ahead where memory is limited
 	$(BIN)/storebench bench scenarios/window.toml --out $(RUNS)/$(NOW)-window
 	$(BIN)/storebench report $(RUNS)/$(NOW)-window --out $(REPORT)-window
 
-bench-hand-over: setup ## Drain rates of the loaders compared with no workers
+bench-handoff: setup ## Drain rates of the loaders compared with no workers
 	$(BIN)/python -m benchmarks.loaders
 
 bench-overhead: setup ## The cost of timing every step, and of keeping samples for the proof

@@ -7,7 +7,7 @@ without. Held against figures of an earlier prototype, which counted for itself,
 8 MiB; with another setting of the device the first amplification is another one, and the check says so.
 
 - read amplification: 8.7 with readahead, 1.0 without;
-- major faults a sample without readahead: one for each of the 49 pages that an image lies on;
+- major faults per sample without readahead: one for each of the 49 pages that an image lies on;
 - what the kernel counted for the processes, over what the block device delivered to anybody: within 10% on a
   machine where nobody else reads.
 """
@@ -71,9 +71,9 @@ def check(backend: str, records: Sequence[Record]) -> list[bool]:
     else:
         print(f"  read amplification: {amplification:.2f}")
     if backend in FAULTS:
-        good.append(within("major faults a sample", faults, FAULTS[backend]))
+        good.append(within("major faults per sample", faults, FAULTS[backend]))
     else:
-        print(f"  major faults a sample: {faults:.2f}")
+        print(f"  major faults per sample: {faults:.2f}")
     agreement = middle([one.device_read_bytes / one.block_device_read_bytes for one in counters])
     good.append(abs(agreement - 1) <= AGREE_FRAC)
     print(f"  of the block device's own counter: {agreement:.3f} {'agrees' if good[-1] else 'DISAGREES'}")

@@ -40,11 +40,11 @@ from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.batch_io import IoMeter
 from storebench.stats import Comparison, compare
-from storebench.stores.convert import How, ensure_store
+from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
+from storebench.training.step_table import step_table, wall_ns
 from storebench.training.steps import NoStep, Step, make_step
-from storebench.training.trace import step_table, wall_ns
 from storebench.units import Better
 from storebench.worker.after_step import AfterStep
 
@@ -182,7 +182,7 @@ def measure_proof(case: ProofCase, folder: Path, rounds: int) -> tuple[Compariso
     """Return recorded time with keeping over time without, paired by round, and the median share of the pauses."""
     backend = parse_backend("memory:native")
     spec = DatasetSpec(name=case.dataset, size=case.samples, synthetic=True)
-    store = ensure_store(spec, backend, folder, how=How(verify=False))
+    store = ensure_store(spec, backend, folder, options=BuildOptions(verify=False))
     manifest = store.manifest
     job = LoadJob(store=store.path, backend=backend, batch_size=BATCH)
     torch.set_num_threads(1)
@@ -288,7 +288,7 @@ def measure_counters(case: CounterCase, folder: Path, rounds: int) -> Comparison
     """Return the recorded time with counters over that without, paired by round."""
     backend = parse_backend("memory:native")
     spec = DatasetSpec(name=case.dataset, size=case.samples, synthetic=True)
-    store = ensure_store(spec, backend, folder, how=How(verify=False))
+    store = ensure_store(spec, backend, folder, options=BuildOptions(verify=False))
     job = LoadJob(store=store.path, backend=backend, batch_size=BATCH)
     torch.set_num_threads(1)
     sides: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
@@ -338,7 +338,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         spec = DatasetSpec(name="mnist", limit=SAMPLES, synthetic=True)
         backend = parse_backend("memory:native")
-        store = ensure_store(spec, backend, Path(folder), how=How(verify=False)).path
+        store = ensure_store(spec, backend, Path(folder), options=BuildOptions(verify=False)).path
         with ProcessLoader(LoadJob(store=store, backend=backend), workers=0) as loader:
             loader.open()
             for case in CASES:

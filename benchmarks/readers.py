@@ -34,7 +34,7 @@ from storebench.manifest import Manifest
 from storebench.probes.gather import WAYS, YARDSTICK, gather_rate
 from storebench.probes.page_cache import warm
 from storebench.stats import Comparison, compare, compare_family
-from storebench.stores.convert import How, ensure_store
+from storebench.stores.convert import BuildOptions, ensure_store
 
 ALSO = ("files+raw",)
 WARM_UP_S = 5.0
@@ -162,8 +162,8 @@ def _warm_up(reader: Reader, batches: list[Indices], out: Batch, array: Batch) -
 
 
 def _store(spec: DatasetSpec, name: str, stores: Path) -> Path:
-    how = How(say=lambda line: print(line, file=sys.stderr))
-    return ensure_store(spec, parse_backend(name), stores, how=how).path
+    options = BuildOptions(say=lambda line: print(line, file=sys.stderr))
+    return ensure_store(spec, parse_backend(name), stores, options=options).path
 
 
 def _shuffled(count: int, size: int, rng: np.random.Generator) -> Callable[[], list[Indices]]:

@@ -1,7 +1,9 @@
 """Run a scenario through the command line, as a user would, and read its records."""
 
+import argparse
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from storebench.results import Record
@@ -23,3 +25,25 @@ def bench_text(scenario: str, folder: Path, stores: Path, replicates: int | None
     path = folder.with_suffix(".toml")
     path.write_text(scenario, encoding="utf-8")
     return bench(path, folder, stores, replicates)
+
+
+def records_asked_for(scenario: str, about: str | None) -> list[Record]:
+    """Parse the command line of a benchmark, and return the records of the run that it names, or of a new run.
+
+    Parameters
+    ----------
+    scenario
+        The scenario of a new run, as text.
+    about
+        Docstring of the benchmark; its first line describes the command.
+    """
+    parser = argparse.ArgumentParser(description=str(about).splitlines()[0])
+    parser.add_argument("--run", type=Path, help="read this earlier run of the benchmark")
+    parser.add_argument("--replicates", type=int, help="fresh processes per cell, instead of the scenario's")
+    parser.add_argument("--stores", type=Path, help="keep the stores here")
+    arguments = parser.parse_args()
+    if arguments.run:
+        return read_records(arguments.run)
+    with tempfile.TemporaryDirectory() as scratch:
+        stores = arguments.stores or Path(scratch) / "stores"
+        return bench_text(scenario, Path(scratch) / "run", stores, arguments.replicates)

@@ -27,7 +27,7 @@ from storebench.probes.page_cache import evict
 from storebench.probes.residency import Curve, Sampler
 from storebench.settings.backend import Backend
 from storebench.stats import Comparison, compare
-from storebench.stores.convert import How, ensure_store
+from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.loop import run_epoch
 from storebench.training.steps import NoStep
 from storebench.units import Better
@@ -104,7 +104,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.backends:
             backend = parse_backend(name)
-            store = ensure_store(spec, backend, arguments.stores or Path(scratch), how=How(verify=False)).path
+            store = ensure_store(
+                spec, backend, arguments.stores or Path(scratch), options=BuildOptions(verify=False)
+            ).path
             found, epochs = measure(store, backend, arguments.rounds)
             print(words(name, found, epochs), flush=True)
             too_much |= found.low is not None and found.low > MOST

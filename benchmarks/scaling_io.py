@@ -1,9 +1,9 @@
 """A model of LMDBIO's ladder beyond one machine, held against 1 to 8 processes: ``python -m benchmarks.scaling_io``.
 
-From the cells of one reader process the model takes, for each way to read: samples a second, CPU seconds a sample and
+From the cells of one reader process the model takes, for each way to read: samples per second, CPU seconds per sample and
 read amplification; and from the same run the device's rate, 16 reads at a time. It then says for P processes
 
-    rate(P) = min(P * rate(1), max(rate(1), device / (amplification * bytes a sample)), cores / CPU seconds a sample)
+    rate(P) = min(P * rate(1), max(rate(1), device / (amplification * bytes per sample)), cores / CPU seconds per sample)
 
 and for the way that loads everything first (LMM) the time of loading once, and then the same without the device.
 Printed are measured over predicted for each number of processes that the run has, and then what follows for N
@@ -34,7 +34,7 @@ class Way:
     rate
         Samples a second, without loading.
     cpu_s
-        CPU seconds a sample, user and system, of the loop and its reader.
+        CPU seconds per sample, user and system, of the loop and its reader.
     amplification
         Bytes read over bytes asked for.
     load_s

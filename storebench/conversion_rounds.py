@@ -25,7 +25,7 @@ from storebench.progress import Say, mute
 from storebench.results import Cell, Status
 from storebench.runs.conversions import SAMPLES_OF, ConversionRecord, append_conversion, read_conversions
 from storebench.scenario import TIMEOUT_S, Scenario
-from storebench.stores.convert import How, convert_to
+from storebench.stores.convert import BuildOptions, convert_to
 from storebench.stores.samples import StoreSamples
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked
@@ -186,7 +186,7 @@ def measure_conversion(source: Path, target: str, folder: Path) -> dict[str, Any
     files = get_format(samples.manifest.format).data_files(source)
     evict(files)
     before = resident(files).frac
-    store = convert_to(samples, parse_backend(target), folder, how=How())
+    store = convert_to(samples, parse_backend(target), folder, options=BuildOptions())
     samples.close()
     assert store.phases is not None, "the folder is new, so the store was built"
     manifest = store.manifest

@@ -45,11 +45,11 @@ def is_full(path: str | PathLike[str]) -> bool:
         place = Path(path).absolute()
         while not place.exists() and place != place.parent:
             place = place.parent
-        found = os.statvfs(place)
+        counts = os.statvfs(place)
     except OSError:
         return False
     # A file system that does not count blocks or inodes reports a total of 0.
-    return (found.f_blocks > 0 and not found.f_bavail) or (found.f_files > 0 and not found.f_favail)
+    return (counts.f_blocks > 0 and not counts.f_bavail) or (counts.f_files > 0 and not counts.f_favail)
 
 
 def sync(path: str | PathLike[str]) -> None:

@@ -196,7 +196,7 @@ class _MatrixWithoutLoop(Strict):
     @pydantic.model_validator(mode="after")
     def _limits(self) -> Self:
         if CacheState.LIMITED in self.cache and self.memory is None:
-            raise ValueError("cache 'limited' needs memory, what the page cache may hold, such as '400 MiB'")
+            raise ValueError("cache 'limited' needs memory, the limit of the page cache, such as '400 MiB'")
         if self.memory is not None and CacheState.LIMITED not in self.cache:
             raise ValueError("memory is for cells with a limited page cache: add 'limited' to cache")
         if not self.most_cells or not any(
@@ -213,7 +213,9 @@ class _MatrixWithoutLoop(Strict):
             raise ValueError("compute 'real' needs a model: name one, or set compute to 'none'")
         if self.passes is not None and set(self.cache) - {CacheState.WARM, CacheState.ANY}:
             asked = [str(state) for state in self.cache]
-            raise ValueError(f"passes repeats what the first pass made warm, so cache cannot be {asked}")
+            raise ValueError(
+                f"later passes read what the first one made warm, so with passes the cache cannot be {asked}"
+            )
         return self
 
     @property

@@ -68,7 +68,7 @@ class RunPlan:
 
 
 def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: int = 1) -> RunPlan:
-    """Return what running `cells` would convert, read and take; cells that are not permitted here are left out.
+    """Return the stores, bytes and time that running `cells` would take; cells that are not permitted here are left out.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ from storebench.runs.records import LOGS_DIR, record_from_dict
 from storebench.runs.schedule import Work
 from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
-from storebench.stores.convert import How, Replace, ensure_store
+from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
 from storebench.surroundings import check_network, check_size, refusals, surroundings
 from storebench.system.scratch import scratch_folder
@@ -58,8 +58,8 @@ class Prepared:
 class Watcher(Protocol):
     """Receives the events of a run."""
 
-    def store(self, cell: Cell) -> How:
-        """Return how to build (or find) the store of `cell`, with its progress."""
+    def store(self, cell: Cell) -> BuildOptions:
+        """Return the options for building (or finding) the store of `cell`, with its progress."""
 
     def started(self, work: Work, position: int, total: int) -> None:
         """React to the start of a replicate."""
@@ -74,9 +74,9 @@ class Watcher(Protocol):
 class Silent:
     """A watcher that reports nothing."""
 
-    def store(self, cell: Cell) -> How:  # noqa: ARG002
+    def store(self, cell: Cell) -> BuildOptions:  # noqa: ARG002
         """Build without messages; a store of other samples is replaced."""
-        return How(replace=Replace.STALE)
+        return BuildOptions(replace=Replace.STALE)
 
     def started(self, work: Work, position: int, total: int) -> None:
         """Report nothing."""
@@ -226,12 +226,12 @@ def prepare(
     for cell in cells:
         key = (cell.data, store_name_of(cell.backend))
         if key not in built:
-            how = watcher.store(cell)
+            options = watcher.store(cell)
             if cell.data not in opened:
                 opened[cell.data] = open_dataset(cell.data, data_root)
             backend, dataset = parse_backend(key[1]), opened[cell.data]
-            store = ensure_store(cell.data, backend, stores, dataset=dataset, how=how)
-            test = _test_store(cell, store.manifest, scenario.test_limit, stores, data_root, how)
+            store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
+            test = _test_store(cell, store.manifest, scenario.test_limit, stores, data_root, options)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
         check_size(cell, built[key].manifest)
         check_network(cell, built[key].manifest)
@@ -244,7 +244,7 @@ def prepare(
 
 
 def _test_store(
-    cell: Cell, train: Manifest, limit: int, stores: Path, data_root: Path | None, how: How
+    cell: Cell, train: Manifest, limit: int, stores: Path, data_root: Path | None, options: BuildOptions
 ) -> Path | None:
     """Return the store of test samples of the same origin, or None if the dataset has none."""
     if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
@@ -260,7 +260,7 @@ def _test_store(
     )
     backend = parse_backend("memory+original" if any_size(cell.backend.codec) else "memory+raw")
     try:
-        return ensure_store(spec, backend, stores, data_root=data_root, how=how).path.resolve()
+        return ensure_store(spec, backend, stores, data_root=data_root, options=options).path.resolve()
     except DataNotFoundError:
         return None
 

@@ -216,7 +216,7 @@ def load_scenario(path: Path, *, tell: Callable[[str], None] | None = None) -> S
     path
         The file.
     tell
-        Is told of each library that is not installed, and the backends that need it are left out; None refuses them.
+        Called for each library that is not installed; the backends that need it are left out. None refuses them.
 
     Raises
     ------

@@ -50,7 +50,7 @@ def without_missing_libraries(raw: dict[str, Any], tell: Callable[[str], None]) 
     raw
         The table as it was read, not validated yet.
     tell
-        Is told once of each library, with the command that installs it.
+        Called once for each missing library, with the command that installs it.
     """
     matrices = raw.get("matrix")
     if not isinstance(matrices, list):
@@ -66,11 +66,11 @@ def _without_missing(matrix: Any, reasons: dict[str, None]) -> Any:
     backends = matrix.get("backends", list(PAPER_BACKENDS)) if isinstance(matrix, dict) else None
     if not isinstance(backends, list):
         return matrix
-    found = [(name, _missing_library(name)) for name in backends]
-    kept = [name for name, reason in found if not reason]
-    if not kept or len(kept) == len(found):
+    checked = [(name, _missing_library(name)) for name in backends]
+    kept = [name for name, reason in checked if not reason]
+    if not kept or len(kept) == len(checked):
         return matrix
-    reasons.update((reason, None) for _, reason in found if reason)
+    reasons.update((reason, None) for _, reason in checked if reason)
     return {**matrix, "backends": kept}
 
 

@@ -48,7 +48,7 @@ class Permitted:
 
 
 def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
-    """Return which of `cells` this process may run with stores in `stores`, determined by trying.
+    """Return the cells that this process may run with stores in `stores`, determined by trying.
 
     Raises
     ------

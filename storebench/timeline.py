@@ -19,7 +19,7 @@ from storebench.runs.step_files import MOST_STEPS, find_table, read_steps
 from storebench.units import number_of
 
 LOOP_TID = 0
-"""Thread number of the training loop; producer w has number w + 2, so the loop's own producer has 1."""
+"""Thread number of the training loop. Worker w has number w + 2; the loop's own producer is worker -1 and has 1."""
 
 MAKING = ("fetch", "decode", "prep")
 
@@ -122,7 +122,7 @@ def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
     DataNotFoundError
         The step table is not in the run's folder.
     CorruptDataError
-        The record names a file elsewhere, or the file does not hold a step table.
+        The record names a file outside of the run, or the file does not hold a step table.
     """
     steps = _steps(record, run)
     origin = min(min(step["start_ns"], step["fetch_start_ns"]) for step in steps)
@@ -141,7 +141,7 @@ def _steps(record: Record, run: Path) -> list[Event]:
     path = find_table(run, name)
     if path is None:
         raise DataNotFoundError(
-            "the table of steps is missing", where=run / name, hint="Copy the whole run folder."
+            "the step table is missing", where=run / name, hint="Copy the whole run folder."
         )
     table = read_steps(path, name, _COLUMNS, later=_LATER)
     columns = {column: values.tolist() for column, values in table.items()}
@@ -205,7 +205,7 @@ def _flow(step: Event, origin: int, number: int) -> list[Event]:
     """Return the arrow from the end of making a batch to the start of the work on it.
 
     An arrow attaches to the slice that encloses its end, so it starts within the
-    last slice of the making; a batch that took no time to make has none.
+    last slice of making the batch. A batch that took no time to make has no arrow.
     """
     making = sum(step[f"{name}_ns"] for name in MAKING)
     if not making:

@@ -66,14 +66,14 @@ METRICS: dict[str, Metric] = {
         _metric("fetch_s", "fetch", "s", _LOW, "bytes from the store into private memory, all producers"),
         _metric("decode_s", "decode", "s", _LOW, "bytes into pixels, all producers"),
         _metric("prep_s", "prep", "s", _LOW, "augment and collate, all producers"),
-        _metric("handover_s", "hand-over", "s", _LOW, "moving finished batches from producers to the loop"),
+        _metric("handover_s", "handoff", "s", _LOW, "moving finished batches from producers to the loop"),
         _metric("time_to_first_batch_s", "first batch", "s", _LOW, "the first wait of the epoch"),
         _metric("open_s", "open", "s", _LOW, "opening the reader, the longest of the producers"),
         _metric(
             "bytes_on_disk", "size on disk", "bytes", _LOW, "blocks allocated for the store's data files"
         ),
         _metric("build_s", "build", "s", _LOW, "writing the store, from the first sample to synced"),
-        _metric("test_accuracy", "test accuracy", "", _HIGH, "share of test samples classified rightly"),
+        _metric("test_accuracy", "test accuracy", "", _HIGH, "share of test samples classified correctly"),
         _metric("device_read_bytes", "device reads", "bytes", _LOW, "bytes that block devices delivered"),
         _metric(
             "read_amplification", "read amplification", "", _LOW, "device bytes over payload bytes asked for"
@@ -121,10 +121,10 @@ def parse_bytes(text: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
     if found is None or found[2] not in _BYTES:
-        raise ValueError(f"{text!r} is no size: write a number with a unit, such as '400 MiB' or '2 GB'")
+        raise ValueError(f"{text!r} is not a size: write a number with a unit, such as '400 MiB' or '2 GB'")
     size = float(found[1]) * _BYTES[found[2]]
     if size > _MOST_BYTES:
-        raise ValueError(f"{text[:40]!r} is more than there are bytes")
+        raise ValueError(f"{text[:40]!r} is too large a size")
     return int(size)
 
 

@@ -16,6 +16,7 @@ from storebench.formats.registry import format_names, get_format
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import cache_facts, evict, resident, warm
 from storebench.results import CacheFacts, CacheVerdict
+from storebench.settings.words import CacheState
 from storebench.stores.find import Store
 from storebench.testing.benchmarks import Measurement
 from storebench.testing.calibrations import BATCH, Calibrate, device_reads, drop, gather, inflate, interpreter
@@ -77,7 +78,7 @@ class Reading:
         if (before.frac or 0) < 1:
             warm(self.files)
             before = resident(self.files)
-        return cache_facts("warm", before, paths=self.files, how="read")
+        return cache_facts(CacheState.WARM, before, paths=self.files, how="read")
 
     def make_cold(self) -> CacheFacts:
         """Make it cold, in a second or third attempt where another process was in the way."""
@@ -94,7 +95,7 @@ class Reading:
         how = evict(self.files)
         self.reader = self.open()
         drop(self.files)
-        return cache_facts("cold", resident(self.files), paths=self.files, how=how)
+        return cache_facts(CacheState.COLD, resident(self.files), paths=self.files, how=how)
 
 
 @pytest.fixture

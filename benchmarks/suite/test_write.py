@@ -12,7 +12,7 @@ from storebench.check.calibration import Kind
 from storebench.codecs import CODECS
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import format_names, parse_backend, store_name_of
-from storebench.stores.convert import How, Replace, convert
+from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.testing.benchmarks import Measurement
 from storebench.testing.calibrations import gather, inflate, interpreter
 
@@ -32,13 +32,13 @@ def test_convert(
     dataset = to_convert.first(CONVERTED // 4) if name == "files" else to_convert
     spec = DatasetSpec(name="cifar10", limit=len(dataset), synthetic=True)
     # Verification reads in threads: whether a second core is free would be in the figure.
-    how = How(processes=1, replace=Replace.YES, verify=False)
+    options = BuildOptions(processes=1, replace=Replace.YES, verify=False)
     with skip_without_library():
         backend = parse_backend(name)
-        store = convert(dataset, spec, backend, scratch, how=how)
+        store = convert(dataset, spec, backend, scratch, options=options)
 
     def target() -> int:
-        return convert(dataset, spec, backend, scratch, how=how).manifest.count
+        return convert(dataset, spec, backend, scratch, options=options).manifest.count
 
     measured(
         Measurement(

@@ -90,7 +90,7 @@ def run_against(
 ) -> Sides:
     """Run `scenario` with the revision `ref` and with the working tree, interleaved.
 
-    For every replicate of every cell both sides run one after the other, and the sides take turns
+    For every replicate of every cell the two sides run in succession, and take turns
     at running first. Each side builds and reads its own stores. Cells that are in only one of the
     two scenarios run once, on that side.
 
@@ -233,7 +233,7 @@ def _revised(
 
 def _lacking(job: "_Job", other: "_Job") -> tuple[Cell, ...]:
     """Return the cells of a side that the other one lacks."""
-    return tuple(cell for cell in job.cells if cell.cell_id not in {one.cell_id for one in other.cells})
+    return tuple(cell for cell in job.cells if cell.cell_id not in {theirs.cell_id for theirs in other.cells})
 
 
 def _tell(sides: Sides, before: Scenario, here: Scenario, say: Say) -> None:
@@ -271,10 +271,10 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, say: Say) -> None
     ids = {cell.cell_id for cell in processes[0].job.cells}
     both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
     work = schedule(both, replicates, processes[1].job.scenario.seed)
-    for number, one in enumerate(work):
-        say(f"{number + 1} of {len(work)}: {label_of(one.cell)}, replicate {one.replicate}")
+    for number, item in enumerate(work):
+        say(f"{number + 1} of {len(work)}: {label_of(item.cell)}, replicate {item.replicate}")
         for process in processes if number % 2 == 0 else reversed(processes):
-            process.run(one.cell, one.replicate)
+            process.run(item.cell, item.replicate)
 
 
 def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:
@@ -293,7 +293,7 @@ def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Job:
-    """What one side runs, with which code, and where."""
+    """The job of one side: its cells, its code and its folders."""
 
     code: SideCode
     scratch: Path

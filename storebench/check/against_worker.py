@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+# The package's `end_with_parent` cannot be used: earlier revisions do not have it.
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 

@@ -41,8 +41,8 @@ def is_free(target: Path) -> bool:
     """
     if not target.is_dir():
         return not target.exists()
-    there = [one for one in target.iterdir() if not is_unfinished(one)]
-    return all(one.name == HISTORY and one.is_dir() and not any(one.iterdir()) for one in there)
+    there = [entry for entry in target.iterdir() if not is_unfinished(entry)]
+    return all(entry.name == HISTORY and entry.is_dir() and not any(entry.iterdir()) for entry in there)
 
 
 def update(
@@ -94,28 +94,30 @@ def update(
 def _to_accept(
     folder: Path, contender: Side, results: Sequence[CellResult], policy: Policy
 ) -> dict[str, str]:
-    """Return what only a reason can accept, by cell id: the label and the problem."""
-    found = {one.cell_id: f"{one.label}: {wrong}" for one in results if (wrong := _wrong(one))}
+    """Return the problems that only a reason can accept, by cell id: the label and the problem."""
+    problems = {result.cell_id: f"{result.label}: {wrong}" for result in results if (wrong := _wrong(result))}
     anchors = _anchors(folder)
     oldest = Side(source=str(folder / HISTORY), kind="baseline", cells=anchors)
-    for one in judge(oldest, contender, policy, only=[*anchors]) if anchors else []:
-        if one.cell_id not in found and _slower(one):
-            found[one.cell_id] = f"{one.label}: drifted: {one.ratio:.2f} times the oldest baseline's time"
-    return found
+    for result in judge(oldest, contender, policy, only=[*anchors]) if anchors else []:
+        if result.cell_id not in problems and _slower(result):
+            problems[result.cell_id] = (
+                f"{result.label}: drifted: {result.ratio:.2f} times the oldest baseline's time"
+            )
+    return problems
 
 
-def _wrong(one: CellResult) -> str:
+def _wrong(result: CellResult) -> str:
     """Return why a result must not become the baseline without a reason, or ""."""
-    if one.state in (State.WORSE, State.MISSING, State.NOT_COMPARABLE):
-        return f"{one.state}: {one.reason}"
-    if _slower(one):
-        return f"{one.state}: {one.ratio:.2f} times as slow, which is above the threshold"
+    if result.state in (State.WORSE, State.MISSING, State.NOT_COMPARABLE):
+        return f"{result.state}: {result.reason}"
+    if _slower(result):
+        return f"{result.state}: {result.ratio:.2f} times as slow, which is above the threshold"
     return ""
 
 
-def _slower(one: CellResult) -> bool:
+def _slower(result: CellResult) -> bool:
     """Return whether the point estimate is above the policy's threshold, proven or not."""
-    return one.ratio is not None and one.ratio > 1 + (one.practical_frac or 0.0)
+    return result.ratio is not None and result.ratio > 1 + (result.practical_frac or 0.0)
 
 
 def _anchors(folder: Path) -> Mapping[str, CellData]:

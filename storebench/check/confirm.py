@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class How:
+class RerunOptions:
     """Settings of the second run.
 
     Attributes
@@ -40,7 +40,7 @@ class How:
 
 
 def confirm(
-    results: Sequence[CellResult], baseline: Side, contender: Side, policy: Policy, how: How
+    results: Sequence[CellResult], baseline: Side, contender: Side, policy: Policy, options: RerunOptions
 ) -> list[CellResult]:
     """Run the suspected cells again; only those that are worse again stay worse.
 
@@ -50,11 +50,11 @@ def confirm(
     suspects = [one for one in results if one.suspected]
     if not suspects:
         return list(results)
-    how.say(
+    options.say(
         f"running {number_of(len(suspects), 'suspected cell')} again: {', '.join(one.label for one in suspects)}"
     )
     with scratch_folder("confirmation") as scratch:
-        first, second = _again(suspects, baseline, contender, scratch, how)
+        first, second = _again(suspects, baseline, contender, scratch, options)
         again = {
             one.cell_id: one for one in judge(first, second, policy, only=[one.cell_id for one in suspects])
         }
@@ -77,11 +77,11 @@ def confirmed(first: CellResult, again: CellResult | None) -> CellResult:
 
 
 def _again(
-    suspects: Sequence[CellResult], baseline: Side, contender: Side, scratch: Path, how: How
+    suspects: Sequence[CellResult], baseline: Side, contender: Side, scratch: Path, options: RerunOptions
 ) -> tuple[Side, Side]:
     """Run the suspects again; return the sides to compare. The baseline is new only if both were interleaved."""
     if contender.kind == "pytest-benchmark":
-        return baseline, _pytest_again(suspects, contender, scratch, how)
+        return baseline, _pytest_again(suspects, contender, scratch, options)
     folder = Path(contender.source)
     if contender.kind != "records" or not (folder / RECORDS_NAME).is_file():
         raise UsageError(
@@ -90,11 +90,11 @@ def _again(
             hint="--confirm needs the folder that 'storebench bench' wrote, or pytest-benchmark's JSON.",
         )
     if contender.pairing and contender.pairing == baseline.pairing:
-        return _against_again(suspects, Path(baseline.source), folder, scratch, how)
-    return baseline, _run_again(suspects, folder, scratch, how)
+        return _against_again(suspects, Path(baseline.source), folder, scratch, options)
+    return baseline, _run_again(suspects, folder, scratch, options)
 
 
-def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, how: How) -> Side:
+def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, options: RerunOptions) -> Side:
     from storebench.runner import execute
     from storebench.runs.folder import Run
 
@@ -103,12 +103,12 @@ def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, how:
     cells = [cell for cell in before.cells if cell.cell_id in wanted]
     fixed = before.scenario if before.scenario.stopping is None else before.scenario.repeated(before.rounds)
     run = Run.create(fixed, scratch / "again", cells)
-    execute(run, how.stores)
+    execute(run, options.stores)
     return read_side(run.folder, baseline=False)
 
 
 def _against_again(
-    suspects: Sequence[CellResult], before: Path, folder: Path, scratch: Path, how: How
+    suspects: Sequence[CellResult], before: Path, folder: Path, scratch: Path, options: RerunOptions
 ) -> tuple[Side, Side]:
     from storebench.check.against import Options, run_against
     from storebench.runs.folder import Run
@@ -118,16 +118,18 @@ def _against_again(
         about["commit"],
         Run.read(folder).scenario,
         scratch / "again",
-        how.stores,
+        options.stores,
         source=Run.read(before).scenario,
         repository=Path(about["repository"]) if "repository" in about else None,
         options=Options(only=[one.rerun for one in suspects]),
-        say=how.say,
+        say=options.say,
     )
     return read_side(sides.baseline, baseline=True), read_side(sides.contender, baseline=False)
 
 
-def _pytest_again(suspects: Sequence[CellResult], contender: Side, scratch: Path, how: How) -> Side:
+def _pytest_again(
+    suspects: Sequence[CellResult], contender: Side, scratch: Path, options: RerunOptions
+) -> Side:
     nodes = [one.rerun for one in suspects]
     for node in nodes:
         if not Path(node.partition("::")[0]).is_file():
@@ -139,8 +141,8 @@ def _pytest_again(suspects: Sequence[CellResult], contender: Side, scratch: Path
     alone = any(contender.cells[one.cell_id].one_process for one in suspects)
     sessions = 1 if alone else max(len(contender.cells[one.cell_id].replicates) for one in suspects)
     for number in range(sessions):
-        how.say(f"session {number + 1} of {sessions}")
-        _session(nodes, scratch / f"session-{number}.json", how)
+        options.say(f"session {number + 1} of {sessions}")
+        _session(nodes, scratch / f"session-{number}.json", options)
     try:
         return read_side(scratch, baseline=False)
     except IntegrityError:
@@ -148,8 +150,8 @@ def _pytest_again(suspects: Sequence[CellResult], contender: Side, scratch: Path
         return Side(source=str(scratch), kind="pytest-benchmark", cells={})
 
 
-def _session(nodes: Sequence[str], out: Path, how: How) -> None:
+def _session(nodes: Sequence[str], out: Path, options: RerunOptions) -> None:
     """Run some benchmarks in a fresh process; the file that it writes shows failures."""
     command = [sys.executable, "-m", "pytest", "-q", *nodes, "--benchmark-enable", f"--benchmark-json={out}"]
     with contextlib.suppress(subprocess.CalledProcessError):
-        subprocess.run([*command, *how.pytest_arguments], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([*command, *options.pytest_arguments], stdout=subprocess.DEVNULL, check=True)

@@ -28,11 +28,11 @@ def judge(
     results: dict[str, CellResult] = {}
     timings: dict[str, timing.Timing] = {}
     for name in names:
-        found = _match(name, baseline, contender)
-        if isinstance(found, CellResult):
-            results[name] = found
+        matched = _match(name, baseline, contender)
+        if isinstance(matched, CellResult):
+            results[name] = matched
             continue
-        pair = Pair(baseline=found[0], contender=found[1], paired=paired, policy=policy)
+        pair = Pair(baseline=matched[0], contender=matched[1], paired=paired, policy=policy)
         results[name], basis = _counted(pair)
         if basis:
             timings[name] = timing.compare_times(pair, basis)
@@ -62,7 +62,7 @@ def _match(name: str, baseline: Side, contender: Side) -> CellResult | tuple[Cel
 
 
 def _lost(cell: CellData, baseline: Side, contender: Side) -> str:
-    """Return what happened to a cell that only the baseline has."""
+    """Return the result of a cell that only the baseline has."""
     if cell.rerun in contender.skipped:
         return f"it was skipped: {contender.skipped[cell.rerun]}"
     new = [one for name, one in contender.cells.items() if name not in baseline.cells]

@@ -43,7 +43,7 @@ def outcome(
         Labels or ids of cells that may be missing, or shell patterns for them.
     """
     code, line = _decide(results, policy, strict=strict, allow_missing=allow_missing)
-    counts = Counter(str(one.state) for one in results)
+    counts = Counter(str(result.state) for result in results)
     return Outcome(
         exit_code=code, line=line, counts={str(state): counts[state] for state in State if counts[state]}
     )
@@ -58,23 +58,23 @@ def check_names(allow_missing: Sequence[str], results: Sequence[CellResult]) -> 
         The message names the nearest cell.
     """
     for name in allow_missing:
-        if not any(_is_called(one, name) for one in results):
-            raise errors.UnknownNameError.of("cell", name, [one.label for one in results])
+        if not any(_is_called(result, name) for result in results):
+            raise errors.UnknownNameError.of("cell", name, [result.label for result in results])
 
 
 def _is_called(result: CellResult, name: str) -> bool:
     names = result.cell_id, result.label
-    return name in names or any(fnmatch.fnmatchcase(one, name) for one in names)
+    return name in names or any(fnmatch.fnmatchcase(own, name) for own in names)
 
 
 def _decide(
     results: Sequence[CellResult], policy: Policy, *, strict: bool, allow_missing: Sequence[str]
 ) -> tuple[int, str]:
-    by_state = {state: [one for one in results if one.state is state] for state in State}
+    by_state = {state: [result for result in results if result.state is state] for state in State}
     missing = [
-        one
-        for one in by_state[State.MISSING]
-        if strict or not any(_is_called(one, name) for name in allow_missing)
+        result
+        for result in by_state[State.MISSING]
+        if strict or not any(_is_called(result, name) for name in allow_missing)
     ]
     measured = len(results) - len(by_state[State.MISSING])
     compared = measured - len(by_state[State.NEW])
@@ -88,7 +88,11 @@ def _decide(
         (errors.EXIT_NOT_COMPARABLE, "not comparable", by_state[State.NOT_COMPARABLE]),
         (errors.EXIT_NOT_COMPARABLE, "the baseline lacks", new),
         (errors.EXIT_INCONCLUSIVE, "inconclusive", undecided if strict or wide else []),
-        (errors.EXIT_INCONCLUSIVE, "perhaps slower", [one for one in undecided if one.perhaps_slower]),
+        (
+            errors.EXIT_INCONCLUSIVE,
+            "perhaps slower",
+            [result for result in undecided if result.perhaps_slower],
+        ),
     )
     for code, what, cells in complaints:
         if cells:
@@ -108,6 +112,6 @@ def _remarks(by_state: dict[State, list[CellResult]]) -> str:
 
 def _named(results: Sequence[CellResult]) -> str:
     """Return the names of the first cells, each with its reason."""
-    shown = [f"{one.label} ({one.reason})" if one.reason else one.label for one in results[:3]]
+    shown = [f"{result.label} ({result.reason})" if result.reason else result.label for result in results[:3]]
     more = len(results) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")

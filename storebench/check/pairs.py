@@ -54,7 +54,7 @@ class Pair:
 
 
 def other_work(pair: Pair) -> str:
-    """Return how the work of the two sides differs, so that their figures cannot be compared, or ""."""
+    """Return the difference in work that makes the figures of the two sides incomparable, in words, or ""."""
     first, second = pair.baseline, pair.contender
     if first.samples_of != second.samples_of:
         if first.samples_of and second.samples_of:
@@ -94,7 +94,7 @@ def _other_figures(pair: Pair) -> str:
 
 
 def _difference(pair: Pair) -> str:
-    """Return how two environments differ."""
+    """Return the differences of two environments in words."""
     before, after = pair.baseline.environment, pair.contender.environment
     if not before.key or not after.key:
         return "the environment of one side is unknown or not unique"
@@ -110,17 +110,19 @@ def _difference(pair: Pair) -> str:
 def resembling(missing: CellData, others: Iterable[CellData]) -> str:
     """Return the new cell of the contender that a missing one has become, and the changes, or ""."""
     nearest: tuple[int, str] = (_MOST_CHANGES + 1, "")
-    for one in others:
-        if missing.rerun == one.rerun and missing.rerun:
-            return f"its benchmark is called {one.label} now"
-        if not missing.asked or not one.asked:
+    for candidate in others:
+        if missing.rerun == candidate.rerun and missing.rerun:
+            return f"its benchmark is called {candidate.label} now"
+        if not missing.asked or not candidate.asked:
             continue
         names = [
-            name for name in {**missing.asked, **one.asked} if missing.asked.get(name) != one.asked.get(name)
+            name
+            for name in {**missing.asked, **candidate.asked}
+            if missing.asked.get(name) != candidate.asked.get(name)
         ]
         if len(names) < nearest[0]:
             changes = ", ".join(
-                f"{name} {missing.asked.get(name)} -> {one.asked.get(name)}" for name in names
+                f"{name} {missing.asked.get(name)} -> {candidate.asked.get(name)}" for name in names
             )
             nearest = len(names), f"the contender has it with {changes}"
     return nearest[1]

@@ -149,9 +149,9 @@ class Policy(_Strict):
 
     def cell(self, cell_id: str, label: str) -> CellPolicy:
         """Return the exceptions for a cell."""
-        for one in self.cells:
-            if fnmatch.fnmatchcase(cell_id, one.match) or fnmatch.fnmatchcase(label, one.match):
-                return one
+        for exception in self.cells:
+            if fnmatch.fnmatchcase(cell_id, exception.match) or fnmatch.fnmatchcase(label, exception.match):
+                return exception
         return CellPolicy(match="*")
 
     def practical(self, cell: CellPolicy) -> float:

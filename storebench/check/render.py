@@ -20,7 +20,7 @@ _HEADS = ("cell", "verdict", "time ratio", "95% interval", "tail", "calibrated",
 
 def as_text(results: Results, outcome: Outcome) -> str:
     """Return an aligned table and the outcome's line, for a terminal."""
-    rows = [_HEADS, *(tuple(map(plain, _row(one))) for one in _worst_first(results))]
+    rows = [_HEADS, *(tuple(map(plain, _row(result))) for result in _worst_first(results))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS) - 1)]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
@@ -31,8 +31,8 @@ def as_text(results: Results, outcome: Outcome) -> str:
 
 def as_markdown(results: Results, outcome: Outcome) -> str:
     """Return a comment for a pull request: the outcome, the changes, and the remaining cells folded away."""
-    shown = [one for one in _worst_first(results) if one.state is not State.WITHIN_NOISE]
-    quiet = [one for one in results if one.state is State.WITHIN_NOISE]
+    shown = [result for result in _worst_first(results) if result.state is not State.WITHIN_NOISE]
+    quiet = [result for result in results if result.state is State.WITHIN_NOISE]
     parts = ["### storebench check", "", f"**{markdown(_summary(outcome))}**", ""]
     if shown:
         parts += [*_markdown_table(shown), ""]
@@ -52,12 +52,12 @@ def as_markdown(results: Results, outcome: Outcome) -> str:
 def as_github(results: Results, outcome: Outcome) -> str:
     """Return one workflow command per cell that needs attention, and one for the outcome."""
     lines = []
-    for one in _worst_first(results):
-        if one.state in (State.WITHIN_NOISE, State.BETTER):
+    for result in _worst_first(results):
+        if result.state in (State.WITHIN_NOISE, State.BETTER):
             continue
-        level = "error" if one.state in _BAD else "warning"
-        message = f"{one.state}: {one.reason}" if one.reason else str(one.state)
-        lines.append(f"::{level} title={workflow_property(one.label)}::{workflow_message(message)}")
+        level = "error" if result.state in _BAD else "warning"
+        message = f"{result.state}: {result.reason}" if result.reason else str(result.state)
+        lines.append(f"::{level} title={workflow_property(result.label)}::{workflow_message(message)}")
     level = {EXIT_OK: "notice", EXIT_INCONCLUSIVE: "warning"}.get(outcome.exit_code, "error")
     return (
         "\n".join([*lines, f"::{level} title=storebench check::{workflow_message(_summary(outcome))}"]) + "\n"
@@ -68,22 +68,24 @@ def as_junit(results: Results, outcome: Outcome) -> str:
     """Return JUnit XML: a worse cell is a failure, a failed or missing one an error, an undecided one skipped."""
     suite = ET.Element("testsuite", name="storebench check", tests=str(len(results)))
     for attribute, counted in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(attribute, str(sum(_JUNIT.get(one.state) == counted for one in results)))
-    suite.set("time", _decimal(sum(_duration_s(one) for one in results)))
+        suite.set(attribute, str(sum(_JUNIT.get(result.state) == counted for result in results)))
+    suite.set("time", _decimal(sum(_duration_s(result) for result in results)))
     suite.set("timestamp", dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S"))
-    for one in results:
+    for result in results:
         case = ET.SubElement(
             suite,
             "testcase",
             classname="storebench.check",
-            name=plain(one.label),
-            time=_decimal(_duration_s(one)),
+            name=plain(result.label),
+            time=_decimal(_duration_s(result)),
         )
         properties = ET.SubElement(case, "properties")
-        for name, value in _figures(one).items():
+        for name, value in _figures(result).items():
             ET.SubElement(properties, "property", name=name, value=plain(value))
-        if tag := _JUNIT.get(one.state):
-            ET.SubElement(case, tag, type=str(one.state), message=plain(f"{one.state}: {one.reason}"))
+        if tag := _JUNIT.get(result.state):
+            ET.SubElement(
+                case, tag, type=str(result.state), message=plain(f"{result.state}: {result.reason}")
+            )
     ET.SubElement(suite, "system-out").text = plain(_summary(outcome))
     ET.indent(suite)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
@@ -99,39 +101,42 @@ _JUNIT = {
 }
 
 
-def _duration_s(one: CellResult) -> float:
+def _duration_s(result: CellResult) -> float:
     """Return the seconds of one round of the contender; 0 if it was not compared."""
-    return 0.0 if one.seconds is None else one.seconds[1] * (one.samples or 1)
+    return 0.0 if result.seconds is None else result.seconds[1] * (result.samples or 1)
 
 
 def _decimal(seconds: float) -> str:
     return f"{seconds:.9f}"
 
 
-def _figures(one: CellResult) -> dict[str, str]:
+def _figures(result: CellResult) -> dict[str, str]:
     """Return the known figures of a cell as JUnit properties."""
-    found = {
-        "state": str(one.state),
-        "basis": one.basis or None,
-        "ratio": one.ratio,
-        "ratio_low": one.low,
-        "ratio_high": one.high,
-        "tail_ratio": one.tail_ratio,
-        "calibrated_ratio": one.calibrated_ratio,
-        "machine_ratio": one.machine_ratio,
-        "baseline_seconds_per_sample": one.seconds[0] if one.seconds else None,
-        "contender_seconds_per_sample": one.seconds[1] if one.seconds else None,
+    figures = {
+        "state": str(result.state),
+        "basis": result.basis or None,
+        "ratio": result.ratio,
+        "ratio_low": result.low,
+        "ratio_high": result.high,
+        "tail_ratio": result.tail_ratio,
+        "calibrated_ratio": result.calibrated_ratio,
+        "machine_ratio": result.machine_ratio,
+        "baseline_seconds_per_sample": result.seconds[0] if result.seconds else None,
+        "contender_seconds_per_sample": result.seconds[1] if result.seconds else None,
     }
     return {
         name: f"{value:.6g}" if isinstance(value, float) else value
-        for name, value in found.items()
+        for name, value in figures.items()
         if value is not None
     }
 
 
 def as_json(results: Results, outcome: Outcome) -> str:
     """Return all results as JSON."""
-    raw = {"outcome": dataclasses.asdict(outcome), "cells": [dataclasses.asdict(one) for one in results]}
+    raw = {
+        "outcome": dataclasses.asdict(outcome),
+        "cells": [dataclasses.asdict(result) for result in results],
+    }
     return json_text(json.dumps(raw, indent=2)) + "\n"
 
 
@@ -161,25 +166,25 @@ def _worst_first(results: Results) -> list[CellResult]:
         State.BETTER,
         State.WITHIN_NOISE,
     ]
-    return sorted(results, key=lambda one: (order.index(one.state), -(one.ratio or 0)))
+    return sorted(results, key=lambda result: (order.index(result.state), -(result.ratio or 0)))
 
 
-def _row(one: CellResult) -> tuple[str, ...]:
-    confirmed = {True: " (confirmed)", False: "", None: ""}[one.confirmed]
-    interval = "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
+def _row(result: CellResult) -> tuple[str, ...]:
+    confirmed = {True: " (confirmed)", False: "", None: ""}[result.confirmed]
+    interval = "" if result.low is None or result.high is None else f"{result.low:.3f} to {result.high:.3f}"
     return (
-        one.label,
-        f"{one.state}{confirmed}",
-        "" if one.ratio is None else f"{one.ratio:.3f}",
+        result.label,
+        f"{result.state}{confirmed}",
+        "" if result.ratio is None else f"{result.ratio:.3f}",
         interval,
-        "" if one.tail_ratio is None else f"{one.tail_ratio:.3f}",
-        "" if one.calibrated_ratio is None else f"{one.calibrated_ratio:.3f}",
-        "" if one.floor_frac is None else f"{one.floor_frac:.1%}",
-        "" if one.replicates == (0, 0) else f"{one.replicates[0]}/{one.replicates[1]}",
-        one.reason or one.basis,
+        "" if result.tail_ratio is None else f"{result.tail_ratio:.3f}",
+        "" if result.calibrated_ratio is None else f"{result.calibrated_ratio:.3f}",
+        "" if result.floor_frac is None else f"{result.floor_frac:.1%}",
+        "" if result.replicates == (0, 0) else f"{result.replicates[0]}/{result.replicates[1]}",
+        result.reason or result.basis,
     )
 
 
 def _markdown_table(results: Results) -> list[str]:
-    rows = [_HEADS, tuple("---" for _ in _HEADS), *(tuple(map(markdown, _row(one))) for one in results)]
+    rows = [_HEADS, tuple("---" for _ in _HEADS), *(tuple(map(markdown, _row(result))) for result in results)]
     return ["| " + " | ".join(row) + " |" for row in rows]

@@ -102,15 +102,15 @@ class CellResult:
     @property
     def worse_counters(self) -> tuple[CounterResult, ...]:
         """The counters that left their band in the wrong direction."""
-        return tuple(one for one in self.counters if one.worse)
+        return tuple(counter for counter in self.counters if counter.worse)
 
     @property
     def perhaps_slower(self) -> bool:
         """Whether nothing is proven, but a figure exceeds a threshold in the wrong direction."""
         means, slow = (self.ratio, self.rounds_ratio), (self.tail_ratio, self.slowest_ratio)
         return self.state is State.INCONCLUSIVE and (
-            any(one is not None and one > 1 + (self.practical_frac or 0.0) for one in means)
-            or any(one is not None and one > 1 + (self.slowest_frac or 0.0) for one in slow)
+            any(ratio is not None and ratio > 1 + (self.practical_frac or 0.0) for ratio in means)
+            or any(ratio is not None and ratio > 1 + (self.slowest_frac or 0.0) for ratio in slow)
         )
 
     @property

@@ -62,9 +62,9 @@ def find_repository(named: Path | None, formats: Collection[str]) -> Repository:
     """
     start = Path.cwd() if named is None else named
     root = _toplevel(start)
-    found = _recognised(root, start.resolve()) if root else None
-    if found is not None:
-        return _used(found, formats)
+    repository = _recognised(root, start.resolve()) if root else None
+    if repository is not None:
+        return _used(repository, formats)
     if named is not None:
         what = (
             "neither storebench nor a package with storebench.formats" if root else "not in a git repository"

@@ -71,7 +71,7 @@ class SideCode:
                 )
 
     def _difference(self, record: Record) -> str:
-        """Return how a record's code differs from this side's, or ""."""
+        """Return the difference between a record's code and this side's in words, or ""."""
         if record.code is None:  # revisions older than the digest name only their commit
             notes = record.environment.notes if record.environment else {}
             wanted = [("commit", str(notes.get("git_commit")), self.facts.commit.removesuffix(CHANGED))]
@@ -178,14 +178,14 @@ def _modules(formats: Mapping[str, str]) -> list[str]:
 
 def _sources_in(folder: Path, modules: Sequence[str]) -> tuple[Path, ...] | None:
     """Return the packages and modules with these names in a folder; None if one is missing."""
-    found = []
+    sources = []
     for name in modules:
         paths = (folder / name, folder / f"{name}.py")
-        path = next((one for one in paths if one.exists()), None)
-        if path is None:
+        source = next((path for path in paths if path.exists()), None)
+        if source is None:
             return None
-        found.append(path.resolve())
-    return tuple(found)
+        sources.append(source.resolve())
+    return tuple(sources)
 
 
 def _compiled(source: Path) -> bool:

@@ -39,12 +39,12 @@ def compare_times(pair: Pair, basis: str) -> Timing:
 
 def corrected(timings: Sequence[Timing]) -> list[Timing]:
     """Return the comparisons with Holm's correction over the times and tails of all cells."""
-    every = [one.time for one in timings] + [one.tail for one in timings if one.tail]
+    every = [timing.time for timing in timings] + [timing.tail for timing in timings if timing.tail]
     adjusted = iter(stats.corrected(every))
     times = [next(adjusted) for _ in timings]
     return [
-        dataclasses.replace(one, time=time, tail=next(adjusted) if one.tail else None)
-        for one, time in zip(timings, times, strict=True)
+        dataclasses.replace(timing, time=time, tail=next(adjusted) if timing.tail else None)
+        for timing, time in zip(timings, times, strict=True)
     ]
 
 
@@ -210,7 +210,7 @@ def _agrees(state: State, calibrated: float, result: CellResult) -> bool:
 
 
 def _busy(cell: CellData) -> float | None:
-    values = [one.busy_cores for one in cell.replicates if one.busy_cores is not None]
+    values = [replicate.busy_cores for replicate in cell.replicates if replicate.busy_cores is not None]
     return statistics.median(values) if values else None
 
 
@@ -228,14 +228,15 @@ def _costs(pair: Pair, basis: str) -> _Costs:
 
 def _values(pair: Pair, field: str, *, paired: bool) -> _Costs:
     sides = [
-        {one.number: getattr(one, field) for one in side.replicates}
+        {replicate.number: getattr(replicate, field) for replicate in side.replicates}
         for side in (pair.baseline, pair.contender)
     ]
     if paired:
         both = sorted(sides[0].keys() & sides[1].keys())
         return [sides[0][number] for number in both], [sides[1][number] for number in both]
     first, second = (
-        [float(getattr(one, field)) for one in side.replicates] for side in (pair.baseline, pair.contender)
+        [float(getattr(replicate, field)) for replicate in side.replicates]
+        for side in (pair.baseline, pair.contender)
     )
     return first, second
 
@@ -260,18 +261,18 @@ def _floor(costs: _Costs, basis: str, alpha: float) -> float | None:
         # The spread of the rounds' ratios is that of two independent sides: the square root of two times one side's.
         return None if floor is None else math.expm1(math.log1p(floor) / math.sqrt(2))
     floors = [stats.noise_floor_frac(side, alpha) for side in costs]
-    known = [one for one in floors if one is not None]
+    known = [floor for floor in floors if floor is not None]
     return max(known) if known else None
 
 
 def _more_rounds(costs: _Costs, timing: Timing, family: int) -> int | None:
-    """Return how many more replicates per side detect the practical threshold, at the level of Holm's first step."""
+    """Return the number of further replicates per side that detect the practical threshold, at the level of Holm's first step."""
     paired = timing.basis == INTERLEAVED
     if paired:
         spreads = [stats.spread([second / first for first, second in zip(*costs, strict=True)])]
     else:
         spreads = [stats.spread(side) for side in costs]
-    known = [one for one in spreads if one is not None]
+    known = [spread for spread in spreads if spread is not None]
     have = min(map(len, costs))
     if not known:
         return max(1, timing.pair.policy.min_replicates - have)
@@ -281,7 +282,7 @@ def _more_rounds(costs: _Costs, timing: Timing, family: int) -> int | None:
 
 
 def _seconds(cell: CellData) -> float:
-    return statistics.median(one.seconds for one in cell.replicates)
+    return statistics.median(replicate.seconds for replicate in cell.replicates)
 
 
 def _calibrated_ratio(pair: Pair) -> float | None:
@@ -296,8 +297,8 @@ def _ratio(pair: Pair, field: str) -> float | None:
     """Return the ratio of the geometric means of a field of the replicates; None if one lacks it."""
     logarithms = []
     for side in (pair.baseline, pair.contender):
-        values = [getattr(one, field) for one in side.replicates]
-        if not values or any(one is None for one in values):
+        values = [getattr(replicate, field) for replicate in side.replicates]
+        if not values or any(value is None for value in values):
             return None
         logarithms.append(statistics.fmean(map(math.log, values)))
     return math.exp(logarithms[1] - logarithms[0])

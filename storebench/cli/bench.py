@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.bench_watch import Teller
+from storebench.cli.bench_watch import StderrWatcher
 from storebench.cli.checks import require_devices
 from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
 from storebench.cli.plan_lines import print_plan
@@ -201,7 +201,7 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
             stores,
             drop_caches=how.drop_caches,
             retry_failed=how.retry_failed,
-            watcher=Teller(),
+            watcher=StderrWatcher(),
             assess=_assess(run.scenario),
         )
         records = read_records(folder)
@@ -311,7 +311,7 @@ def _in(folder: Path) -> list[Path]:
 
 
 def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Return what there is to say of scenario files, by the word that names each to ``bench``."""
+    """Return the facts of scenario files, by the word that names each of them to ``bench``."""
     from storebench.scenario import load_scenario
 
     missing: dict[str, None] = {}

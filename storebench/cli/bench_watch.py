@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from storebench.rounds import NextRound
     from storebench.runs.folder import Run
     from storebench.runs.schedule import Work
-    from storebench.stores.convert import How
+    from storebench.stores.convert import BuildOptions
 
 
-class Teller:
+class StderrWatcher:
     """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error."""
 
-    def store(self, cell: "Cell") -> "How":  # noqa: ARG002 - one way to build for all
+    def store(self, cell: "Cell") -> "BuildOptions":  # noqa: ARG002 - one way to build for all
         """Build with progress; a store of other samples is replaced, and a line says so."""
-        from storebench.stores.convert import How, Replace
+        from storebench.stores.convert import BuildOptions, Replace
 
-        return How(replace=Replace.STALE, progress=progress, say=say)
+        return BuildOptions(replace=Replace.STALE, progress=progress, say=say)
 
     def started(self, work: "Work", position: int, total: int) -> None:
         """Print which replicate starts."""

@@ -89,12 +89,12 @@ def check(
 
             say(f"wrote {write_baseline(baseline, after, results, rules, reason=reason)}")
             return
-        if not _told(output or [Format.TEXT], out or []):
+        if not _prints_outcome(output or [Format.TEXT], out or []):
             say(f"storebench check: {decided.line}")
         raise typer.Exit(decided.exit_code)
 
 
-def _told(formats: list[Format], files: list[Path]) -> bool:
+def _prints_outcome(formats: list[Format], files: list[Path]) -> bool:
     """Return whether a format that ends with the outcome's line was printed."""
     printed = formats[len(files) :] + [
         name for name, path in zip(formats, files, strict=False) if str(path) == "-"
@@ -122,10 +122,10 @@ def _results(
     results = judge(before, after, rules)
     if not confirm:
         return results
-    from storebench.check.confirm import How
+    from storebench.check.confirm import RerunOptions
     from storebench.check.confirm import confirm as run_again
 
-    return run_again(results, before, after, rules, How(stores=stores, say=say))
+    return run_again(results, before, after, rules, RerunOptions(stores=stores, say=say))
 
 
 def _write(results: "list[CellResult]", decided: object, formats: list[Format], files: list[Path]) -> None:

@@ -15,7 +15,7 @@ from storebench import errors
 from storebench.cli.streams import put, put_json, put_text, say
 from storebench.plain_text import plain
 from storebench.system import interrupts
-from storebench.system.unexpected import debugging, told
+from storebench.system.unexpected import debugging, unexpected_line
 
 __all__ = [
     "dataset_named",
@@ -88,7 +88,7 @@ def fail(error: errors.StorebenchError) -> NoReturn:
 def _fail_unexpectedly(error: Exception) -> NoReturn:
     """Print one line that names the file with the traceback, and exit with the code for untrusted results."""
     _show_traceback()
-    say(f"storebench: {told(error)}")
+    say(f"storebench: {unexpected_line(error)}")
     raise typer.Exit(errors.EXIT_INTEGRITY) from None
 
 
@@ -107,7 +107,7 @@ def exit_codes() -> Iterator[None]:
     except errors.StorebenchError as error:
         fail(error)
     except KeyboardInterrupt:
-        if not interrupts.told():
+        if not interrupts.was_announced():
             with suppress(OSError):  # the terminal has gone
                 say(interrupts.LINE)
         raise typer.Exit(errors.EXIT_INTERRUPTED) from None

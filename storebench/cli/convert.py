@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from storebench.datasets.base import DatasetSpec
     from storebench.formats import Backend
-    from storebench.stores.convert import How
+    from storebench.stores.convert import BuildOptions
     from storebench.stores.find import Store
 
 MOST_PROCESSES = 256
@@ -79,7 +79,7 @@ def convert(
     """
     with exit_codes():
         from storebench.datasets.base import DatasetSpec
-        from storebench.stores.convert import How, Replace
+        from storebench.stores.convert import BuildOptions, Replace
 
         writes_into(out or stores_dir())
         if [dataset, listed, source].count(None) != 2:
@@ -89,7 +89,7 @@ def convert(
                 f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
             )
         wanted = _one_a_store(backends)
-        how = How(
+        options = BuildOptions(
             processes=processes,
             replace=Replace.YES if force else Replace.NEVER,
             progress=progress,
@@ -99,7 +99,7 @@ def convert(
             _refuse_choice(
                 split=split, size=size, limit=limit, seed=seed, synthetic=synthetic, image_size=image_size
             )
-            made = _from_store(source, wanted, out, how)
+            made = _from_store(source, wanted, out, options)
         else:
             made = _from_dataset(
                 DatasetSpec(
@@ -113,7 +113,7 @@ def convert(
                 ),
                 wanted,
                 out or stores_dir(),
-                how,
+                options,
             )
         done = []
         for store in made:
@@ -136,24 +136,26 @@ def _refuse_choice(**options: Any) -> None:
 
 
 def _from_dataset(
-    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, how: "How"
+    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, options: "BuildOptions"
 ) -> "Iterator[Store]":
     from storebench.datasets import open_dataset
     from storebench.stores.convert import convert as convert_dataset
 
     opened = open_dataset(spec)
     for backend in wanted:
-        yield convert_dataset(opened, spec, backend, stores, how=how)
+        yield convert_dataset(opened, spec, backend, stores, options=options)
 
 
-def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "How") -> "Iterator[Store]":
+def _from_store(
+    source: Path, wanted: "list[Backend]", out: Path | None, options: "BuildOptions"
+) -> "Iterator[Store]":
     """Convert a store into others beside it, or into the folder of the same name in `out`."""
     from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
     from storebench.stores.find import restore_store
     from storebench.stores.samples import StoreSamples
 
-    restore_store(source, how.say)
+    restore_store(source, options.say)
     samples = StoreSamples(source)
     folder = source.resolve().parent
     folder = folder if out is None else out / folder.name
@@ -162,7 +164,7 @@ def _from_store(source: Path, wanted: "list[Backend]", out: Path | None, how: "H
             raise UsageError(
                 f"{store_name_of(backend)} is the store itself", where=source, hint="Name another backend."
             )
-        yield convert_to(samples, backend, folder / store_name_of(backend), how=how)
+        yield convert_to(samples, backend, folder / store_name_of(backend), options=options)
     samples.close()
 
 

@@ -102,7 +102,7 @@ def fetch(
             try:
                 _fetch_one(fetcher, one, to)
             except KeyboardInterrupt:
-                if not interrupts.told():
+                if not interrupts.was_announced():
                     say("storebench: interrupted; the next fetch continues this download")
                 raise
             except StorebenchError as error:

@@ -97,16 +97,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in (lines[0], rule, *lines[1:])]
 
 
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    if not one["available"]:
-        return (one["name"], "", "", "", one["install"] or one["missing"])
-    traits = one["readers"][one["default_reader"]]["traits"]
+def _row(facts: dict[str, Any]) -> tuple[str, ...]:
+    if not facts["available"]:
+        return (facts["name"], "", "", "", facts["install"] or facts["missing"])
+    traits = facts["readers"][facts["default_reader"]]["traits"]
     return (
-        one["name"],
-        _starred(one["codecs"], one["default_codec"]),
-        _starred(one["readers"], one["default_reader"]),
+        facts["name"],
+        _starred(facts["codecs"], facts["default_codec"]),
+        _starred(facts["readers"], facts["default_reader"]),
         "yes" if traits["holds_pixels"] else "no",
-        "installed" if one["builtin"] else f"installed ({one['target'].partition(':')[0]})",
+        "installed" if facts["builtin"] else f"installed ({facts['target'].partition(':')[0]})",
     )
 
 
@@ -116,14 +116,14 @@ def _starred(names: list[str], default: str) -> str:
 
 def _details(found: list[dict[str, Any]]) -> list[str]:
     lines: list[str] = []
-    for one in found:
-        if not one["available"]:
-            lines.append(". ".join(filter(None, [f"{one['name']}: {one['missing']}", one["hint"]])))
+    for facts in found:
+        if not facts["available"]:
+            lines.append(". ".join(filter(None, [f"{facts['name']}: {facts['missing']}", facts["hint"]])))
             continue
-        lines.append(f"{one['name']}: {one['summary']}")
-        lines += _usage_line("  written", one)
-        for name, reader in one["readers"].items():
-            lines.append(f"  {one['name']}:{name}  {reader['summary']}{_holding(reader['traits'])}")
+        lines.append(f"{facts['name']}: {facts['summary']}")
+        lines += _usage_line("  written", facts)
+        for name, reader in facts["readers"].items():
+            lines.append(f"  {facts['name']}:{name}  {reader['summary']}{_holding(reader['traits'])}")
             lines += [f"    {reader['note']}"] if reader["note"] else []
             lines += _usage_line("    read", reader)
             lines += [f"    {line}" for line in _option_table(reader["options"])]
@@ -131,14 +131,14 @@ def _details(found: list[dict[str, Any]]) -> list[str]:
 
 
 def _option_table(options: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a reader's options as a table, one row each; empty where it has none."""
+    """Return a reader's options as a table, one row each; empty if it has none."""
     rows = [(name, *(facts[head] or "" for head in OPTION_HEADS[1:])) for name, facts in options.items()]
     return aligned([OPTION_HEADS, *rows]) if rows else []
 
 
-def _usage_line(verb: str, one: dict[str, Any]) -> list[str]:
+def _usage_line(verb: str, facts: dict[str, Any]) -> list[str]:
     """Return one line on how a store is written or read; none if the format's author does not say."""
-    return [f"{verb} {one['usage']}. {one['expert_would']}".rstrip()] if one["usage"] else []
+    return [f"{verb} {facts['usage']}. {facts['expert_would']}".rstrip()] if facts["usage"] else []
 
 
 def _holding(traits: dict[str, Any]) -> str:

@@ -61,7 +61,7 @@ def report(
             say(f"{len(written.tables) - MOST_TABLES} more tables are in {out}")
         for count, kind in ((written.failed, "failed"), (written.invalid, "did not validate")):
             if count:
-                say(f"attention: {number_of(count, 'cell')} {kind}")
+                say(f"warning: {number_of(count, 'cell')} {kind}")
         for path in written.files:
             if path.suffix in (".html", ".png"):
                 say(f"{'page' if path.suffix == '.html' else 'plot'}: {path}")

@@ -9,7 +9,7 @@ import typer
 
 from storebench import errors
 from storebench.accelerators import Accelerator, find_accelerator
-from storebench.cli.bench_watch import Teller
+from storebench.cli.bench_watch import StderrWatcher
 from storebench.cli.checks import require_devices
 from storebench.cli.common import (
     dataset_named,
@@ -163,7 +163,7 @@ def _run(scenario: "Scenario", folder: Path, stores: Path, *, drop_caches: bool)
         made = Run.create(scenario, folder, cells)
         for line in (*plan.notes, total_line(scenario, plan)):
             say(line)
-        return execute(made, stores, drop_caches=drop_caches, watcher=Teller())
+        return execute(made, stores, drop_caches=drop_caches, watcher=StderrWatcher())
 
 
 def _tell_feeding(folder: Path, named: list[Accelerator], *, put: Callable[[str], None]) -> None:

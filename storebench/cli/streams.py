@@ -96,11 +96,11 @@ def _end(stream: TextIO) -> int | None:
     handle = _descriptor(stream)
     if handle is None:
         return None
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
         return None
     appends = fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_APPEND
-    return found.st_size if appends else os.lseek(handle, 0, os.SEEK_CUR)
+    return status.st_size if appends else os.lseek(handle, 0, os.SEEK_CUR)
 
 
 def _take_back(stream: TextIO, start: int | None) -> None:

@@ -18,7 +18,7 @@ FOLDER_PREFIX = "folder:"
 LIST_PREFIX = "list:"
 
 MOST_SAMPLES = 10**9
-"""Largest size or limit: the digests of so many samples alone take 16 GB."""
+"""Largest size or limit: the digests alone of this many samples take 16 GB."""
 
 LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE = 8, 4096
 """Smallest and largest side of images that may be asked for, in pixels."""
@@ -28,7 +28,7 @@ Image = npt.NDArray[np.uint8]
 
 
 class Origin(enum.StrEnum):
-    """Where the pixels come from; derived and synthetic data is labelled wherever it appears."""
+    """The origin of the pixels; derived and synthetic data is labelled wherever it appears."""
 
     REAL = "real"
     DERIVED = "derived"
@@ -38,7 +38,7 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where a dataset's samples come from.
+    """The source of a dataset's samples.
 
     Attributes
     ----------

@@ -37,14 +37,14 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """How to find one dataset.
+    """One known dataset: the search for its files, and the advice on where to put them.
 
     Attributes
     ----------
     find
-        Looks below a data folder.
+        Searches a data folder.
     files
-        The sentence for messages that says which files to put where.
+        Sentence for messages that names the files and the folder to put them into.
     by_class
         Whether its samples are sorted by class.
     any_size

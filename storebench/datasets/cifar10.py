@@ -102,7 +102,7 @@ LAYOUTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where one layout was found: a folder of batches, or an archive."""
+    """The place of one layout: a folder of batches, or an archive."""
 
     layout: str
     path: Path
@@ -110,15 +110,15 @@ class Source:
 
 def find(root: Path) -> list[Source]:
     """Return every source of CIFAR-10 below the data folder `root`, folders before archives."""
-    found = []
+    sources = []
     for layout in LAYOUTS:
         parents = (root / "cifar10", root)
         folders = [*(p / layout.folder for p in parents), *parents]
         wanted = [batch + layout.suffix for batches in _BATCHES.values() for batch in batches]
         holding = [folder for folder in folders if any((folder / name).is_file() for name in wanted)]
         archives = [p / layout.archive for p in parents if (p / layout.archive).is_file()]
-        found += [Source(layout=layout.name, path=path) for path in (holding or archives)[:1]]
-    return found
+        sources += [Source(layout=layout.name, path=path) for path in (holding or archives)[:1]]
+    return sources
 
 
 def open_cifar10(sources: list[Source], split: Split) -> Dataset:
@@ -188,13 +188,13 @@ def _read_folder(folder: Path, names: list[str]) -> dict[str, bytes]:
 
 def _read_archive(path: Path, layout: Layout, names: list[str]) -> dict[str, bytes]:
     stream = io.BytesIO(_unzip(path))
-    found = {}
+    members = {}
     for member in tars.members(stream, str(path)):
         folder, _, name = member.name.removeprefix("./").rpartition("/")
         if folder == layout.folder and name in names:
             stream.seek(member.offset)
-            found[name] = stream.read(member.size)
-    return found
+            members[name] = stream.read(member.size)
+    return members
 
 
 def _unzip(path: Path) -> bytes:

@@ -136,14 +136,14 @@ def _from_archive(path: Path) -> tuple[bytes, bytes]:
         raise CorruptDataError(f"a damaged gzip file ({error})", where=path) from error
     if len(data) > _ARCHIVE_BYTES_MAX:
         raise CorruptDataError("unpacks to far more than the devkit holds", where=path)
-    found = {}
+    lists = {}
     for member in tars.members(io.BytesIO(data), str(path)):
         name = member.name.removeprefix("./").removeprefix(f"{FOLDER}/")
         if name in (_GROUND_TRUTH, _META) and member.size > _FILE_BYTES_MAX:
             raise CorruptDataError(f"{member.size:,} bytes of {name}", where=path)
-        found[name] = data[member.offset : member.offset + member.size]
+        lists[name] = data[member.offset : member.offset + member.size]
     try:
-        return found[_GROUND_TRUTH], found[_META]
+        return lists[_GROUND_TRUTH], lists[_META]
     except KeyError as error:
         raise CorruptDataError(f"lacks {error}", where=path) from error
 

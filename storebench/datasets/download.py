@@ -130,7 +130,7 @@ class Fetcher:
         DataNotFoundError
             No mirror can be reached; the hint says which file to put where by hand.
         CorruptDataError
-            The mirrors serve something else than the published file.
+            The mirrors serve another file than the published one.
         OutputError, DiskFullError
             `folder` cannot be written.
         """
@@ -154,11 +154,11 @@ class Fetcher:
             part.replace(path)
             sync(folder)
         except OSError as error:
-            told = from_os_error(error, path)
-            if isinstance(told, DiskFullError):
+            disk_error = from_os_error(error, path)
+            if isinstance(disk_error, DiskFullError):
                 # A partial file to resume from would only keep the disk full.
                 path.with_name(path.name + ".part").unlink(missing_ok=True)
-            raise told from error
+            raise disk_error from error
         return path
 
     def _download(self, remote: RemoteFile, part: Path) -> None:
@@ -236,7 +236,7 @@ def _copy(response: http.client.HTTPResponse, out: BinaryIO, size: int, advance:
 
 
 def mismatch(path: Path, remote: RemoteFile) -> str | None:
-    """Return how a file differs from the published one, or None if it does not."""
+    """Return a file's difference from the published one in words, or None if there is none."""
     size = path.stat().st_size
     if size != remote.size:
         return f"{size:,} of {remote.size:,} bytes"

@@ -93,7 +93,7 @@ def _open_train(folder: Path, image_size: int | None = None) -> Dataset:
 
 def _train_members(path: Path) -> dict[str, list[tars.Member]]:
     """Return the images of every class in the training archive, sorted by name."""
-    found: dict[str, list[tars.Member]] = {}
+    classes: dict[str, list[tars.Member]] = {}
     images_found = 0
     with _open(path) as stream:
         for inner in tars.members(stream, str(path), suffixes=(".tar",)):
@@ -103,30 +103,30 @@ def _train_members(path: Path) -> dict[str, list[tars.Member]]:
                     "is not the tar of a class", where=where, hint="Use the original archive."
                 )
             wnid = text_of_name(inner.name.rpartition("/")[2].removesuffix(".tar"))
-            found[wnid] = _images(stream, where, inner.offset, inner.offset + inner.size)
-            images_found += len(found[wnid])
+            classes[wnid] = _images(stream, where, inner.offset, inner.offset + inner.size)
+            images_found += len(classes[wnid])
             if images_found > tars.MOST_MEMBERS:
                 raise CorruptDataError(f"more than {tars.MOST_MEMBERS:,} images", where=path)
-    if not any(found.values()):
+    if not any(classes.values()):
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
-    return {wnid: members for wnid, members in found.items() if members}
+    return {wnid: members for wnid, members in classes.items() if members}
 
 
 def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> list[tars.Member]:
     """Return the images of one archive, sorted by name."""
-    found = [
+    members = [
         member
         for member in tars.members(stream, where, start, end, suffixes=images.EXTENSIONS)
         if member.name.lower().endswith(images.EXTENSIONS)
     ]
-    large = next((member for member in found if member.size > images.MOST_FILE_BYTES), None)
+    large = next((member for member in members if member.size > images.MOST_FILE_BYTES), None)
     if large is not None:
         raise CorruptDataError(
             f"an image file of {large.size:,} bytes",
             where=f"{where}:{large.name}",
             hint="Use the original archive.",
         )
-    return sorted(found, key=lambda member: member.name)
+    return sorted(members, key=lambda member: member.name)
 
 
 def _open_val_tar(path: Path, classes: tuple[str, ...] | None, image_size: int | None) -> Dataset:

@@ -106,14 +106,14 @@ def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
 @contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
     """Make a folder and its parents; after an error, remove those that were created and are empty."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        for one in missing:
+        for parent in missing:
             with contextlib.suppress(OSError):
-                one.rmdir()
+                parent.rmdir()
         raise
 
 

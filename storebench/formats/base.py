@@ -47,7 +47,7 @@ class Writer(ABC):
     Parameters
     ----------
     folder
-        Where the data files go.
+        Folder for the data files.
     spec
         Dataset geometry, format and codec. ``spec.dataset.count`` samples will come.
     """
@@ -62,10 +62,10 @@ class Writer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is pending and sync every file to disk. Called once, when all samples came."""
+        """Write buffered samples and sync every file to disk. Called once, after the last sample."""
 
-    def abort(self) -> None:  # noqa: B027 - most writers have nothing but files to let go of
-        """Let go of handles and locks; the data is of no use any more, and the folder is removed afterwards."""
+    def abort(self) -> None:  # noqa: B027 - most writers hold only files
+        """Release handles and locks. The data is not used any more, and the folder is removed afterwards."""
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +80,7 @@ class Writer(ABC):
 
 
 class Usage(enum.StrEnum):
-    """How well a library or a layout is used: a format's figures are those of this use of it."""
+    """The quality of the use of a library or layout: a format's figures are those of this use of it."""
 
     EXPERT = "as its expert would"
     CAFFE = "as Caffe did"
@@ -89,18 +89,18 @@ class Usage(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderInfo:
-    """One way into a format: its class, and what is said of it.
+    """One reader of a format: its class and its description.
 
     Attributes
     ----------
     summary
-        How it reads, as a phrase.
+        The way in which it reads, as a phrase.
     traits
-        How the harness has to treat it; the default is right for a reader that fetches from files.
+        Properties that the harness acts on; the default is right for a reader that fetches from files.
     note
-        A limit that people should know, and what the reader does about it; "" where there is none.
+        A limit that people should know, and what the reader does about it; "" if there is none.
     usage
-        How the store is read; None where the format's author does not say.
+        How the store is read; None if the format's author does not say.
     expert_would
         One sentence: what an expert of the format would change about the reading.
     """
@@ -115,7 +115,7 @@ class ReaderInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class FormatInfo:
-    """The face of a format: its name, default codec and default reader.
+    """The description of a format: its name, default codec and default reader.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class FormatInfo:
         The store ("memory+raw") that it reads for geometry and labels, having
         none of its own; None for every format that stores something.
     usage
-        How the store is written; None where the format's author does not say.
+        How the store is written; None if the format's author does not say.
     expert_would
         One sentence: what an expert of the format would change about the writing.
     """
@@ -144,7 +144,7 @@ class Format(ABC):
 
     @abstractmethod
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the ways in, by name; ``info.default_reader`` is one of them."""
+        """Return the readers, by name; ``info.default_reader`` is one of them."""
 
     @abstractmethod
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
@@ -181,9 +181,9 @@ class Format(ABC):
         return self.readers()[reader or self.info.default_reader].traits
 
     def data_files(self, store: Path) -> list[Path]:
-        """Return every file of the store that holds samples: what is evicted, counted and measured."""
+        """Return every file of the store that holds samples: these are evicted, counted and measured."""
         own = {MANIFEST_NAME, DIGESTS_NAME}
-        # What is neither a file nor a folder is listed too, so that it is refused when sizes are taken.
+        # Entries other than files and folders are listed too, so that measuring sizes refuses them.
         return sorted(path for path in store.rglob("*") if path.name not in own and not path.is_dir())
 
     def auditor(self, store: Path, manifest: Manifest) -> Reader:
@@ -194,7 +194,7 @@ class Format(ABC):
         return self.reader(store, manifest)
 
     def check_structure(self, store: Path) -> None:  # noqa: B027 - most formats have nothing to check
-        """Check what the format's library takes for granted and would end the process over.
+        """Check properties of the store that the format's library relies on, and whose damage would crash the process.
 
         Called once before the store is verified, or read to be converted. The default checks nothing: most
         libraries raise an error where a file is damaged.
@@ -205,6 +205,6 @@ class Format(ABC):
             The file is damaged in such a place.
         """
 
-    def locate(self, store: Path, manifest: Manifest, index: int) -> Path:  # noqa: ARG002 - for formats with a file a sample
-        """Return the file or folder in which sample `index` lies, for a person who has to look at it."""
+    def locate(self, store: Path, manifest: Manifest, index: int) -> Path:  # noqa: ARG002 - for formats with one file per sample
+        """Return the file or folder that holds sample `index`, for a person who has to inspect it."""
         return store

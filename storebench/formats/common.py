@@ -1,4 +1,4 @@
-"""What several formats share: labels and arrays in files, syncing a folder, errors of damage and of failed writes."""
+"""Helpers of several formats: labels and arrays in files, syncing a folder, errors of damage and of failed writes."""
 
 import errno
 import io
@@ -23,23 +23,23 @@ NPY_ERRORS = (
     *(OSError, ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError),
     *(OverflowError, MemoryError, RecursionError, KeyError),
 )
-"""What numpy raises for a file that is no .npy file, or a damaged one."""
+"""Errors that numpy raises for a damaged file, or one that is not a .npy file."""
 
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
 
 
 def damaged(what: str, where: Path) -> CorruptStoreError:
-    """Return the error for a store that is incomplete or not what its manifest says."""
+    """Return the error for a store that is incomplete or does not match its manifest."""
     return CorruptStoreError(what, where=where, hint=CONVERT_AGAIN)
 
 
 def wrong_length(sample: int, found: int, expected: int, where: Path) -> CorruptStoreError:
-    """Return the error for a payload of another length (bytes) than it should have."""
+    """Return the error for a payload of the wrong length in bytes."""
     return damaged(f"sample {sample} has {found} bytes, not {expected}", where)
 
 
 def checked_labels(labels: npt.NDArray[np.int64], count: int, where: Path) -> npt.NDArray[np.int64]:
-    """Return `labels` if there is one for each of `count` samples, else raise `CorruptStoreError`."""
+    """Return `labels` if they are int64 [count], else raise `CorruptStoreError`."""
     if labels.shape != (count,) or labels.dtype != np.int64:
         raise damaged(f"labels {labels.dtype}{labels.shape} where int64({count},) was expected", where)
     return labels
@@ -63,12 +63,12 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
     except FileNotFoundError:
         raise damaged("the file is missing", path) from None
     except NPY_ERRORS as error:
-        raise damaged(f"the file does not read ({error})", path) from error
+        raise damaged(f"the file cannot be read ({error})", path) from error
     return array
 
 
 def save_array(path: Path, array: npt.NDArray[np.generic]) -> None:
-    """Write `array` as a .npy file. Unlike `numpy.save`, say why the disk does not take it.
+    """Write `array` as a .npy file. Unlike `numpy.save`, report why the disk refuses it.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def _check_npy(file: io.BufferedReader) -> None:
 
 
 def load_integers(path: Path) -> npt.NDArray[np.int64]:
-    """Read a .npy file of the store as int64; raise `CorruptStoreError` if it holds anything else."""
+    """Read a .npy file of the store as int64 of any shape; raise `CorruptStoreError` if it holds another type."""
     array = load_array(path)
     if not np.can_cast(array.dtype, np.int64, "safe"):
         raise damaged(f"{array.dtype} where int64 was expected", path)
@@ -104,7 +104,7 @@ def load_labels(path: Path, count: int) -> npt.NDArray[np.int64]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Return once every file and folder under `folder` is on disk.
+    """Sync every file and folder under `folder` to disk.
 
     A few files are synced one by one; many by one call for the whole file system.
     """

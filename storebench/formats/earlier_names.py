@@ -17,10 +17,10 @@ _OPTIONS: Mapping[tuple[str, str], type[Options]] = {
     ("lmdb", "direct"): LmdbDirectOptions,
     ("hdf5", "direct"): ReadPolicy,
 }
-"""(format, reader) -> the options whose aliases were their names."""
+"""(format, reader) -> the options that had their aliases as names."""
 
 _SHARED = "lmm"
-"""The option of lmdb:direct that has become the reader lmdb:shared."""
+"""The option of lmdb:direct that is now the reader lmdb:shared."""
 
 _Pairs = list[tuple[str, str]]
 
@@ -45,7 +45,7 @@ def renamed_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed_cell_and_id(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a cell and its ``cell_id``; the id is computed anew where the backend has another name now.
+    """Return the fields of a cell and its ``cell_id``; the id is computed again if the backend has another name now.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ def renamed_cell_and_id(cell: Mapping[str, Any]) -> dict[str, Any]:
             **{name: value for name, value in named.items() if name in CELL_FIELDS}
         ).cell_id
     except TypeError:
-        return dict(cell)  # it lacks a field, so it is no cell of any release
+        return dict(cell)  # it lacks a field, so it is not a cell of any release
     return named | {"cell_id": identity}
 
 
 def renamed_backend(text: str) -> str:
-    """Return a backend's name as this release writes it; every other text is returned as it is."""
+    """Return a backend's name as this release writes it; return any other text unchanged."""
     body, mark, tail = text.partition("?")
     container, _, reader = body.partition(":")
     pairs = [pair.partition("=") for pair in tail.split(",")]
@@ -77,7 +77,7 @@ def renamed_backend(text: str) -> str:
 
 
 def _renamed(container: str, reader: str, given: _Pairs) -> tuple[str, _Pairs]:
-    """Return a reader's name and its options in current words, the options sorted by name."""
+    """Return a reader's name and its options with current names, the options sorted by name."""
     options_type = _OPTIONS.get((container, reader))
     if options_type is None:
         return reader, given

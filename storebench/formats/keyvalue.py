@@ -1,4 +1,4 @@
-"""What the key-value formats share: keys, the record of labels, and the loop over ``get``."""
+"""Helpers of the key-value formats: keys, the record of labels, and the loop over ``get``."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class KeyValueReader(Reader):
     """Read one record per sample through a library's ``get``.
 
     A subclass opens its library in `_open` and returns the function that looks
-    a key up (None where there is no such record). The loop below is the cost of a
+    a key up (None if there is no such record). The loop below is the cost of a
     sample apart from the library: keys are formatted on the fly, because
     50,000 prepared ones miss the processor's cache, and values are assigned to
     slices of one memoryview, at half the cost of a numpy row.
@@ -48,7 +48,7 @@ class KeyValueReader(Reader):
         super().__init__(store, manifest, options)
         self._image_bytes = manifest.dataset.image_bytes
         self._rows: list[slice] = []
-        # A missing record is None, which the loops below trip over.
+        # A missing record is None, on which the loops below fail.
         self._loop_errors: tuple[type[Exception], ...] = (TypeError, ValueError, *self.library_errors)
         self._get: Callable[[bytes], Value | None] = self._open()
         try:
@@ -63,12 +63,12 @@ class KeyValueReader(Reader):
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of what `_open` opened; harmless when it did not get that far."""
+        """Release what `_open` opened; harmless if `_open` failed."""
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         numbers = indices.tolist()
         try:
-            # bytes() copies a view of mapped memory and returns bytes as they are.
+            # bytes() copies a view of mapped memory, and returns bytes unchanged.
             return list(map(bytes, map(self._get, map(make_key, numbers))))  # type: ignore[arg-type]
         except self._loop_errors as error:
             raise self._explain(numbers, error) from error
@@ -95,7 +95,7 @@ class KeyValueReader(Reader):
         try:
             record = self._get(LABEL_KEY)
         except self.library_errors as error:
-            raise damaged(f"the record of labels does not read ({error})", self.store) from error
+            raise damaged(f"the record of labels cannot be read ({error})", self.store) from error
         if record is None:
             raise damaged("the record of labels is missing", self.store)
         if len(record) != 8 * count:
@@ -104,7 +104,7 @@ class KeyValueReader(Reader):
         return checked_labels(labels, count, self.store)
 
     def _explain(self, numbers: list[int], error: Exception) -> IndexError | StorebenchError:
-        """Say what a failed loop met. Only now are the indices looked at: a wrong one has no record."""
+        """Return the error behind a failed loop. The indices are checked only here: a wrong one has no record."""
         count = self.manifest.count
         if any(not 0 <= number < count for number in numbers):
             return out_of_range(count)
@@ -112,9 +112,9 @@ class KeyValueReader(Reader):
             try:
                 value = get(make_key(number))
             except self.library_errors as cause:
-                return damaged(f"sample {number} does not read ({cause})", self.store)
+                return damaged(f"sample {number} cannot be read ({cause})", self.store)
             if value is None:
                 return damaged(f"sample {number} is missing", self.store)
             if self.payload_codec == "raw" and len(value) != self._image_bytes:
                 return wrong_length(number, len(value), self._image_bytes, self.store)
-        return damaged(f"samples do not read ({error})", self.store)
+        return damaged(f"samples cannot be read ({error})", self.store)

@@ -1,4 +1,4 @@
-"""The reference that stores nothing: a few real batches that are in memory already, in turn.
+"""The reference that stores nothing: a few real batches in memory, served in rotation.
 
 Its cell is the ceiling that the network (or the loader, where nothing is
 computed) sets: it does the same work on batches that change, and nothing is
@@ -15,11 +15,11 @@ from storebench.manifest import StoreSpec
 
 
 class NullReader(PackReader):
-    """Read samples of the borrowed store; the harness asks for a few batches at the opening, and keeps them."""
+    """Read samples of the borrowed store; the harness fetches a few batches on opening, and keeps them."""
 
 
 class NullFormat(Format):
-    """A few ready batches, in turn."""
+    """A few ready batches, served in rotation."""
 
     info = FormatInfo(
         name="null",
@@ -30,7 +30,7 @@ class NullFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the only way in."""
+        """Return the only reader."""
         return {
             "ready": ReaderInfo(
                 reader=NullReader,
@@ -40,7 +40,7 @@ class NullFormat(Format):
             )
         }
 
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:  # noqa: ARG002 - whatever it is
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:  # noqa: ARG002 - refused in any case
         """Refuse: there is nothing to write."""
         raise UsageError(
             "the backend null stores nothing", where=folder, hint="It is only for 'run' and 'bench'."

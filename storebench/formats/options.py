@@ -23,7 +23,7 @@ from storebench.fileio.json_text import brief
 Value = bool | int | str | None
 
 AUTO = "auto"
-"""The word for a number that the reader or the harness chooses."""
+"""The word for a value that the reader or the harness chooses."""
 
 _ROW = "option"
 _MOST_DIGITS = 18
@@ -52,7 +52,7 @@ class Option:
     default
         The value that holds where the backend does not name the option.
     meaning
-        What the option does, in one line.
+        Effect of the option, in one line.
     least, most
         The range of an integer or a size, both ends included; a size is counted in `unit`.
     words
@@ -60,7 +60,7 @@ class Option:
     unit
         Bytes per 1 of a size; 1 for every other kind.
     alias
-        Another accepted name: the acronym of a paper, or the name in an earlier release. "" where there is none.
+        Another accepted name: the acronym of a paper, or the name in an earlier release. "" if there is none.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Option:
         return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
     def value(self, text: str, reader: str) -> Value:
-        """Return the value that `text` stands for.
+        """Return the value of `text`.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class Option:
         )
 
     def text(self, value: Value) -> str:
-        """Return the one spelling of a value."""
+        """Return the canonical spelling of a value."""
         for word, meant in self.words.items():
             if meant == value:
                 return word
@@ -224,10 +224,10 @@ def as_text(value: bool | int | str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a reader, as typed values; this class itself is that of a reader without options."""
+    """The options of a reader, as typed values; this class itself has none."""
 
     moved: ClassVar[Mapping[str, str]] = {}
-    """Option of an earlier release -> the sentence that says what to write instead."""
+    """Option of an earlier release -> the advice on what to write instead."""
 
     @classmethod
     def rows(cls) -> dict[str, Option]:
@@ -236,7 +236,7 @@ class Options:
 
     @classmethod
     def spelled(cls, given: Iterable[tuple[str, str]], reader: str) -> tuple[tuple[str, str], ...]:
-        """Check options and return them in their one spelling: without aliases, sorted by name.
+        """Check options and return them in their canonical spelling: without aliases, sorted by name.
 
         Parameters
         ----------
@@ -254,17 +254,17 @@ class Options:
         """
         rows = cls.rows()
         by_any_name = rows | {row.alias: row for row in rows.values() if row.alias}
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for name, text in given:
             if name in cls.moved:
                 raise UsageError(f"the option {name!r} has moved", where=reader, hint=cls.moved[name])
             if name not in by_any_name:
                 raise UnknownNameError.of(f"option of {reader}", name, rows)
             row = by_any_name[name]
-            if row.name in found:
+            if row.name in texts:
                 raise UsageError(f"{row.name} is given twice", where=reader, hint="Name it once.")
-            found[row.name] = row.text(row.value(text, reader))
-        return tuple(sorted(found.items()))
+            texts[row.name] = row.text(row.value(text, reader))
+        return tuple(sorted(texts.items()))
 
     @classmethod
     def parse(cls, given: Iterable[tuple[str, str]], reader: str) -> Self:

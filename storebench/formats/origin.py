@@ -1,4 +1,4 @@
-"""Which code a cell runs, storebench's own and that of its format's package, and records of other code refused."""
+"""The code that a cell runs, of storebench and of its format's package; records of other code are refused."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ NO_COMMIT = "-"
 
 
 def code_facts(format_name: str) -> CodeFacts:
-    """Return which code this process runs for a format.
+    """Return the facts of the code that this process runs for a format.
 
     Some 30 ms in a checkout, most of it git's; later calls in a process cost nothing.
     """
@@ -26,7 +26,7 @@ def code_facts(format_name: str) -> CodeFacts:
 
 
 def proven(record: Record, package: str) -> Record:
-    """Return the record, failed where the cell ran other code than this process imported.
+    """Return the record, failed if the cell ran other code than this process imported.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def proven(record: Record, package: str) -> Record:
 
 
 def refuse_other_code(records: Iterable[Record], folder: Path) -> None:
-    """Refuse to add to records that other code has written; those of earlier releases do not say.
+    """Refuse to add to records of other code; records of earlier releases do not name their code.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def plugin_facts(format_name: str) -> str:
     """Return "NAME COMMIT DIGEST" of the package that registered a format; "" for a built-in one."""
     if format_name in BUILTIN or format_name in REFERENCES:
         return ""
-    # Where two packages add one name, the registry takes the last.
+    # If two packages add the same name, the registry uses the last.
     points = [point for point in plugin_points() if point.name == format_name]
     if not points:
         return ""
@@ -78,7 +78,7 @@ def plugin_facts(format_name: str) -> str:
 
 
 def distribution_of(point: EntryPoint) -> str:
-    """Return the name of the package that an entry point belongs to; its module's where it has none."""
+    """Return the name of the package that an entry point belongs to; its module's if it has none."""
     return point.dist.name if point.dist is not None else point.module
 
 
@@ -90,7 +90,7 @@ def plugin_sources(point: EntryPoint) -> tuple[Path, ...]:
 
 
 def module_source(name: str) -> Path | None:
-    """Return the folder of a top-level package, or the file of a top-level module; None where it cannot be found."""
+    """Return the folder of a top-level package, or the file of a top-level module; None if it cannot be found."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""The contract of a reader: what the harness asks of it, what it answers, and what the base class does for it."""
+"""The contract of a reader: its methods, their results, and the checks that the base class makes for it."""
 
 import functools
 from abc import abstractmethod
@@ -21,7 +21,7 @@ from storebench.manifest import Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """How a reader serves its samples, where the harness has to treat it differently.
+    """Properties of a reader for which the harness has to treat it differently.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Reader(SampleSequence):
     store
         The store's folder.
     manifest
-        What the store says of itself.
+        Description of the store.
     options
         The values of the backend's options, an instance of `options_type`.
 
@@ -103,7 +103,7 @@ class Reader(SampleSequence):
         self.payload_codec = manifest.codec
 
     @classmethod
-    def index_files(cls, store: Path) -> list[Path]:  # noqa: ARG003 - for those that keep some
+    def index_files(cls, store: Path) -> list[Path]:  # noqa: ARG003 - for readers that keep such files
         """Return the files outside `store` that this reader keeps for it, as far as they exist.
 
         They are evicted and counted with the store's own.
@@ -111,13 +111,13 @@ class Reader(SampleSequence):
         return []
 
     @classmethod
-    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - for those that plan
-        """Return how many bytes of planned payload a reader with `options` reads beyond the batch in progress."""
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - for readers that plan
+        """Return the bytes of planned payload that a reader with `options` reads beyond the batch in progress."""
         return 0
 
     @classmethod
     def looks_ahead(cls) -> bool:
-        """Return whether this reader makes use of a plan."""
+        """Return whether this reader uses a plan."""
         return cls._plan is not Reader._plan
 
     @final
@@ -267,11 +267,11 @@ class Reader(SampleSequence):
 
     @final
     def plan(self, batches: Sequence[Indices]) -> None:
-        """Learn which batches this reader will be asked for, in that order, until the next plan.
+        """Announce the batches that this reader will be asked for, in order, until the next plan.
 
         A reader may use it to read ahead. `fetch` and `fetch_into` calls follow
         the plan, one call per batch; a call that departs from it must still be
-        answered rightly.
+        answered correctly.
 
         Raises
         ------
@@ -291,12 +291,12 @@ class Reader(SampleSequence):
             work(row)
 
     def notes(self) -> dict[str, str]:
-        """Return what a person who reads the results should know of how this reader worked, by name."""
+        """Return notes on this reader's work for a person who reads the results, by name."""
         return {}
 
     @final
     def close(self) -> None:
-        """Let go of every handle, lock and temporary file. Calling it twice is harmless."""
+        """Release every handle, lock and temporary file. Calling it twice is harmless."""
         if not self.closed:
             self.closed = True
             self._close()
@@ -316,10 +316,10 @@ class Reader(SampleSequence):
         raise NotImplementedError(f"{type(self).__name__} serves no windows")
 
     def _plan(self, batches: Sequence[Indices]) -> None:
-        """Forget the last plan and start on this one; see `plan`."""
+        """Replace the last plan by this one; see `plan`."""
 
     def _close(self) -> None:
-        """Let go of what the reader holds; called once, also by a constructor that gives up half-way."""
+        """Release what the reader holds; called once, also by a constructor that fails half-way."""
 
     def _raw_payloads(self, indices: Indices) -> list[bytes]:
         """Return raw pixels of `indices` as one payload per image, by way of `_fetch_into`."""

@@ -1,4 +1,4 @@
-"""Which formats there are, and how a backend's name is read.
+"""The available formats, and the parser of backend names.
 
 A backend is ``FORMAT[+CODEC[:DECODER]][:READER][?OPTION=VALUE,...]``: ``lmdb``,
 ``lmdb+jpeg``, ``lmdb+jpeg:simplejpeg``, ``memory:native``, ``lmdb:get?readahead=off``.
@@ -38,16 +38,16 @@ _PLUGINS = "Other packages add formats: 'storebench formats' lists those that ar
 
 @dataclass(frozen=True, kw_only=True)
 class FormatEntry:
-    """Where a format's class is, and what installs the library it needs.
+    """The place of a format's class, and the extra that installs the library it needs.
 
     Attributes
     ----------
     target
         "module:Class".
     install
-        The command that installs the library; None where none is needed, or the author does not say.
+        The command that installs the library; None if none is needed, or the author does not say.
     note
-        What the command needs on some machines, as a clause; "" for nothing.
+        Needs of the command on some machines, as a clause; "" for none.
     """
 
     target: str
@@ -56,7 +56,7 @@ class FormatEntry:
 
     @property
     def hint(self) -> str | None:
-        """What to do where the library is missing, as a sentence; None where nobody says."""
+        """The advice for a missing library, as a sentence; None if there is none."""
         if self.install is None:
             return None
         return f"Run: {self.install} ({self.note})." if self.note else f"Run: {self.install}."
@@ -82,7 +82,7 @@ BUILTIN: dict[str, FormatEntry] = {
 REFERENCES: dict[str, FormatEntry] = {
     "null": FormatEntry(target="storebench.formats.null:NullFormat"),
 }
-"""Backends to measure against that store nothing; they are no formats that one could choose."""
+"""Reference backends that store nothing, so that nobody can choose them as a format."""
 
 
 def store_name_of(backend: Backend) -> str:
@@ -91,7 +91,7 @@ def store_name_of(backend: Backend) -> str:
 
 
 def traits_of(backend: Backend) -> Traits:
-    """Return what `backend` can and cannot do."""
+    """Return the traits of the reader of `backend`."""
     return get_format(backend.format).traits(backend.reader)
 
 
@@ -140,7 +140,7 @@ def get_format(name: str) -> Format:
 
 
 def parse_backend(text: str) -> Backend:
-    """Read a backend's name, with the options checked and in their one spelling.
+    """Parse a backend's name; its options are checked and written in their canonical spelling.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def _pairs(text: str, tail: str) -> list[tuple[str, str]]:
 
 
 def open_reader(store: Path | str, reader: str | None = None, **options: bool | int | str) -> Reader:
-    """Open a store in this process: the way in for people who use a reader on its own.
+    """Open a store in this process, to use a reader on its own.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ class SampleSequence(ABC):
 def _from_start(wanted: npt.NDArray[Any], count: int) -> Indices:
     """Return integers as int64 [n] in ``range(count)``, the negative ones counted from the end."""
     if not wanted.size:
-        return np.empty(0, np.int64)  # numpy takes an empty list for floats
+        return np.empty(0, np.int64)  # numpy would make an array of floats from an empty list
     if wanted.ndim != 1 or wanted.dtype.kind not in "iu":
         raise TypeError(f"sample indices are integers in one dimension, not {wanted.dtype}{wanted.shape}")
     outside = (wanted < -count) | (wanted >= count)

@@ -21,7 +21,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """What is done to each training image.
+    """The augmentation of each training image.
 
     Attributes
     ----------

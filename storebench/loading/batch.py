@@ -1,4 +1,4 @@
-"""What travels between a producer and the training loop: requests, batches and the spans measured on the way."""
+"""The messages between a producer and the training loop: requests, and batches with the spans measured for them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +19,14 @@ LOOP_WORKER = -1
 
 @dataclass(frozen=True, kw_only=True)
 class LoadJob:
-    """What a producer needs to know, once: which store, how to read it, what to do to the images.
+    """The task of a producer: the store, how to read it, and what to do to the images.
 
     Attributes
     ----------
     batch_size
-        Samples of the largest batch, so that its memory is there when the epoch begins; 0 where nobody knows it yet.
+        Samples of the largest batch, so that its memory is allocated before the epoch begins; 0 if it is not known yet.
     threads
-        How many threads a reader may compute with, unless the backend's options name a number; None leaves it to the reader.
+        Threads that a reader may compute with, unless the backend's options name a number; None lets the reader decide.
     """
 
     store: Path
@@ -46,7 +46,7 @@ class EpochPlan:
     batches
         Index arrays, int64.
     check
-        Digest the decoded pixels of every sample. It costs time: only in passes that are not timed.
+        Whether to digest the decoded pixels of every sample. It costs time, so only untimed passes do it.
     """
 
     epoch: int
@@ -119,7 +119,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """What a producer says when it has opened (or closed) its reader."""
+    """The report of a producer that has opened or closed its reader."""
 
     pid: int
     open_ns: int

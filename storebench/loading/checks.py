@@ -1,4 +1,4 @@
-"""Prove, outside every timer, what an epoch served: each sample exactly once, and the right pixels."""
+"""Prove, outside every timer, that an epoch served each sample exactly once, with the right pixels."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from storebench.results import Coverage
 
 @dataclass(frozen=True, kw_only=True)
 class PixelCheck:
-    """What comparing an epoch's decoded samples with the store's digests gave.
+    """Result of comparing an epoch's decoded samples with the store's digests.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def check_pixels(batches: Iterable[Batch], table: DigestTable) -> PixelCheck:
 
 
 def coverage(planned: Sequence[Indices], served: Sequence[Indices], pixels: PixelCheck) -> Coverage:
-    """Count what was served against what was planned."""
+    """Compare the served samples with the planned ones, and count the differences."""
     wanted, got = _joined(planned), _joined(served)
     every = np.union1d(wanted, got)
     asked, came = (np.bincount(np.searchsorted(every, one), minlength=len(every)) for one in (wanted, got))
@@ -82,7 +82,7 @@ def coverage(planned: Sequence[Indices], served: Sequence[Indices], pixels: Pixe
 
 
 def order_digest(served: Sequence[Indices]) -> str:
-    """Return the digest of the order in which the samples came."""
+    """Return the digest of the order in which the samples were served."""
     return array_digest(_joined(served))
 
 

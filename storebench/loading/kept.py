@@ -1,4 +1,4 @@
-"""Keep a random sample of what was timed, and prove it afterwards: the timed pass itself is checked, not a replay."""
+"""Keep a random selection of the timed samples, and prove them afterwards: the timed pass is checked, not a replay."""
 
 import random
 import time
@@ -26,22 +26,22 @@ KEPT_SAMPLES = 128
 """Samples that are drawn of an epoch: a fault in 5% of its samples is missed in one epoch of 700."""
 
 PAUSED_FRAC = 0.005
-"""Beyond `KEPT_AT_LEAST` samples, pauses take no more than this share of the epoch so far: workers go on meanwhile."""
+"""Beyond `KEPT_AT_LEAST` samples, pauses take at most this share of the epoch so far, because workers continue meanwhile."""
 
 LATE_FRAC = 0.05
-"""Share of the steps of which one sample is kept although pauses took longer: no step is safe from being looked at."""
+"""Share of the steps from which one sample is kept even if pauses took longer, so that any step may be checked."""
 
 
 _RANDOM = random.SystemRandom()  # has no state that could be read
 
 
-def _tell_nobody(_nanoseconds: int) -> None:
+def _ignore(_nanoseconds: int) -> None:
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Samples as the loop had them, and how many of the drawn ones no batch contained.
+    """Samples as the loop received them, and the number of drawn samples that no batch contained.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Kept:
     labels, indices
         int64 [n], as the batches carried them.
     absent
-        Samples that were to be copied and that the batch of their step did not contain.
+        Samples that were to be copied, but that the batch of their step did not contain.
     """
 
     pixels: Pixels
@@ -60,11 +60,11 @@ class Kept:
 
 
 class SampleKeeper:
-    """Copy a few randomly chosen samples of an epoch's batches, each when the loop has done with its batch.
+    """Copy a few randomly chosen samples of an epoch's batches, each when the loop has finished with its batch.
 
-    Nothing is drawn ahead: which rows of a batch are kept is decided when it has arrived, with the operating
+    Nothing is drawn ahead: the rows to keep of a batch are drawn when it has arrived, with the operating
     system's source of randomness. Every sample has the same chance, and `KEPT_SAMPLES` are kept exactly, unless
-    pauses would take too long. What stands in memory tells how likely the next step is to be looked at, which is
+    pauses would take too long. The memory of this process reveals how likely the next step is to be checked, which is
     never "not at all". Memory is taken and touched at once, so that keeping is a copy of a few rows and nothing
     else, and pauses are bounded to `PAUSED_FRAC` of the epoch, but for `LATE_FRAC` of the steps.
 
@@ -77,7 +77,7 @@ class SampleKeeper:
     first_step
         The first step whose samples are drawn: warm-up steps are not timed.
     paused
-        Is told the nanoseconds of each pause, for loaders that watch how long a step takes.
+        Called with the nanoseconds of each pause, for loaders that measure the length of a step.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SampleKeeper:
         shape: tuple[int, int, int],
         *,
         first_step: int = 0,
-        paused: Callable[[int], None] = _tell_nobody,
+        paused: Callable[[int], None] = _ignore,
     ) -> None:
         self._sizes, self._first_step = sizes, first_step
         self._timed = self._left = sum(sizes[first_step:])
@@ -96,7 +96,7 @@ class SampleKeeper:
         self._pixels.fill(1)  # zeros() alone would leave the page faults to the epoch
         self._labels = np.zeros(self._most, np.int64)
         self._indices = np.zeros(self._most, np.int64)
-        self._told = paused
+        self._report_pause = paused
         self._step = self._kept = self._absent = 0
         self._began_ns = self._paused_ns = 0
 
@@ -114,7 +114,7 @@ class SampleKeeper:
         self.copy(batch, rows)
         paused_ns = time.perf_counter_ns() - start
         self._paused_ns += paused_ns
-        self._told(paused_ns)
+        self._report_pause(paused_ns)
         return True
 
     def _choose(self, size: int, now_ns: int) -> list[int]:
@@ -127,7 +127,7 @@ class SampleKeeper:
         if not late and self._needed >= 1:
             rows = _select(size, left, self._needed)
         else:
-            # A step that is looked at for certain not would be one to cheat in.
+            # If some step were certain not to be checked, a reader could cheat in it.
             chance = LATE_FRAC if late else self._most * size / (self._timed - self._left)
             rows = [_RANDOM.randrange(size)] if _RANDOM.random() < chance else []
         self._needed = max(0.0, self._needed - len(rows))
@@ -156,7 +156,7 @@ class SampleKeeper:
 
     @property
     def kept(self) -> Kept:
-        """What was kept of the steps so far."""
+        """The samples kept from the steps so far."""
         part = slice(self._kept)
         return Kept(
             pixels=self._pixels[part],
@@ -167,7 +167,7 @@ class SampleKeeper:
 
 
 def _select(size: int, left: int, needed: float) -> list[int]:
-    """Return which of the next `size` of `left` samples are among the `needed` that are still to be chosen.
+    """Return the rows, among the next `size` of `left` samples, that belong to the `needed` that are still to be chosen.
 
     Selection sampling, row by row; most batches of a long epoch cost one random number.
     """
@@ -190,14 +190,14 @@ def _select(size: int, left: int, needed: float) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCheck:
-    """What comparing the kept samples with the store gave.
+    """Result of comparing the kept samples with the store.
 
     Attributes
     ----------
     checked, wrong
         Samples compared, and those of them with other pixels or another label than the store has under their index.
     first_wrong
-        Index of the first of them in the order of the epoch, as its batch called it; None where all are right, or
+        Index of the first of them in the order of the epoch, as its batch called it; None if all are right, or
         where the batch had no such row.
     """
 
@@ -208,14 +208,14 @@ class TimedCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """Where the right samples come from: the store, proven by its table of digests.
+    """The source of the right samples: the store, proven by its table of digests.
 
     Attributes
     ----------
     table
         Digests of the samples as they were written, uint8 [N, 16].
     augment, seed
-        What the harness does to the images, and the cell's seed.
+        The harness's augmentation, and the cell's seed.
     """
 
     store: Path
@@ -228,7 +228,7 @@ class Truth:
         """Compare kept samples, byte for byte, with those of the store, augmented for `epoch`.
 
         The store is read once more, by a reader that is opened for it. What that reader returns is
-        believed only where its digest is the one in the table.
+        used only if its digest is the one in the table.
         """
         with self._open() as reader:
             wrong = [

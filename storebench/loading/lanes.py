@@ -1,10 +1,9 @@
-"""Producers beside the loop, each in a lane of its own: what the two sides say to each other, and when.
+"""Producers beside the loop, each in a lane of its own, and the protocol between the two sides.
 
-The loop sends a lane the whole of its share of an epoch; the producer fills
-the lane's few batches in turn and hands each over, and fills one again only
-when the loop has said that it is done with it. Every lane is a queue in order,
-and the loop takes from the lanes in turn: so batches come in the plan's order
-whichever producer is faster.
+The loop sends a lane its whole share of an epoch. The producer fills the lane's few
+batches in rotation and sends each to the loop. It refills one only after the loop has
+released it. Every lane is a queue in order, and the loop takes from the lanes in turn,
+so batches arrive in the plan's order, whichever producer is faster.
 """
 
 import collections
@@ -25,7 +24,7 @@ SLOTS = 3
 
 
 class Ask(enum.Enum):
-    """What the loop asks of a producer, beside its share of an epoch (a list of `BatchRequest`)."""
+    """The loop's requests to a producer, besides its share of an epoch (a list of `BatchRequest`)."""
 
     OPEN = enum.auto()
     CLOSE = enum.auto()
@@ -40,7 +39,7 @@ class Channel(Protocol):
     Attributes
     ----------
     lost
-        Whether the other side is known to be gone, so that nobody must wait for it.
+        Whether the other side is known to have ended, so that waiting for it would never end.
     """
 
     lost: bool
@@ -101,7 +100,7 @@ class Slots:
 
 
 def serve(channel: Channel, producer: Producer, slots: Slots) -> None:
-    """Do what the loop asks until it says stop: what runs in a producer's thread or process."""
+    """Answer the loop's requests until it sends `Ask.STOP`; runs in a producer's thread or process."""
     message = channel.receive()
     while message is not Ask.STOP:
         if isinstance(message, Ask):
@@ -159,7 +158,7 @@ class Lane(ABC):
             self.channel.send(self._message(requests))
 
     def take(self) -> Batch:
-        """Wait for the next batch, or raise what kept the producer from making it."""
+        """Wait for the next batch, or raise the error that prevented it."""
         item = self.channel.receive()
         self._taken += 1
         if isinstance(item, BaseException):
@@ -167,11 +166,11 @@ class Lane(ABC):
         return self._batch(item)
 
     def release(self) -> None:
-        """Say that the batch which was taken last may be overwritten."""
+        """Release the batch that was taken last, so that it may be overwritten."""
         self.channel.send(Ask.RELEASE)
 
     def abandon(self) -> None:
-        """Have the producer leave what is left of its share, and wait until it has."""
+        """Let the producer drop the rest of its share, and wait until it has."""
         if self._taken == self._asked or self.channel.lost:
             return
         self._taken = self._asked
@@ -180,27 +179,27 @@ class Lane(ABC):
             pass
 
     def answer(self) -> Opened | BaseException:
-        """Wait for the answer to what was asked, past batches that an interrupted epoch has left."""
+        """Wait for the answer to a request, skipping batches that an interrupted epoch has left."""
         while not isinstance(message := self.channel.receive(), Opened | BaseException):
             pass
         return message
 
     def _message(self, requests: list[BatchRequest]) -> Any:
-        """Return what is sent for a share."""
+        """Return the message for a share."""
         return requests
 
     def _batch(self, item: Any) -> Batch:
-        """Return the batch that an answer stands for."""
+        """Return the batch of an answer."""
         assert isinstance(item, Batch)
         return item
 
     @abstractmethod
     def stop(self) -> None:
-        """End the thread or process, and give its memory back."""
+        """End the thread or process, and release its memory."""
 
 
 class LaneLoader(Loader):
-    """Serve an epoch from lanes, in turn. With 0 workers batches are made in the loop's own thread."""
+    """Serve an epoch from lanes, in turn. With 0 workers the loop's own thread makes the batches."""
 
     asks_at_once: ClassVar[bool] = True
     """Whether the readers may be opened and closed at the same time."""
@@ -258,18 +257,18 @@ class LaneLoader(Loader):
         for lane in itertools.islice(itertools.cycle(self._lanes), len(requests)):
             yield lane.take()
             if self._epoch is not epoch:
-                raise RuntimeError("this epoch was left: the loader was closed, or has begun another one")
+                raise RuntimeError("this epoch was abandoned: the loader was closed or has begun another one")
             # Being asked for the next batch means that the loop has done with this one.
             lane.release()
 
     def _abandon(self) -> None:
-        """Leave what an earlier epoch has not served; its producers stop by themselves after a few batches."""
+        """Drop the rest of an earlier epoch; its producers stop by themselves after a few batches."""
         self._epoch = None
         for lane in self._lanes:
             lane.abandon()
 
     def _ask(self, what: Ask) -> list[Opened]:
-        """Ask everyone who lives and collect every answer, so that none is left over; then raise the first error."""
+        """Ask every living producer and collect every answer, so that none is left over; then raise the first error."""
         lanes = [lane for lane in self._lanes if not lane.channel.lost]
         answers: list[Opened | BaseException] = []
         for asked in [lanes] if self.asks_at_once else [[lane] for lane in lanes]:

@@ -1,4 +1,4 @@
-"""How batches reach the loop: the contract of a loader, and the one that is torch's DataLoader.
+"""The contract of a loader, which brings batches to the loop, and the loader that uses torch's DataLoader.
 
 A loader opens its readers, serves epochs, and closes. Opening is apart from
 the epochs so that starting workers and opening stores are measured as
@@ -36,7 +36,7 @@ LOADERS: dict[str, str] = {
 DYING_S = 1.0
 TERMINATING_S = 1.0
 GRACE_S = 10.0
-"""How long a worker may take to end before it is killed."""
+"""Seconds that a worker may take to end before it is killed."""
 
 
 class Loader(ABC):
@@ -45,7 +45,7 @@ class Loader(ABC):
     Parameters
     ----------
     job
-        What every producer needs to know.
+        The task of every producer.
     workers
         Producers beside the loop; 0 makes batches in the loop's own thread.
     pin
@@ -63,18 +63,18 @@ class Loader(ABC):
 
     @abstractmethod
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Serve the plan's batches in order. An error in a producer is raised here as it is."""
+        """Serve the plan's batches in order. An error in a producer is raised here unchanged."""
 
     @abstractmethod
     def close(self) -> list[Opened]:
         """Close every reader and stop the producers."""
 
     def casualty(self) -> CellFailedError | None:
-        """Return the error that says which producer has died, having stopped the others; None if all live."""
+        """Return an error that names the producer that died, after stopping the others; None if all are alive."""
         return None
 
     def paused(self, nanoseconds: int) -> None:  # noqa: B027 - most loaders do not look at how long a step takes
-        """Learn that the loop stood still for so long since the last batch, for no reason of the training."""
+        """Note a pause of the loop since the last batch, in nanoseconds, that is no part of the training."""
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +94,7 @@ def get_loader(name: str) -> type[Loader]:
 
 
 def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
-    """Return the requests of an epoch; each producer's first one carries all that it will be asked for."""
+    """Return the requests of an epoch; the first one to each producer carries its whole share."""
     return [
         BatchRequest(
             epoch=plan.epoch,
@@ -108,7 +108,7 @@ def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
 
 
 class ReusedBuffer:
-    """Hand out one buffer again and again: right where the loop is done with a batch before it asks for the next."""
+    """Return the same buffer each time, for a loop that finishes with a batch before it asks for the next."""
 
     def __init__(self, *, pin: bool = False) -> None:
         self._buffer: torch.Tensor | None = None
@@ -196,7 +196,7 @@ class _BatchDataset(torch_data.Dataset[Any]):
 
 
 class _Requests(torch_data.Sampler[Any]):
-    """The batch sampler: yields whatever requests were put into it."""
+    """The batch sampler: yields the requests that were put into it."""
 
     def __init__(self) -> None:
         self.pending: list[Any] = []
@@ -257,15 +257,15 @@ class ProcessLoader(Loader):
             self._stop_workers()
 
     def _stop_workers(self) -> None:
-        # There is no public way to stop persistent workers. To drop the iterator is not enough where an error
-        # is on its way up: its traceback keeps the iterator, and so the workers, alive.
+        # There is no public way to stop persistent workers. Dropping the iterator is not enough while an error
+        # propagates: its traceback keeps the iterator, and so the workers, alive.
         iterator = cast("Any", self._loader._iterator)  # noqa: SLF001
         self._loader._iterator = None  # noqa: SLF001
         if iterator is None:
             return
         iterator._shutdown_workers()  # noqa: SLF001
         for worker in cast("list[BaseProcess]", getattr(iterator, "_workers", [])):
-            # torch asks those that have not ended by SIGTERM, which one that is stopped does not hear.
+            # torch ends the remaining workers with SIGTERM, which a stopped process does not receive.
             worker.join(TERMINATING_S)
             if worker.is_alive():
                 worker.kill()
@@ -282,29 +282,29 @@ class ProcessLoader(Loader):
                     raise item.error
                 yield item
         except (RuntimeError, OSError, EOFError) as error:
-            # A RuntimeError is how torch says that a worker died. An OSError comes where what a dead worker has sent
-            # cannot be fetched from it any more: that can be a moment before it counts as dead.
+            # torch reports a dead worker by a RuntimeError. An OSError is raised if a batch that a dead worker has sent
+            # can no longer be fetched from it, which may be a moment before it counts as dead.
             dead = self._dead_worker(wait_s=0.0 if isinstance(error, RuntimeError) else DYING_S)
             if dead is None:
                 raise
             raise self._mourn(dead) from error
 
     def casualty(self) -> CellFailedError | None:
-        """Return the error that says which worker has died, having stopped the others; None if all live."""
+        """Return an error that names the worker that died, after stopping the others; None if all are alive."""
         dead = self._dead_worker(wait_s=0.0)
         return None if dead is None else self._mourn(dead)
 
     def _mourn(self, dead: BaseProcess) -> CellFailedError:
-        # The others would be waited for in vain.
+        # Waiting for the others would never end.
         self._open = False
         self._stop_workers()
-        return epitaph(dead)
+        return worker_death(dead)
 
     def _dead_worker(self, wait_s: float) -> BaseProcess | None:
         iterator = cast("Any", self._loader._iterator)  # noqa: SLF001
         workers = cast("list[BaseProcess]", getattr(iterator, "_workers", []))
         if wait_s and workers:
-            # torch's handler of SIGCHLD raises a RuntimeError of its own, wherever the loop is.
+            # torch's handler of SIGCHLD would raise a RuntimeError of its own anywhere in the loop.
             with contextlib.suppress(RuntimeError):
                 wait([worker.sentinel for worker in workers], wait_s)
         for worker in workers:
@@ -314,8 +314,8 @@ class ProcessLoader(Loader):
         return next((worker for worker in workers if not worker.is_alive()), None)
 
 
-def epitaph(process: BaseProcess) -> CellFailedError:
-    """Return the error that says how a worker process ended."""
+def worker_death(process: BaseProcess) -> CellFailedError:
+    """Return an error that describes the end of a worker process."""
     process.join(GRACE_S)
     code = process.exitcode or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

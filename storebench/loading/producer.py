@@ -38,7 +38,7 @@ def allocate_pinned(shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def lasting_memory(*, pin: bool) -> Allocate:
-    """Return what gives new memory in the loop's own process."""
+    """Return a function that allocates new memory in the loop's own process."""
     return allocate_pinned if pin else allocate_fresh
 
 
@@ -48,13 +48,13 @@ class Producer:
     Parameters
     ----------
     job
-        Which store, which reader, which augmentation.
+        The store, the reader and the augmentation.
     allocate
-        Where the batches' pixels go.
+        Allocates memory for the pixels of each batch.
     worker
         Number of the worker that this producer runs in.
     reader
-        An open reader to share with other producers, who opened it and will
+        An open reader to share with other producers; its owner opened it and will
         close it; None opens one of its own.
     lasting
         Where ready-made batches go: memory that nobody else writes to.
@@ -224,7 +224,7 @@ class Producer:
         return batch
 
     def _produce_ready(self, request: BatchRequest) -> Batch:
-        """Hand out a batch that is there already: nothing is fetched, decoded or prepared.
+        """Return a batch that was made beforehand: nothing is fetched, decoded or prepared.
 
         Its samples are not those that were asked for; it carries the plan's indices, so nothing can be proven of it.
         """

@@ -1,4 +1,4 @@
-"""Batches that are ready before an epoch begins: real samples, augmented once, handed out in turn."""
+"""Batches that are ready before an epoch begins: real samples, augmented once, served in rotation."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,10 @@ from storebench.loading.augment import Augment
 from storebench.loading.order import epoch_order
 
 READY_BATCHES = 8
-"""Ready batches of one producer, where they fit in `READY_BYTES`."""
+"""Ready batches of one producer, if they fit into `READY_BYTES`."""
 
 READY_BYTES = 64 << 20
-"""Memory for one producer's ready batches; two are made however large they are, so that batches change."""
+"""Memory for one producer's ready batches. Two are made in any case, so that consecutive batches differ."""
 
 
 class ReadyBatches:
@@ -30,7 +30,7 @@ class ReadyBatches:
     worker
         The producer's number, from 0.
     allocate
-        Gives lasting memory: what it returned before must stay as it is.
+        Allocates lasting memory, which later calls do not reuse.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The loader of worker processes that write into a ring of shared batches: what crosses is a few hundred bytes.
+"""The loader of worker processes that write into a ring of shared batches; messages have a few hundred bytes.
 
 The DataLoader gives every batch a shared-memory file of its own, which is
 created, mapped, faulted in page by page, sent as a descriptor and unmapped
@@ -27,7 +27,7 @@ from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
 from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Spans
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
-from storebench.loading.loader import GRACE_S, epitaph, requests_of
+from storebench.loading.loader import GRACE_S, requests_of, worker_death
 from storebench.loading.producer import Producer
 from storebench.loading.ring_memory import RingMemory
 from storebench.manifest import Manifest
@@ -36,7 +36,7 @@ from storebench.probes.batch_io import BatchIo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Share:
-    """A worker's share of an epoch, and how large its slots have to be."""
+    """A worker's share of an epoch, and the size that its slots need."""
 
     plan: EpochPlan
     slot_bytes: int
@@ -67,7 +67,7 @@ class _WorkerEnd:
         return bool(self._poll.poll(0))
 
     def receive(self) -> Any:
-        """Return the next request; EOFError where the loop's process has gone."""
+        """Return the next request, or raise EOFError if the loop's process has ended."""
         message = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own parent wrote it
         if not isinstance(message, _Share):
             return message
@@ -85,7 +85,7 @@ class _WorkerEnd:
     def _row(self, batch: Batch) -> _Row:
         spans, pixels = batch.spans, batch.pixels
         offset = self._memory.offset_of(pixels)
-        if offset is None:  # a ready-made batch, which lies in memory of its own
+        if offset is None:  # a ready-made batch, which has memory of its own
             offset = self._memory.offset_of(self._slots.allocate(tuple(pixels.shape)).copy_(pixels))
         assert offset is not None
         return (
@@ -100,7 +100,7 @@ class _WorkerEnd:
 
 
 class _LoopEnd:
-    """The loop's end of a worker's connection; it notices when the worker has gone."""
+    """The loop's end of a worker's connection; it notices when the worker has ended."""
 
     def __init__(self, connection: Connection, process: BaseProcess) -> None:
         self.lost = False
@@ -108,19 +108,19 @@ class _LoopEnd:
         self._process = process
 
     def send(self, message: Any) -> None:
-        """Send a request. To a worker that has died nothing is sent: the next answer says so."""
+        """Send a request, unless the worker has died; then the next answer is the error."""
         with contextlib.suppress(ConnectionError):
             self._connection.send_bytes(pickle.dumps(message))
 
     def receive(self) -> Any:
-        """Return the next answer; where none can come any more, the error that says why."""
+        """Return the next answer, or the error that explains why there will be none."""
         try:
             return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own child wrote it
         except (EOFError, ConnectionError):
             self.lost = True
-            return epitaph(self._process)
+            return worker_death(self._process)
         except KeyboardInterrupt:
-            self.lost = True  # the interrupt may have cut an answer in two: nothing more can be read here
+            self.lost = True  # the interrupt may have cut an answer in two, after which nothing can be read
             raise
 
     def waiting(self) -> bool:
@@ -183,7 +183,7 @@ class RingLane(Lane):
         )
 
     def stop(self) -> None:
-        """End the process, kindly where it listens, and let go of the memory."""
+        """End the process, by a message if it still answers, and release the memory."""
         if self.channel.lost:
             self._process.kill()
         self.channel.send(Ask.STOP)
@@ -207,7 +207,7 @@ class RingLoader(LaneLoader):
 def _work(
     job: LoadJob, worker: int, file: int, batch_bytes: int, connection: Connection, parents: Connection
 ) -> None:
-    """Run in the worker process until the loop says stop, or has gone."""
+    """Run in the worker process until the loop sends `Ask.STOP`, or its process ends."""
     parents.close()  # or this process would keep its own connection open when the loop's process dies
     # Ctrl-C goes to the whole group of processes; the loop decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -232,11 +232,11 @@ def _rows_of(digests: bytes | None) -> npt.NDArray[np.uint8] | None:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """Return an error that survives pickling and still says where it happened."""
+    """Return an error that can be pickled and still names the place where it was raised."""
     if not isinstance(error, StorebenchError):
         error.add_note("".join(traceback.format_exception(error)))
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - to see whether the other side will be able to
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - the other side has to load it, too
     except Exception:  # noqa: BLE001 - an error's own pickling may raise anything
         return RuntimeError("".join(traceback.format_exception(error)))
     return error

@@ -34,11 +34,11 @@ class RingMemory:
 
     @property
     def slot_bytes(self) -> int:
-        """How large a batch may be."""
+        """Largest batch, in bytes."""
         return self._slot_bytes
 
     def fit(self, batch_bytes: int) -> None:
-        """Let a batch of `batch_bytes` fit into each slot. Only between epochs: slots move when they grow."""
+        """Make each slot large enough for a batch of `batch_bytes`. Call it between epochs only: slots move when they grow."""
         if batch_bytes <= self._slot_bytes:
             return
         self._unlock()
@@ -53,26 +53,26 @@ class RingMemory:
         self._lock()
 
     def slot(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return slot `number`, cut to `shape`: the producer's way in."""
+        """Return slot `number`, cut to `shape`, for the producer."""
         return self.at(number * self._slot_bytes, shape)
 
     def at(self, offset: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return what lies at `offset`: the loop's way in."""
+        """Return the batch at `offset`, for the loop."""
         return self._memory[offset : offset + torch.Size(shape).numel()].view(shape)
 
     def offset_of(self, pixels: torch.Tensor) -> int | None:
-        """Return where a batch lies; None if it lies somewhere else."""
+        """Return the offset of a batch in this memory; None if it is in other memory."""
         offset = pixels.data_ptr() - self._memory.data_ptr()
         return offset if 0 <= offset < len(self._memory) else None
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._unlock()
         self._memory = torch.empty(0, dtype=torch.uint8)
         os.close(self.file)
 
     def _lock(self) -> None:
-        """Page-lock the mapping; where the driver does not want to, copies to the GPU are slower, not wrong."""
+        """Page-lock the mapping. If the driver refuses, copies to the GPU are slower, but not wrong."""
         if self._pin and torch.cuda.is_available():
             code = _cudart().cudaHostRegister(self._memory.data_ptr(), len(self._memory), 0)
             self._locked = int(code) == 0

@@ -1,10 +1,9 @@
-"""The loader of threads: batches are made ahead of the loop in its own process, so handing one over moves nothing.
+"""The loader of threads: producers in the loop's own process make batches ahead of it, so a handoff copies nothing.
 
-What is left of a hand-over is two threads waking each other, and a second buffer
-in the processor's cache. A loop that asks for the next batch sooner than those
-cost has nothing to hide the making behind. Where there is only one thread
-(several may be wanted for their cores), the loop then makes batches itself, and
-the thread goes on when a step takes longer.
+A handoff still costs waking the other thread, and a second buffer in the processor's cache. If the loop asks for the
+next batch before the handoff would have paid off, making it in a thread gains nothing. With a single thread (several
+may be wanted for their cores), the loop then makes the batches itself, and the thread resumes when a step takes
+longer.
 """
 
 import collections
@@ -23,10 +22,10 @@ from storebench.loading.loader import ReusedBuffer, batch_shape
 from storebench.loading.producer import Producer, lasting_memory
 
 SHORT_STEP_NS = 50_000
-"""A loop that asks again within so many nanoseconds waits longer for the hand-over than it could hide."""
+"""If the loop asks again within this many nanoseconds, a handoff costs more than it hides."""
 
 SHORT_STEPS = 3
-"""So many of them one after another, and the loop makes the next batch itself."""
+"""After this many short steps in a row, the loop makes the next batch itself."""
 
 
 class _QueueEnd:
@@ -55,7 +54,7 @@ class ThreadLane(Lane):
             target=_work,
             args=(_QueueEnd(to_producer, to_loop), producer, slots),
             name=f"storebench-loader-{producer.worker}",
-            daemon=True,  # a loader that nobody closed must not keep the interpreter from ending
+            daemon=True,  # a loader that was not closed must not keep the interpreter from exiting
         )
         self._thread.start()
 
@@ -66,9 +65,9 @@ class ThreadLane(Lane):
 
 
 def _work(channel: _QueueEnd, producer: Producer, slots: Slots) -> None:
-    """Run in the producer's thread until the loop says stop."""
-    # As in worker processes: a second team of threads beside the loop's own costs far more than it gains, for the
-    # two wait for each other at every turn. Asked first, because whoever has not asked takes what others say later.
+    """Run in the producer's thread until the loop sends `Ask.STOP`."""
+    # One thread, as in worker processes: two teams of threads in one process wait for each other all the time.
+    # Query the number first: a thread that has never queried it adopts the number that another thread sets later.
     torch.get_num_threads()
     torch.set_num_threads(1)
     serve(channel, producer, slots)
@@ -77,12 +76,12 @@ def _work(channel: _QueueEnd, producer: Producer, slots: Slots) -> None:
 class OnlyThreadLane(ThreadLane):
     """The only producer, in a thread; the loop makes batches itself while its steps are too short to hide anything.
 
-    Producer and buffers belong to the thread, or, while it waits to be told to go on, to the loop.
+    Producer and buffers belong to the thread or, while the thread is parked, to the loop.
 
     Attributes
     ----------
     made_by_loop
-        How many batches the loop has made.
+        Number of batches that the loop has made.
     """
 
     def __init__(self, producer: Producer, slots: Slots) -> None:
@@ -105,7 +104,7 @@ class OnlyThreadLane(ThreadLane):
         super().begin(requests)
 
     def take(self) -> Batch:
-        """Return the next batch, made here or in the thread, or raise what kept it from being made."""
+        """Return the next batch, made here or in the thread, or raise the error that prevented it."""
         if self._given_ns is not None:
             self._choose_side(time.perf_counter_ns() - self._given_ns)
         if self._made:
@@ -119,7 +118,7 @@ class OnlyThreadLane(ThreadLane):
         return batch
 
     def release(self) -> None:
-        """Say that the batch which was taken last may be overwritten."""
+        """Release the batch that was taken last, so that it may be overwritten."""
         if self._parked:
             self._slots.take_back()
         else:
@@ -139,7 +138,7 @@ class OnlyThreadLane(ThreadLane):
             self._park()
 
     def _park(self) -> None:
-        """Have the thread finish what it is making and wait; keep what it has made."""
+        """Let the thread finish its current batch and wait; keep the batches that it has made."""
         self._parked = True
         self._taken = self._asked  # so nothing is left to abandon
         self.channel.send(Ask.ABANDON)
@@ -168,7 +167,7 @@ class ThreadLoader(LaneLoader):
     from it only reads, and a copy for each thread would be a copy of the dataset.
     """
 
-    # The contract of readers: within one process, LMDB opens a file once and shares it.
+    # Within one process LMDB opens a file once and shares it, so readers must not open it concurrently.
     asks_at_once = False
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
@@ -186,7 +185,7 @@ class ThreadLoader(LaneLoader):
             super().open()
             return [opened]
         finally:
-            # What a thread says of itself is also what torch takes for threads that are still to come.
+            # The number that a thread sets also applies to threads that start later.
             torch.set_num_threads(computing)
 
     def close(self) -> list[Opened]:
@@ -197,7 +196,7 @@ class ThreadLoader(LaneLoader):
         return [_with_note(one, self._only) for one in closed] if self._only else closed
 
     def paused(self, nanoseconds: int) -> None:
-        """Leave a pause of the loop out of the length of its step, which decides who makes the next batch."""
+        """Leave a pause of the loop out of the length of its step, which decides whether the loop makes the next batch."""
         if self._only is not None:
             self._only.paused(nanoseconds)
 

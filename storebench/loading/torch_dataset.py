@@ -19,7 +19,7 @@ from storebench.manifest import Manifest
 Transform = Callable[[torch.Tensor], Any]
 
 _OPENED_BEFORE_A_FORK: list[Reader] = []
-"""Readers of a parent process. They are kept, because destroying one here could act on what the parent still uses."""
+"""Readers of a parent process. They are kept, because destroying one here could affect files that the parent still uses."""
 
 
 class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
@@ -46,7 +46,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
     store
         The store's folder, absolute.
     manifest
-        What the store says of itself: dataset, geometry, codec, class names.
+        Description of the store: dataset, geometry, codec, class names.
     transform
         As given.
 
@@ -133,7 +133,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is open stays in its process.
+        # An open reader stays in its process.
         return {**self.__dict__, "_reader": None, "_opened_by": 0, "_closing": None}
 
     def _open(self) -> Reader:
@@ -145,7 +145,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
             opened = get_format(self.manifest.format).reader(
                 self.store, self.manifest, self._backend.reader, dict(self._backend.options)
             )
-            # Called when the dataset goes or its process ends, in worker processes too. A forked child never calls it.
+            # Called when the dataset is destroyed or its process ends, also in worker processes, but never in a forked child.
             self._closing = process_util.Finalize(self, opened.close, exitpriority=0)
             self._reader, self._opened_by = opened, os.getpid()
         return self._reader

@@ -120,9 +120,9 @@ def below_cache(
         return kept.found
     since = boot_time_s() if since_s is None else since_s
     used = set(kept.used)
-    found = _looked(folder, mount, used, since)
-    kept = dataclasses.replace(kept, tries=kept.tries + 1, used=sorted(used), found=found)
-    return dataclasses.replace(found, remembered=kept.write())
+    below = _looked(folder, mount, used, since)
+    kept = dataclasses.replace(kept, tries=kept.tries + 1, used=sorted(used), found=below)
+    return dataclasses.replace(below, remembered=kept.write())
 
 
 def _holder(folder: Path) -> Path:
@@ -279,19 +279,23 @@ def decide(touches: Touches) -> Below:
     """
     if len(touches.first) < FEWEST_SINGLES:
         return _unknown(f"only {len(touches.first)} stretches could be read twice in {READ_S:g} s")
-    found = [compare(touches.second, touches.first, better=Better.LOWER, alpha=_ALPHA)]
-    words = [f"{_times(found[0])} one at a time ({len(touches.first)} pairs)"]
+    comparisons = [compare(touches.second, touches.first, better=Better.LOWER, alpha=_ALPHA)]
+    words = [f"{_times(comparisons[0])} one at a time ({len(touches.first)} pairs)"]
     if len(touches.first_groups) >= FEWEST_GROUPS:
-        found.append(compare(touches.second_groups, touches.first_groups, better=Better.LOWER, alpha=_ALPHA))
-        words.append(f"{_times(found[1])} with {IN_FLIGHT} in flight ({len(touches.first_groups)} pairs)")
-    lows = [one.low if one.low is not None else 0.0 for one in found]
-    highs = [one.high if one.high is not None else float("inf") for one in found]
+        comparisons.append(
+            compare(touches.second_groups, touches.first_groups, better=Better.LOWER, alpha=_ALPHA)
+        )
+        words.append(
+            f"{_times(comparisons[1])} with {IN_FLIGHT} in flight ({len(touches.first_groups)} pairs)"
+        )
+    lows = [comparison.low if comparison.low is not None else 0.0 for comparison in comparisons]
+    highs = [comparison.high if comparison.high is not None else float("inf") for comparison in comparisons]
     if max(lows) > SEEN_RATIO:
-        verdict, telling = BelowCache.SEEN, found[lows.index(max(lows))]
+        verdict, telling = BelowCache.SEEN, comparisons[lows.index(max(lows))]
     else:
         alike = max(highs) < NOT_SEEN_RATIO and min(lows) > 1 / NOT_SEEN_RATIO
         verdict = BelowCache.NOT_SEEN if alike else BelowCache.UNKNOWN
-        telling = found[highs.index(max(highs))]
+        telling = comparisons[highs.index(max(highs))]
     reason = (
         f"first over second reads of {READ_BYTES >> 10} KiB that were not read since boot took {', '.join(words)}"
         " times as long"
@@ -299,8 +303,8 @@ def decide(touches: Touches) -> Below:
     return Below(verdict=verdict, ratio=telling.ratio, low=telling.low, high=telling.high, reason=reason)
 
 
-def _times(one: Comparison) -> str:
-    return f"{one.ratio:.2f} [{one.low:.2f}, {one.high:.2f}]"
+def _times(comparison: Comparison) -> str:
+    return f"{comparison.ratio:.2f} [{comparison.low:.2f}, {comparison.high:.2f}]"
 
 
 def with_below(facts: CacheFacts, below: Below) -> CacheFacts:

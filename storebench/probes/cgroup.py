@@ -252,7 +252,7 @@ def sweep_groups() -> None:
 
 
 def oom_kills(folder: Path | None = None) -> int | None:
-    """Return how many processes of a group the kernel has killed for lack of memory; None if it does not say.
+    """Return the number of processes of a group that the kernel has killed for lack of memory; None if it does not count them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What this machine can and cannot measure for stores in a folder, determined by trying, in plain words."""
+"""The checks of ``storebench doctor``: try what this machine can measure for stores in a folder, and say it plainly."""
 
 import enum
 import os
@@ -113,10 +113,10 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _counting(scratch: Path) -> Check:
-    found = page_cache.resident([scratch])
-    if found.frac:
-        return Check(name="counting cached pages", state=State.OK, found=f"{found.method} works")
-    why = found.reason or f"{found.method} sees no page of a file that was just written"
+    residency = page_cache.resident([scratch])
+    if residency.frac:
+        return Check(name="counting cached pages", state=State.OK, found=f"{residency.method} works")
+    why = residency.reason or f"{residency.method} sees no page of a file that was just written"
     return Check(
         name="counting cached pages",
         state=State.NO,
@@ -164,8 +164,10 @@ def _counter(name: str, key: str, counters: Counters) -> Check:
     value = getattr(counters, key)
     if value:
         return Check(name=name, state=State.OK, found="counted by the kernel")
-    found = counters.reasons.get(key, "the kernel counted no byte of a file that was evicted and read again")
-    return Check(name=name, state=State.NO, found=found, advice="Read amplification cannot be measured here.")
+    reason = counters.reasons.get(key, "the kernel counted no byte of a file that was evicted and read again")
+    return Check(
+        name=name, state=State.NO, found=reason, advice="Read amplification cannot be measured here."
+    )
 
 
 def _direct(scratch: Path) -> Check:
@@ -182,11 +184,11 @@ def _direct(scratch: Path) -> Check:
 
 def _below(folder: Path) -> Check:
     """Check whether "cold" refers to the device here, or to a cache below this kernel."""
-    found = below_cache(folder)
+    facts = below_cache(folder)
     name = machine.hypervisor()
-    words = f"{below_sentence(with_below(_COLD, found))}; hypervisor: {name or 'no sign of one'}"
-    kept = "" if found.remembered else " The verdict could not be stored, so the next call measures again."
-    if found.verdict is BelowCache.NOT_SEEN:
+    words = f"{below_sentence(with_below(_COLD, facts))}; hypervisor: {name or 'no sign of one'}"
+    kept = "" if facts.remembered else " The verdict could not be stored, so the next call measures again."
+    if facts.verdict is BelowCache.NOT_SEEN:
         return Check(name=_BELOW, state=State.OK, found=words, advice=kept.strip())
     advice = (
         "Cold figures of this machine may describe that cache. Use stores that are larger than it, or leave "
@@ -256,8 +258,8 @@ def _own_device(folder: Path) -> Check:
 def _reclaim() -> Check:
     damon = machine.damon()
     if damon in (None, "off"):
-        found = "off" if damon else "cannot be read"
-        return Check(name="DAMON reclaim", state=State.OK, found=found)
+        setting = "off" if damon else "cannot be read"
+        return Check(name="DAMON reclaim", state=State.OK, found=setting)
     return Check(
         name="DAMON reclaim",
         state=State.NOTE,
@@ -279,13 +281,13 @@ def _swap() -> Check:
 
 
 def _governor() -> Check:
-    found = machine.governor()
-    if found in (None, "performance"):
-        return Check(name="CPU frequency", state=State.OK, found=found or "not controlled from here")
+    governor = machine.governor()
+    if governor in (None, "performance"):
+        return Check(name="CPU frequency", state=State.OK, found=governor or "not controlled from here")
     return Check(
         name="CPU frequency",
         state=State.NOTE,
-        found=f"governor {found}",
+        found=f"governor {governor}",
         advice="Speeds vary with it. As root: cpupower frequency-set -g performance.",
     )
 

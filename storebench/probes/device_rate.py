@@ -31,7 +31,7 @@ from storebench.probes.direct_reads import (
 )
 from storebench.probes.fio import fio_rate
 from storebench.probes.mounts import IN_MEMORY, mount_of
-from storebench.probes.page_cache import PAGE_BYTES, let_go
+from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
 from storebench.probes.remembered import recall, remember
 
 SEQUENTIAL_BYTES = 4 << 20
@@ -176,20 +176,20 @@ def _rate(target: _Target, reads: _Reads, limit_s: float) -> tuple[float, str]:
         trials = [_read(reads, *way, min(_TRIAL_S, limit_s / 2)).bytes_per_s for way in ways]
         ways = [ways[trials.index(max(trials))]]
     ((depth, method),) = ways
-    found = _read(reads, depth, method, limit_s)
+    delivered = _read(reads, depth, method, limit_s)
     if target.path is not None and depth >= _FIO_DEPTH:
         at_random = reads.size != SEQUENTIAL_BYTES
         rate = fio_rate(target.path, reads.size, depth, limit_s, at_random=at_random)
-        if rate and rate > found.bytes_per_s:
+        if rate and rate > delivered.bytes_per_s:
             return rate, "fio"
-    return found.bytes_per_s, found.method
+    return delivered.bytes_per_s, delivered.method
 
 
 def _read(reads: _Reads, depth: int, method: str, limit_s: float) -> Delivered:
     before = own_device_bytes()
-    found = read_direct(reads.requests, reads.size, depth, limit_s, method=method)
-    _check_served(found, before)
-    return found
+    reading = read_direct(reads.requests, reads.size, depth, limit_s, method=method)
+    _check_served(reading, before)
+    return reading
 
 
 def _check_served(found: Delivered, before: int | None) -> None:
@@ -252,7 +252,7 @@ def _fill(fd: int) -> None:
     for _ in range(SCRATCH_BYTES // SEQUENTIAL_BYTES):
         os.write(fd, rng.bytes(SEQUENTIAL_BYTES))
     os.fsync(fd)
-    let_go(fd)
+    ask_to_evict(fd)
 
 
 def _choice(files: Sequence[str], rng: np.random.Generator) -> list[str]:

@@ -89,8 +89,8 @@ def _accelerator(device: str) -> str | None:
 
 @functools.cache
 def _libraries() -> dict[str, str | None]:
-    found = {"python": platform.python_version(), **{name: version_of(name) for name in _LIBRARIES}}
-    return {**found, **_image_libraries(), "hdf5": _bundled("h5py", "libhdf5-")}
+    versions = {"python": platform.python_version(), **{name: version_of(name) for name in _LIBRARIES}}
+    return {**versions, **_image_libraries(), "hdf5": _bundled("h5py", "libhdf5-")}
 
 
 def version_of(distribution: str) -> str | None:
@@ -143,5 +143,5 @@ def _notes(store: Path | str) -> dict[str, Any]:
 
 def _checkout() -> dict[str, Any]:
     """Return commit and dirtiness of the running storebench; None if it is not in a git checkout."""
-    found = running_checkout()
-    return {"git_commit": found.commit, "git_dirty": found.changed}
+    checkout = running_checkout()
+    return {"git_commit": checkout.commit, "git_dirty": checkout.changed}

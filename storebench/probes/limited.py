@@ -64,21 +64,21 @@ class LimitedCache:
             The count just after the last timed step.
         """
         usage = self.group.usage()
-        found = dataclasses.replace(
+        facts = dataclasses.replace(
             facts,
             resident_frac_after=after.frac,
             limit_peak_bytes=usage.peak_bytes,
             limit_own_bytes=usage.own_bytes,
         )
-        counted = (found.resident_frac_before, found.resident_frac_after, found.resident_max_frac)
+        counted = (facts.resident_frac_before, facts.resident_frac_after, facts.resident_max_frac)
         most = max((frac for frac in counted if frac is not None), default=0.0)
         allowed = (
             self.limit_bytes / (after.pages_total * PAGE_BYTES) + TOLERATED_FRAC if after.pages_total else 1.0
         )
         if most <= allowed:
-            return found
+            return facts
         reason = f"{most:.1%} of the store was resident and the limit allows {allowed:.1%}; does another process read it, too?"
-        return dataclasses.replace(found, verdict=CacheVerdict.FAILED, reason=reason)
+        return dataclasses.replace(facts, verdict=CacheVerdict.FAILED, reason=reason)
 
     @contextmanager
     def outside(self) -> Iterator[None]:

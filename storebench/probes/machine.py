@@ -113,7 +113,7 @@ def block_device(mount: Mount) -> dict[str, str | None]:
 
 
 def damon() -> str | None:
-    """Return how DAMON reclaims idle pages ("pageout", "damon_reclaim"), "off", or None if unknown."""
+    """Return the way in which DAMON reclaims idle pages ("pageout", "damon_reclaim"), "off", or None if unknown."""
     if read_text("/sys/module/damon_reclaim/parameters/enabled") == "Y":
         return "damon_reclaim"
     admin = Path("/sys/kernel/mm/damon/admin/kdamonds")

@@ -63,7 +63,7 @@ def _device(st_dev: int, source: str) -> tuple[int, int] | None:
     if not source.startswith("/dev/"):
         return None
     try:
-        found = Path(source).stat()
+        status = Path(source).stat()
     except OSError:
         return None
-    return (os.major(found.st_rdev), os.minor(found.st_rdev)) if stat.S_ISBLK(found.st_mode) else None
+    return (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISBLK(status.st_mode) else None

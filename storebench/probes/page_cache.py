@@ -25,10 +25,10 @@ from storebench.settings.words import CacheState
 __all__ = [
     "PAGE_BYTES",
     "Residency",
+    "ask_to_evict",
     "cache_facts",
     "drop_caches",
     "evict",
-    "let_go",
     "require_drop_caches",
     "resident",
     "warm",
@@ -67,8 +67,8 @@ def evict(paths: Paths) -> str:
     return "fadvise"
 
 
-def let_go(fd: int) -> None:
-    """Ask the kernel once, without waiting, to let go of the clean pages of an open file; mapped pages stay."""
+def ask_to_evict(fd: int) -> None:
+    """Ask the kernel once, without waiting, to evict the clean pages of an open file; mapped pages stay."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -134,7 +134,7 @@ def _evict_until_gone(files: Sequence[Path | str]) -> None:
         for path in left:
             with opened(path) as fd:
                 _sync_file(fd, path)
-                let_go(fd)
+                ask_to_evict(fd)
         before, counts = pages, resident_by_file(left)
         left, pages = list(counts), sum(counts.values())
         # An open reader maps a few pages, which waiting does not remove.
@@ -184,23 +184,24 @@ def who_maps(paths: Paths) -> list[str]:
     Processes of other users are visible only to root.
     """
     names, inodes = _identities(paths)
-    found = []
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             text = (folder / "maps").read_text(encoding="utf-8", errors="surrogateescape")
             if any(_maps_one(line, names, inodes) for line in text.splitlines()):
-                found.append((int(folder.name), (folder / "comm").read_text().strip()))
+                processes.append((int(folder.name), (folder / "comm").read_text().strip()))
     return [
-        f"pid {pid} ({'this process' if pid == os.getpid() else command})" for pid, command in sorted(found)
+        f"pid {pid} ({'this process' if pid == os.getpid() else command})"
+        for pid, command in sorted(processes)
     ]
 
 
 def _identities(paths: Paths) -> tuple[set[str], set[tuple[str, str]]]:
     names, inodes = set(), set()
     for path in paths:
-        found = Path(path).stat()
+        status = Path(path).stat()
         names.add(os.path.realpath(path))
-        inodes.add((f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}", str(found.st_ino)))
+        inodes.add((f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino)))
     return names, inodes
 
 

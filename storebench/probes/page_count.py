@@ -1,10 +1,10 @@
 """Count the resident pages of files without touching any of them.
 
-Counting is by `cachestat(2)` (Linux 6.5 and later, number 451 on every 64-bit
-architecture), else by `mincore(2)` over a mapping that touches nothing. Two
-traps: through overlayfs `cachestat` always says 0 (the pages belong to the file
-below, and only a mapping leads there), and `mincore` says "all resident" of a
-file that the caller neither owns nor may write.
+The count comes from `cachestat(2)` (Linux 6.5 and later, number 451 on every 64-bit
+architecture), else from `mincore(2)` over a mapping whose pages are never touched. Two
+traps: on overlayfs `cachestat` always returns 0 (the pages belong to the underlying
+file, which only a mapping reaches), and `mincore` reports every page of a file as
+resident if the caller neither owns the file nor may write it.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ class Residency:
     Attributes
     ----------
     pages_total
-        Pages that the files have.
+        Pages of all the files.
     pages_resident
-        Resident pages among them; None if nothing could count them.
+        Resident pages among them; None if they could not be counted.
     method
         "cachestat", "mincore" or "unknown".
     reason
@@ -58,7 +58,7 @@ class Residency:
 
     @property
     def frac(self) -> float | None:
-        """Resident pages over all pages; None if not counted or if there are no pages."""
+        """Resident pages over all pages; None if they were not counted, or if there are no pages."""
         if self.pages_resident is None or not self.pages_total:
             return None
         return self.pages_resident / self.pages_total
@@ -68,7 +68,7 @@ NO_PAGES = Residency(pages_total=0, pages_resident=None, method="unknown", reaso
 
 
 class CannotCountError(CellFailedError):
-    """One method of counting does not work here; the text says why."""
+    """A method of counting does not work here; the message gives the reason."""
 
 
 def resident(paths: Paths) -> Residency:
@@ -138,11 +138,11 @@ def _residency(total: int, ways: _Ways, counts: Callable[[_CountFd], Iterable[in
     reasons: list[str] = []
     for name, count in ways:
         try:
-            found = sum(counts(count))
+            pages = sum(counts(count))
         except CannotCountError as error:
             reasons.append(f"{name}: {error.what}")
         else:
-            return Residency(pages_total=total, pages_resident=found, method=name)
+            return Residency(pages_total=total, pages_resident=pages, method=name)
     return Residency(pages_total=total, pages_resident=None, method="unknown", reason="; ".join(reasons))
 
 
@@ -176,14 +176,16 @@ def opened(path: Path | str) -> Iterator[int]:
 
 
 def _zfs(_fd: int, _size: int) -> int:
-    raise CannotCountError("ZFS keeps file data in a cache of its own (ARC), which nobody can count by file")
+    raise CannotCountError("ZFS keeps file data in a cache of its own (ARC), which cannot be counted by file")
 
 
 def cachestat_pages(fd: int, start: int, length: int) -> int:
-    """Return how many pages of a range of an open file are resident, by `cachestat(2)`.
+    """Return the number of resident pages in a range of an open file, by `cachestat(2)`.
 
     Parameters
     ----------
+    fd
+        Descriptor of the file.
     start, length
         The range in bytes; `start` is a multiple of the page size.
 
@@ -192,7 +194,7 @@ def cachestat_pages(fd: int, start: int, length: int) -> int:
     CannotCountError
         The kernel is too old, or refuses.
     """
-    # The exact length matters: "to the end" would count the pages of a large folio beyond the file.
+    # The exact length matters: length 0, "to the end", would also count the pages of a large folio beyond the file.
     span = (ctypes.c_uint64 * 2)(start, _pages(length) * PAGE_BYTES)
     stat = (ctypes.c_uint64 * 5)()
     if _libc.syscall(_NR_CACHESTAT, fd, span, stat, 0):
@@ -202,16 +204,16 @@ def cachestat_pages(fd: int, start: int, length: int) -> int:
 
 
 def mincore_pages(address: int, length: int) -> int:
-    """Return how many pages of a mapping of a file are resident, by `mincore(2)`.
+    """Return the number of resident pages in a mapping of a file, by `mincore(2)`.
 
-    The file must be one of which the kernel tells: see `may_mincore`.
+    The kernel answers truthfully only for some files; see `may_mincore`.
 
     Parameters
     ----------
     address
-        Where in this process's memory they begin.
+        Start of the mapping in this process's memory.
     length
-        In bytes.
+        Length of the mapping in bytes.
 
     Raises
     ------
@@ -225,7 +227,7 @@ def mincore_pages(address: int, length: int) -> int:
 
 
 def may_mincore(fd: int) -> bool:
-    """Return whether `mincore(2)` tells the truth of an open file: only to those who own or may write it."""
+    """Return whether `mincore(2)` answers truthfully for an open file: this user owns it or may write it."""
     return os.fstat(fd).st_uid == os.geteuid() or os.access(f"/proc/self/fd/{fd}", os.W_OK)
 
 

@@ -21,9 +21,9 @@ def user_cache_folder() -> Path:
 def recall(path: Path) -> dict[str, Any]:
     """Return the content of `path`; empty if the file is missing or cannot be read."""
     with contextlib.suppress(OSError, CorruptDataError):
-        found = parse_json(read_small_file(path), path)
-        if isinstance(found, dict):
-            return found
+        content = parse_json(read_small_file(path), path)
+        if isinstance(content, dict):
+            return content
     return {}
 
 

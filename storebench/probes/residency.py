@@ -11,7 +11,6 @@ cannot be sampled at all and needs no curve: read-ahead never crosses from one f
 and after the epoch are enough.
 """
 
-import ctypes
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.probes.page_count import OpenFiles
+from storebench.system.processes import end_with_parent
 
 MOST_FILES = 512
 """With this many random files, the sampled share is within 4.4 points of the true one (95%, at worst)."""
@@ -37,7 +37,6 @@ _GROWTH = 0.06  # each pause is this share of the time since the start: about 40
 _REST = 20
 _START_S = 30.0
 _STOP_S = 10.0
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BEGIN, _STOP, _COUNTED = b"b", b"s", b"c"
 
 # The parent's own path, so that the sampler runs exactly the same package.
@@ -121,14 +120,14 @@ class Sampler:
             return Curve(reason=self._failure)
         try:
             out, _ = self._process.communicate(_STOP, timeout=_STOP_S)
-            found = json.loads(out.removeprefix(_COUNTED))
+            curve = json.loads(out.removeprefix(_COUNTED))
         except (subprocess.TimeoutExpired, ValueError, OSError):
             return Curve(reason=self._end())
         return Curve(
-            at_ns=tuple(found["at_ns"]),
-            resident_frac=tuple(found["resident_frac"]),
-            cpu_s=found["cpu_s"],
-            reason=found["reason"],
+            at_ns=tuple(curve["at_ns"]),
+            resident_frac=tuple(curve["resident_frac"]),
+            cpu_s=curve["cpu_s"],
+            reason=curve["reason"],
         )
 
     def close(self) -> None:
@@ -162,7 +161,7 @@ def chosen_files(paths: Sequence[Path | str]) -> list[Path | str]:
 def sample(paths: Sequence[str], *, late: bool) -> None:
     """Run in the sampler's process: count between the parent's two messages on standard input, then print the counts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     files = None if late else OpenFiles(paths)
     if files is not None:
         files.resident()
@@ -170,9 +169,9 @@ def sample(paths: Sequence[str], *, late: bool) -> None:
     if _word(None) != _BEGIN:
         return
     started_s = time.process_time()
-    found = _counts(files or OpenFiles(paths))
-    found["cpu_s"] = time.process_time() - started_s
-    sys.stdout.write(json.dumps(found))
+    counts = _counts(files or OpenFiles(paths))
+    counts["cpu_s"] = time.process_time() - started_s
+    sys.stdout.write(json.dumps(counts))
 
 
 def _counts(files: OpenFiles) -> dict[str, Any]:
@@ -182,12 +181,12 @@ def _counts(files: OpenFiles) -> dict[str, Any]:
     sparser, going = 1.0, True
     while True:
         now_ns = time.perf_counter_ns()
-        found = files.resident()
+        residency = files.resident()
         cost_s = (time.perf_counter_ns() - now_ns) / 1e9
-        if found.frac is None:
-            return {"at_ns": [], "resident_frac": [], "reason": found.reason}
+        if residency.frac is None:
+            return {"at_ns": [], "resident_frac": [], "reason": residency.reason}
         at_ns.append(now_ns)
-        fracs.append(found.frac)
+        fracs.append(residency.frac)
         if not going:
             return {"at_ns": at_ns, "resident_frac": fracs, "reason": ""}
         if len(at_ns) == 1:

@@ -67,14 +67,14 @@ def unread_ranges(wanted: Candidates, count: int, *, used: Container[Range], lim
             files.append((facts.st_size, path))
         if len(files) >= _ENOUGH_FILES:
             break
-    found: list[Range] = []
+    ranges: list[Range] = []
     for length, path in sorted(files, reverse=True):
-        if len(found) >= 2 * count:
+        if len(ranges) >= 2 * count:
             break
         new = [one for one in _ranges(path, length, wanted.size) if one not in used]
         if new and _uncached(path):
-            found += random.sample(new, min(len(new), _MOST_PER_FILE))
-    return random.sample(found, min(count, len(found)))
+            ranges += random.sample(new, min(len(new), _MOST_PER_FILE))
+    return random.sample(ranges, min(count, len(ranges)))
 
 
 def _last_use(facts: os.stat_result, mount: Mount) -> float:
@@ -106,12 +106,12 @@ def _files(roots: Sequence[str], device: int, until: float) -> Iterator[tuple[st
 
 
 def _entries(folder: str) -> list[tuple[str, os.stat_result]]:
-    found = []
+    statuses = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                found.append((entry.path, entry.stat(follow_symlinks=False)))
-    return found
+                statuses.append((entry.path, entry.stat(follow_symlinks=False)))
+    return statuses
 
 
 def _uncached(path: str) -> bool:

@@ -23,7 +23,7 @@ _IMPLIED = {
     "codec": ("backend", "codec", "codec_options"),
     "reader": ("backend", "reader", "reader_options"),
 }
-"""Columns that change along with the one that is compared."""
+"""Columns that change together with the compared one."""
 
 _PLACES = (*PLACE_COLUMNS, "readahead_kib")
 """Columns that change the environment: its key cannot be held fixed."""

@@ -45,7 +45,7 @@ PLOTS: tuple[Callable[[Selection], Iterator[Plot]], ...] = (
     wait_distribution.drawn,
     loss.drawn,
 )
-"""Each yields its plots, or none where the dataset's results cannot make it; the first one leads the page."""
+"""Each yields its plots, or none if the dataset's results are not sufficient; the first one leads the page."""
 
 
 def plots(facts: Facts, slug: str, accelerators: Sequence[Accelerator] = ()) -> list[Plot]:
@@ -54,7 +54,7 @@ def plots(facts: Facts, slug: str, accelerators: Sequence[Accelerator] = ()) -> 
     Parameters
     ----------
     facts
-        Of all cells of one dataset on one machine.
+        The facts of all cells of one dataset on one machine.
     slug
         End of the name of every file: the dataset.
     accelerators

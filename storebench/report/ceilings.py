@@ -8,7 +8,7 @@ _RANDOM = tuple(f"device_random_{depth}_bytes_per_s" for depth in (1, 4, 16, 32)
 
 
 def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
-    """Return the ceilings and yardsticks that the cells carry, in samples per second, by what they are.
+    """Return the ceilings and yardsticks in the cells' records, in samples per second, by their description.
 
     A ceiling is the highest rate of any replicate: another moment's rate is one that a reader may exceed. The rate of one
     read per sample is a yardstick: a reader that merges reads may exceed it, up to the device at its best.
@@ -30,5 +30,5 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
 
 
 def _highest(cells: Sequence[CellSummary], metrics: Sequence[str]) -> float | None:
-    found = (value for cell in cells for metric in metrics for value in cell.values(metric).values())
-    return max(found, default=None)
+    values = (value for cell in cells for metric in metrics for value in cell.values(metric).values())
+    return max(values, default=None)

@@ -44,20 +44,33 @@ def work_of(cell: Cell) -> Work:
     return Work.AUGMENTING if cell.model in AUGMENTING else Work.READING
 
 
-NULL_FORMAT = "null"
-"""The backend that serves one batch from memory: its rate is the compute ceiling."""
-
 WHOLE_COLD = "cold start, whole epoch"
-"""The state of a cold cell whose records do not say for how long it was cold."""
+"""The state of a cold cell whose records do not show how long it was cold."""
 
 WHOLE_LIMITED = "limited memory, not shown to be steady"
 
 MEMORY_FORMAT = "memory"
-"""Backends that hold their samples in memory: a yardstick, and no way to store them."""
+"""Format of backends that hold their samples in memory: a yardstick, not a way to store them."""
 
 SETTING_COLUMNS = tuple(
     name for name in CELL_COLUMNS if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS
 )
+
+
+_BACKEND_PARTS = tuple(name for name in BACKEND_COLUMNS if name != "backend")
+
+STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
+"""Fields that describe the state in which the store is read."""
+
+COMPUTE_COLUMNS = ("dataset", "split", "size", "limit", "batch_size", "model", "compute", "device", "threads")
+"""Fields that determine how fast the network alone computes.
+
+The null cell of a panel shares more fields with its cells (`ceiling_key`). Validation compares with any null cell that
+computes the same.
+"""
+
+FEWEST_TRAINING_STEPS = 20
+"""With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,9 +87,9 @@ class CellSummary:
     cell
         The setting that was measured.
     environment_key
-        On which machine.
+        The machine.
     place
-        Words that distinguish its samples, and where they were read, from others of the same name; "" where none are needed.
+        Words that distinguish its samples, and where they were read, from others of the same name; "" if none are needed.
     rows
         One mapping per record, in the columns of `storebench.load_results`; missing values are None.
     invalid
@@ -95,7 +108,7 @@ class CellSummary:
 
     @functools.cached_property
     def fields(self) -> dict[str, Any]:
-        """The fields of its cell, by the names that a record has them by."""
+        """The fields of its cell, with the names that records use."""
         return self.cell.fields()
 
     @property
@@ -105,41 +118,41 @@ class CellSummary:
 
     @functools.cached_property
     def usable(self) -> tuple[Row, ...]:
-        """The records that may be used."""
+        """The records that did not fail."""
         return tuple(row for row in self.rows if row["status"] == "ok")
 
     @property
     def failure(self) -> str:
-        """Why the first failed record failed, or "" where none did."""
+        """The failure of the first failed record, or "" if none failed."""
         failed = (row for row in self.rows if row["status"] != "ok")
         return next((str(row["failure"] or "failed") for row in failed), "")
 
     @property
     def portion_kind(self) -> PortionKind | None:
-        """The part of an epoch that this cell's figures hold for; None where it is the whole epoch."""
+        """The part of an epoch that this cell's figures hold for; None if it is the whole epoch."""
         kind = next((row["portion_kind"] for row in self.counted if self._bounded(row)), None)
         return None if kind is None else PortionKind(kind)
 
     @property
     def state(self) -> str:
-        """The cache state that its figures stand for, in words."""
+        """The cache state for which its figures hold, in words."""
         if not self.whole_only:
             return self.cell.cache
         return WHOLE_COLD if self.cell.cache == CacheState.COLD else WHOLE_LIMITED
 
     @property
     def whole_only(self) -> bool:
-        """Whether no record says in which steps the requested cache state held, so that there is no rate of it."""
+        """Whether no record shows in which steps the requested cache state held, so that there is no rate for that state."""
         return bool(self.usable) and not self.counted
 
     @property
     def upper_bound(self) -> bool:
-        """Whether its rate is an upper bound: something else than the device may have served a part of it."""
+        """Whether its rate is an upper bound, because something other than the device may have served a part of it."""
         return any(self._bounded(row) and states.is_upper_bound(row) for row in self.counted)
 
     @functools.cached_property
     def unsteady(self) -> bool:
-        """Whether it has a limited rate that is not shown to be steady: in some replicate its halves differ, or are unknown."""
+        """Whether its limited rate is not shown to be steady: in some replicate the rates of its halves differ or are unknown."""
         if self.portion_kind is not PortionKind.STEADY:
             return False
         return any(self._bounded(row) and not steady(row["portion_drift"]) for row in self.counted)
@@ -159,8 +172,13 @@ class CellSummary:
 
     @property
     def steps(self) -> int:
-        """The fewest steps that its figures rest on in any record; 0 where nothing was measured."""
+        """The smallest number of steps behind its figures in any record; 0 if nothing was measured."""
         return int(min((count for _, count in self._figures("timed_steps")), default=0))
+
+    @property
+    def short_training(self) -> bool:
+        """Whether it trained for real, in too few timed steps for its rate to rank backends."""
+        return self.cell.compute.kind is ComputeKind.REAL and self.steps < FEWEST_TRAINING_STEPS
 
     def values(self, metric: str) -> dict[Round, float]:
         """Return a metric for each replicate in which it was measured, the median over its epochs.
@@ -171,21 +189,21 @@ class CellSummary:
         return _by_round(self._figures(metric))
 
     def interval(self, metric: str) -> Interval | None:
-        """Return the median over replicates with its interval, or None where nothing was measured."""
+        """Return the median over replicates with its interval, or None if nothing was measured."""
         values = list(self.values(metric).values())
         return median_interval(values) if values else None
 
     def median(self, metric: str) -> float | None:
-        """Return the median over replicates, or None where nothing was measured."""
+        """Return the median over replicates, or None if nothing was measured."""
         values = list(self.values(metric).values())
         return _middle(values) if values else None
 
     def per_step(self, metric: str) -> float:
-        """Return a sum of time as seconds per timed step, the median over replicates; 0 where it is None."""
+        """Return a sum of time as seconds per timed step, the median over replicates; 0 if it is None."""
         return self._per(metric, "timed_steps")
 
     def per_sample(self, metric: str) -> float:
-        """Return a sum of time as seconds per timed sample, the median over replicates; 0 where it is None."""
+        """Return a sum of time as seconds per timed sample, the median over replicates; 0 if it is None."""
         return self._per(metric, "timed_samples")
 
     def rounds_per_sample(self, metric: str) -> dict[Round, float]:
@@ -222,7 +240,7 @@ class CellSummary:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """Everything of the cell but its backend and its samples."""
+        """The values of all fields but those of the backend and the samples."""
         return tuple(self.fields[name] for name in SETTING_COLUMNS)
 
     @property
@@ -232,8 +250,8 @@ class CellSummary:
 
     @property
     def is_null(self) -> bool:
-        """Whether this is the compute ceiling and no storage format."""
-        return self.cell.backend.format == NULL_FORMAT
+        """Whether this is the compute ceiling instead of a storage format."""
+        return self.cell.backend.is_null
 
 
 def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
@@ -280,7 +298,7 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
 
 
 def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]:
-    """Return summaries, of a table of records or as they are."""
+    """Return the summaries of a table of records; summaries are returned unchanged."""
     return summarise(results) if isinstance(results, pd.DataFrame) else list(results)
 
 
@@ -303,12 +321,12 @@ class Panel:
 
     @property
     def first(self) -> CellSummary:
-        """Any of the cells, for what they have in common."""
+        """One of the cells, for the fields that they share."""
         return self.cells[0]
 
     @property
     def listed(self) -> tuple[CellSummary, ...]:
-        """The cells, and the null cell after them where there is one."""
+        """The cells, followed by the null cell if there is one."""
         return (*self.cells, self.null) if self.null else self.cells
 
     @property
@@ -323,16 +341,16 @@ class Panel:
 
     @property
     def speaker(self) -> CellSummary:
-        """The cell whose cache state names the panel's: one that reads its store, with a proven state if any has."""
+        """The cell whose cache state is the panel's: one that reads its store, preferably with a proven state."""
         reading = [cell for cell in self.cells if cell.usable and cell.fact("cache_applies_to") != "open"]
         proven = (cell for cell in reading if not cell.whole_only)
         return next(proven, (reading or [self.first])[0])
 
     @functools.cached_property
     def measured(self) -> tuple[CellSummary, ...]:
-        """The cells that have a rate in the state that was asked for.
+        """The cells that have a rate in the requested state.
 
-        Where no store has one, arrays in memory, which read nothing, have nothing to be compared with.
+        If no store has one, there are none: arrays in memory, which read nothing, have nothing to be compared with.
         """
         if self.speaker.whole_only:
             return ()
@@ -349,9 +367,9 @@ class Panel:
 
     @property
     def base(self) -> CellSummary | None:
-        """The cell that others are held against: PNG files, else the first store in the paper's order.
+        """The cell with which the others are compared: PNG files, else the first store in the paper's order.
 
-        It does not depend on what was measured, so holding others against it selects nothing.
+        The choice does not depend on the measured rates, so comparing the others with it selects nothing.
         """
         return self.of("png") or next(iter(self.stored or self.measured), None)
 
@@ -362,7 +380,7 @@ class Panel:
 
 
 def panels(cells: Iterable[CellSummary]) -> list[Panel]:
-    """Split cells into panels; the null cell of each is set beside the others."""
+    """Split cells into panels, each with its null cell."""
     grouped: dict[tuple[Any, ...], list[CellSummary]] = {}
     nulls: dict[tuple[Any, ...], CellSummary] = {}
     for cell in cells:
@@ -373,14 +391,18 @@ def panels(cells: Iterable[CellSummary]) -> list[Panel]:
     return [Panel(cells=tuple(group), null=nulls.get(ceiling_key(group[0]))) for group in grouped.values()]
 
 
-STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
-"""Fields that say in which state the store is read."""
+def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
+    """Return the key that a cell shares with its siblings: the machine, and every field but those named.
+
+    The backend is one field here, its full name.
+    """
+    omitted = {*_BACKEND_PARTS, *names}
+    return (cell.environment_key, *(cell.fields[name] for name in CELL_COLUMNS if name not in omitted))
 
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
     """Return the key that a cell shares with its null cell: all but the backend and the state of the store."""
-    fields = (cell.fields[name] for name in SETTING_COLUMNS if name not in STATE_COLUMNS)
-    return (cell.dataset_key, *fields)
+    return key_without(cell, "backend", *STATE_COLUMNS)
 
 
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:

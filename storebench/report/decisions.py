@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench import stats
-from storebench.report.cells import CellSummary, Panel
-from storebench.report.frame import CELL_COLUMNS
+from storebench.report.cells import CellSummary, Panel, key_without
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
 from storebench.report.states import Row
 from storebench.settings.words import ComputeKind
@@ -19,9 +18,6 @@ from storebench.stats import Verdict
 
 LEAD_FRAC = 0.5
 """Share of the permitted error for the settings that a page's sentences rest on; the rest is for everything else."""
-
-FEWEST_TRAINING_STEPS = 20
-"""With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
 
 FED_FRAC = 0.10
 """A loop that waits less than this share of its time is fed."""
@@ -49,7 +45,7 @@ class DoubtKind(enum.StrEnum):
     """Why an interval must not be used."""
 
     FEW_STEPS = "few steps"
-    """Training of fewer than `FEWEST_TRAINING_STEPS` steps ranks nothing."""
+    """Training of fewer than `storebench.report.cells.FEWEST_TRAINING_STEPS` steps ranks nothing."""
     UNSTEADY = "unsteady"
     """A limited rate is not shown to be steady in every replicate."""
     UPPER_BOUND = "upper bound"
@@ -82,7 +78,7 @@ class Decision:
         How many times as fast `cell` is as `base`, paired by round, with an interval that holds together
         with all others of the page. For `Topic.COMPUTE`: how many times as long the network computes.
     doubt
-        Why nothing is decided although the interval would allow it; None where it is used.
+        Why nothing is decided although the interval would allow it; None if it is used.
     """
 
     topic: Topic
@@ -154,7 +150,7 @@ class Decisions:
     rest_alpha: float
 
     def between(self, cell: CellSummary, base: CellSummary, topic: Topic = Topic.BACKEND) -> Decision | None:
-        """Return the decision on two cells, `cell` over `base`; None where it is not a question of the page."""
+        """Return the decision on two cells, `cell` over `base`; None if it is not a question of the page."""
         known = self.found.get((topic, cell.key, base.key))
         if known is not None:
             return known
@@ -175,7 +171,7 @@ class Decisions:
         return one is not None and one.ratio.mid > INFLATED and one.slower
 
     def waiting(self, cell: CellSummary) -> Interval | None:
-        """Return the share of its time that the loop waits, with an interval; None where it was not measured."""
+        """Return the share of its time that the loop waits, with an interval; None if it was not measured."""
         values = list(cell.values("data_wait_frac").values())
         return mean_interval(values, self.lead_alpha) if values else None
 
@@ -268,9 +264,9 @@ def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> I
 
 def siblings(cell: CellSummary, found: Sequence[Panel], varying: str) -> list[CellSummary]:
     """Return the measured cells of the same backend whose setting differs in the named field only."""
-    fixed = [name for name in CELL_COLUMNS if name != varying]
-    same = (panel.of(cell.backend) for panel in found if panel.first.dataset_key == cell.dataset_key)
-    return [one for one in same if one and all(one.fields[n] == cell.fields[n] for n in fixed)]
+    key = key_without(cell, varying)
+    measured = (panel.of(cell.backend) for panel in found)
+    return [one for one in measured if one is not None and key_without(one, varying) == key]
 
 
 def _rates(topic: Topic, cell: CellSummary, base: CellSummary) -> _Question:
@@ -287,26 +283,22 @@ def _decided(questions: Sequence[_Question], size: int, alpha: float) -> Iterato
     for question, ratio in zip(questions, ratios, strict=True):
         if ratio is not None:
             # A ratio of times: where it is above 1, computing beside the cell is slower.
-            told = ratio.in_times() if question.topic is Topic.COMPUTE else ratio
+            shown = ratio.in_times() if question.topic is Topic.COMPUTE else ratio
             yield Decision(
                 topic=question.topic,
                 cell=question.cell,
                 base=question.base,
-                ratio=told,
-                doubt=_doubt(question, told),
+                ratio=shown,
+                doubt=_doubt(question, shown),
             )
 
 
 def _doubt(question: _Question, ratio: Ratio) -> Doubt | None:
-    """Return why the interval of a ratio must not be used; None where it may."""
+    """Return why the interval of a ratio must not be used; None if it may."""
     sides = (question.cell, question.base)
     if question.topic is Topic.COMPUTE:
         return None
-    few = tuple(
-        one
-        for one in sides
-        if one.cell.compute.kind is ComputeKind.REAL and one.steps < FEWEST_TRAINING_STEPS
-    )
+    few = tuple(one for one in sides if one.short_training)
     if few:
         return Doubt(kind=DoubtKind.FEW_STEPS, cells=few)
     moving = tuple(one for one in sides if one.unsteady)
@@ -339,7 +331,7 @@ def _needed(spread: float, alpha: float) -> int | None:
 
 
 def rounds_to_tell(decisions: Decisions, undecided: Sequence[Decision]) -> int | None:
-    """Return how many further rounds would tell a difference of `TOLD_FRAC`; None where no number below 200 would.
+    """Return how many further rounds would tell a difference of `TOLD_FRAC`; None if no number below 200 would.
 
     From the largest spread among `undecided`, at 80% power, with the error of the next look.
     """

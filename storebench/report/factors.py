@@ -10,7 +10,7 @@ from storebench.report.intervals import Interval, Round, mean_interval
 from storebench.settings.backend import Pairs
 from storebench.settings.words import CacheState
 
-PARTS = {"fetch_s": "fetching", "decode_s": "decoding", "prep_s": "preparing", "handover_s": "handing over"}
+PARTS = {"fetch_s": "fetching", "decode_s": "decoding", "prep_s": "preparing", "handover_s": "handing off"}
 _PRODUCING = ("fetch_s", "decode_s", "prep_s")
 
 
@@ -30,9 +30,9 @@ class Square:
     whole
         `slow` minus `fast`.
     codec_in_files, codec_in_container
-        What encoding costs in files, and in the container; None where a corner was not measured.
+        Cost of encoding in files, and in the container; None if a corner was not measured.
     container_encoded, container_raw
-        What files cost instead of the container, with encoded images, and with raw pixels.
+        Cost of files instead of the container, with encoded images, and with raw pixels.
     interaction
         `codec_in_files` minus `codec_in_container`; None without all four corners.
     """
@@ -158,7 +158,7 @@ class Share:
 
     @property
     def proven(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         share = self.share
         enough = share.n >= stats.MIN_ROUNDS and share.lo is not None and share.hi is not None
         return enough and ((share.lo or 0.0) > 0 or (share.hi or 0.0) < 0)
@@ -203,7 +203,7 @@ class BreakEven:
     saved_s
         Seconds saved in each epoch of the whole dataset.
     epochs
-        convert_s / saved_s; None where no saving is proven.
+        convert_s / saved_s; None if no saving is proven.
     """
 
     cell: CellSummary
@@ -225,7 +225,7 @@ def break_evens(panels: Iterable[Panel], decisions: Decisions, baseline: str = "
 def _break_evens(panel: Panel, decisions: Decisions, baseline: str) -> list[BreakEven]:
     """Return the break-even of each store of a panel whose conversion was measured.
 
-    Empty where the panel's rate is not that of whole epochs: nothing follows from a cold rate for an epoch.
+    Empty if the panel's rate is not that of whole epochs: nothing follows from a cold rate for an epoch.
     """
     base = panel.of(baseline)
     if base is None or panel.first.cell.cache not in PAYING_STATES:

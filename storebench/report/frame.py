@@ -1,4 +1,4 @@
-"""Records as one tidy table: which column each field becomes, and with which type."""
+"""Records as one tidy table, with the column and the type of each field."""
 
 import dataclasses
 import types
@@ -46,7 +46,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "code": (CodeFacts, "code_{}"),
     "conditions": (Conditions, "conditions_{}"),
 }
-"""Part of a record -> its class, and the pattern that its fields become columns by."""
+"""Part of a record -> its class, and the pattern for the column names of its fields."""
 
 RENAMED = {
     "store_bytes_on_disk": "bytes_on_disk",
@@ -55,7 +55,7 @@ RENAMED = {
     "cache_resident_frac_after": "resident_frac_after",
 }
 _WORDS = ("status", "au_kind", "cache_requested", "cache_verdict", "cache_below", "portion_kind")
-"""Columns of enumerations, kept as the words that they stand for."""
+"""Columns of enumerations, stored as words."""
 
 _DROPPED = {"reasons", "reader_notes", "environment"}
 
@@ -64,7 +64,7 @@ _MOST_DIGITS = 18
 CELL_COLUMNS = CELL_FIELDS
 BACKEND_COLUMNS = tuple(BACKEND_FIELDS)
 PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
-"""Where a cell was measured: the file system and block device of its store, and everything of the machine."""
+"""Columns of the place of a measurement: file system and block device of the store, and the machine."""
 
 
 def _columns_of(kind: type, pattern: str) -> list[tuple[str, str, Any]]:
@@ -107,9 +107,9 @@ def _dtype(hint: Any) -> str:
 
 
 def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
-    """Return one row for each (record, file that it stood in).
+    """Return one row for each pair of a record and its file.
 
-    A cell whose process was killed could not say where it ran: it ran where the rest of its run did.
+    A cell whose process was killed has no environment; it gets that of the rest of its run.
 
     Raises
     ------
@@ -155,14 +155,14 @@ def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[st
 
 
 def _fields_of(part: Any) -> Mapping[str, Any]:
-    """Return the fields of a part of a record by name; none where the record lacks the part."""
+    """Return the fields of a part of a record by name; none if the record lacks the part."""
     if isinstance(part, Cell):
         return part.fields()
     return {} if part is None else vars(part)
 
 
 def _place(environment: Environment | None) -> dict[str, Any]:
-    """Return the columns that say where a record was measured."""
+    """Return the columns of a record's place of measurement."""
     if environment is None:
         return {"environment_key": ""}
     disk = environment.match.get("block_device")

@@ -1,4 +1,4 @@
-"""A figure with its 95% interval, as reports carry it; the statistics themselves are `storebench.stats`."""
+"""A figure with its 95% interval, for reports; the statistics are in `storebench.stats`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +92,7 @@ def mean_interval(values: Sequence[float], alpha: float = stats.ALPHA) -> Interv
 
 
 def ratio(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio | None:
-    """Return the ratio of two sides paired by round, by itself and uncorrected; None where no round has both."""
+    """Return the ratio of two sides paired by round, by itself and uncorrected; None if no round has both."""
     return ratios([(top, bottom)])[0]
 
 
@@ -113,8 +113,8 @@ def family(
         for (top, bottom), keys in zip(pairs, shared, strict=True)
         if keys
     ]
-    found = iter(stats.compare_family(both, size=size, alpha=alpha))
-    return [_ratio(next(found)) if keys else None for keys in shared]
+    compared = iter(stats.compare_family(both, size=size, alpha=alpha))
+    return [_ratio(next(compared)) if keys else None for keys in shared]
 
 
 def unpaired_ratios(

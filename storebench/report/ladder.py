@@ -10,7 +10,7 @@ from storebench.report.intervals import Interval, Ratio, Round, median_interval,
 from storebench.stats import Verdict
 
 LEAST_RUNGS = 3
-"""Fewer are no ladder."""
+"""Fewest measured rungs of a ladder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Ladder:
 
     @property
     def first(self) -> CellSummary:
-        """Any of the cells, for what they have in common."""
+        """One of the cells, for the fields that they share."""
         return self.steps[0].cell
 
     def of(self, key: str) -> Step | None:
@@ -80,7 +80,7 @@ def _gain(cell: CellSummary, below: CellSummary, own: Ratio | None, decisions: D
 
 
 def rates(cell: CellSummary) -> dict[Round, float]:
-    """Return samples per second of each replicate; loading counts where everything is loaded at the opening."""
+    """Return samples per second of each replicate; loading counts if everything is loaded on opening."""
     if cell.fact("cache_applies_to") != "open":
         return cell.values("samples_per_s")
     samples, seconds, opening = (cell.values(name) for name in ("timed_samples", "timed_s", "open_s"))

@@ -1,4 +1,4 @@
-"""The order of panels, and with it the panel that speaks for the others: settings decide it, never results."""
+"""The order of importance of panels, and with it the panel of the page's answer: settings decide it, never results."""
 
 import math
 from collections.abc import Sequence
@@ -7,19 +7,18 @@ from storebench.report.cells import Panel
 from storebench.settings.words import ComputeKind
 
 DEFAULT_READAHEAD_KIB = 128
-"""Linux's own read-ahead: other sizes speak only where it was not measured."""
+"""Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
 
 _COMPUTE_RANK = {ComputeKind.REAL: 2, ComputeKind.NONE: 0}
 _STATE_RANK = {"limited": 4, "cold": 3, "warm": 2}
-_FEW_STEPS = 20
 
 
 def ordered(found: Sequence[Panel]) -> list[Panel]:
-    """Return the panels that have a rate, in the order in which they are asked: the first one speaks for all.
+    """Return the panels that have a rate, in the order of importance: the page's answer rests on the first one.
 
     The largest images, the store larger than memory before cold before warm, Linux's own read-ahead before others,
     real compute before readers and decoders alone before loaders that augment, most backends.
-    Training of fewer than 20 steps ranks nothing, so it speaks only where there is nothing else.
+    Training of fewer than 20 steps ranks nothing, so it comes first only if there is nothing else.
     """
     return sorted((panel for panel in found if panel.measured), key=_rank, reverse=True)
 
@@ -29,7 +28,7 @@ def _rank(panel: Panel) -> tuple[float, ...]:
     shape = panel.measured[0].fact("store_image_shape") or "0"
     pixels = math.prod(int(side) for side in shape.split("x"))
     rate = panel.measured[0].interval("samples_per_s")
-    few = cell.compute.kind is ComputeKind.REAL and min(one.steps for one in panel.measured) < _FEW_STEPS
+    few = any(one.short_training for one in panel.measured)
     return (
         min(len(panel.measured), 2),
         not few,

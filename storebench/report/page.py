@@ -29,7 +29,7 @@ from storebench.units import METRICS, number_of
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """What limits one cell, in words."""
+    """The limit of one cell, in words."""
 
     backend: str
     setting: str
@@ -39,7 +39,7 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """What the report says of one dataset on one machine."""
+    """The part of the report on one dataset on one machine."""
 
     title: str
     slug: str
@@ -58,7 +58,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """Everything that the page and its Markdown twin say."""
+    """The content of the page and of its Markdown twin."""
 
     headline: Headline
     sections: tuple[Section, ...]
@@ -86,7 +86,7 @@ RAW_COLUMNS = (
     ("fetch, s", "fetch_s"),
     ("decode, s", "decode_s"),
     ("prep, s", "prep_s"),
-    ("hand-over, s", "handover_s"),
+    ("handoff, s", "handover_s"),
     ("wait p99, ms", "data_wait_p99_ns"),
     ("longest wait, ms", "data_wait_max_ns"),
     ("first batch, s", "time_to_first_batch_s"),
@@ -97,7 +97,7 @@ RAW_COLUMNS = (
     ("resident after", "resident_frac_after"),
     ("test accuracy", "test_accuracy"),
 )
-"""Head of a column of the page's table of all cells, and the figure in it."""
+"""Head and figure of each column in the page's table of all cells."""
 
 _FACTORS = {"data_wait_p99_ns": 1e-6, "data_wait_max_ns": 1e-6, "device_read_bytes": 2.0**-20}
 _MOST_NAMED = 8
@@ -107,7 +107,7 @@ MOST_TABLES = 40
 
 
 def flags(content: Content) -> list[Flag]:
-    """Return the warnings of the first screen: whatever failed, is not proven, or is not real."""
+    """Return the warnings of the first screen, about cells that failed, are not proven, or are not real."""
     cells = content.cells
     failed = [cell for cell in cells if cell.failure]
     doubtful = [cell for cell in cells if not cell.failure and mark(cell).startswith("cache")]
@@ -216,7 +216,7 @@ def _image(plot: Plot) -> str:
 
 @functools.cache
 def _templates(escaped: Callable[[str], str]) -> jinja2.Environment:
-    """Return the templates' environment; whatever stands in braces is `escaped`, but for what is marked as safe."""
+    """Return the templates' environment; values are `escaped` unless they are marked as safe."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("storebench.report"),
         autoescape=jinja2.select_autoescape(["html.j2"], default=False),

@@ -25,7 +25,7 @@ _SAMPLE_WORDS = {
     "synthetic": "synthetic: {}",
     "image_size": "at {} pixels a side",
 }
-"""Column -> how it tells samples, or the place where they were read, from others."""
+"""Column -> the words by which it distinguishes samples, or the place where they were read."""
 
 Key = tuple[Any, ...]
 
@@ -42,8 +42,8 @@ def distinctions(rows: Iterable[Row]) -> dict[Key, str]:
     and where all these are equal the machine's key.
     """
     sources = {data_key(row): row for row in rows}
-    samples = _told_apart(sources, _name, _SAMPLE_WORDS)
-    places = _told_apart(sources, lambda _: "", _PLACE_WORDS, by="environment_key")
+    samples = _distinguished(sources, _name, _SAMPLE_WORDS)
+    places = _distinguished(sources, lambda _: "", _PLACE_WORDS, by="environment_key")
     return {key: ", ".join(word for word in (samples[key], places[key]) if word) for key in sources}
 
 
@@ -53,21 +53,21 @@ def _name(row: Row) -> Key:
     return (Path(row["dataset"]).name, row["split"], count, row["environment_key"])
 
 
-def _told_apart(
+def _distinguished(
     sources: Mapping[Key, Row], name: Any, words: Mapping[str, str], *, by: str | None = None
 ) -> dict[Key, str]:
     """Return for each key the words of the first columns that distinguish it; `by` is the column to be distinguished."""
     groups: dict[Any, list[Key]] = {}
     for key, row in sources.items():
         groups.setdefault(name(row), []).append(key)
-    told: dict[Key, str] = {}
+    words_of: dict[Key, str] = {}
     for keys in groups.values():
         kinds = {key: sources[key][by] if by else key for key in keys}
         columns = _needed([sources[key] for key in keys], list(kinds.values()), list(words))
         for key in keys:
             values = {column: sources[key][column] for column in columns}
-            told[key] = ", ".join(words[c].format(v) for c, v in values.items() if v is not None)
-    return told
+            words_of[key] = ", ".join(words[c].format(v) for c, v in values.items() if v is not None)
+    return words_of
 
 
 def _needed(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -> list[str]:

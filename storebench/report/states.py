@@ -1,4 +1,4 @@
-"""The part of an epoch that a cell's figures hold for: all of it, or the steps during which its cache state held."""
+"""The part of an epoch for which a cell's figures hold: all of it, or the steps during which its cache state held."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from storebench.settings.words import BOUNDED_STATES, CacheState
 Row = Mapping[str, Any]
 
 WHOLE = "whole_"
-"""A metric with this prefix is of the whole epoch, whatever cache state was asked for."""
+"""Prefix of metrics of the whole epoch, regardless of the requested cache state."""
 
 _PARTS = ("data_wait_s", "h2d_s", "compute_s")
 _COLUMNS = {
@@ -34,11 +34,11 @@ _DERIVED: dict[str, Callable[[Row], float]] = {
     "accelerator_util_frac": lambda row: row["portion_compute_s"] / row["portion_seconds"],
     "payload_bytes_per_s": lambda row: row["portion_payload_bytes"] / row["portion_seconds"],
 }
-"""Metric -> how it follows from a portion's sums."""
+"""Metric -> function that computes it from a portion's sums."""
 
 
 def figure(row: Row, metric: str, *, portion: bool) -> float | None:
-    """Return a metric of one record, or None where it was not measured.
+    """Return a metric of one record, or None if it was not measured.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def figure(row: Row, metric: str, *, portion: bool) -> float | None:
 
 
 def is_upper_bound(row: Row) -> bool:
-    """Return whether the rate of a record's portion is an upper bound, also by its drift, which earlier releases ignored."""
+    """Return whether the rate of a record's portion is an upper bound, also because of its drift, which earlier releases ignored."""
     if row["portion_upper_bound"]:
         return True
     drift = row["portion_drift"]
@@ -77,15 +77,13 @@ def bounded(row: Row, cell: Cell) -> bool:
 
     It holds throughout where nothing is read from the store during the epoch.
     """
-    return (
-        cell.cache in BOUNDED_STATES and cell.backend.format != "null" and row["cache_applies_to"] != "open"
-    )
+    return cell.cache in BOUNDED_STATES and not cell.backend.is_null and row["cache_applies_to"] != "open"
 
 
 def counted(rows: Sequence[Row], cell: Cell) -> tuple[Row, ...]:
-    """Return the records whose figures stand for the requested cache state.
+    """Return the records whose figures hold for the requested cache state.
 
-    Of a limited cell it is the last epoch of each replicate: earlier ones fill the page cache.
+    For a limited cell, these are of the last epoch of each replicate, because earlier epochs fill the page cache.
     """
     if cell.cache == CacheState.LIMITED:
         last: dict[Any, Row] = {}

@@ -35,7 +35,7 @@ class Table:
     Attributes
     ----------
     caption
-        What it shows and under which conditions; caveats are part of it.
+        Content and conditions of the table, including caveats.
     head, rows
         Column titles and cells, as text.
     raw_head, raw
@@ -144,56 +144,56 @@ class _Listed:
 
     @property
     def inflation(self) -> Interval | None:
-        """How many times as long the network computes beside this cell; None where it was not measured."""
+        """The network's computing time beside this cell, as a multiple of that with nothing to load; None if not measured."""
         decision = self.facts.decisions.inflation(self.cell)
         return decision.ratio if decision else None
 
     @property
     def bound(self) -> str:
-        """What limits the cell; "" where that is not known."""
+        """The limit of the cell in words; "" if it is unknown."""
         verdict = self.facts.verdicts.get(self.cell.key)
         return str(verdict.bound) if verdict else ""
 
     @property
     def is_base(self) -> bool:
-        """Whether the others are held against this cell."""
+        """Whether the others are compared with this cell."""
         return self.cell is self.panel.base
 
 
-def _speed(one: _Listed) -> str:
-    if one.cell.is_null:
+def _speed(entry: _Listed) -> str:
+    if entry.cell.is_null:
         return "the ceiling"
-    return "1.00" if one.is_base else with_interval(one.against.ratio if one.against else None)
+    return "1.00" if entry.is_base else with_interval(entry.against.ratio if entry.against else None)
 
 
-def _compared(one: _Listed) -> str:
-    if one.is_base:
+def _compared(entry: _Listed) -> str:
+    if entry.is_base:
         return "base"
-    return "" if one.against is None else decision_words(one.against)
+    return "" if entry.against is None else decision_words(entry.against)
 
 
-def _rate(one: _Listed) -> str:
-    text = with_interval(one.cell.interval("samples_per_s"))
-    return f"at most {text}" if text and one.cell.upper_bound else text
+def _rate(entry: _Listed) -> str:
+    text = with_interval(entry.cell.interval("samples_per_s"))
+    return f"at most {text}" if text and entry.cell.upper_bound else text
 
 
-def _kept(one: _Listed, text: str) -> str:
-    # The null cell borrows another backend's store and keeps nothing itself.
-    return "" if one.cell.is_null else text
+def _kept(entry: _Listed, text: str) -> str:
+    # The null cell borrows another backend's store and has none itself.
+    return "" if entry.cell.is_null else text
 
 
 _COLUMNS: tuple[tuple[str, Callable[[_Listed], str]], ...] = (
     ("samples/s", _rate),
-    ("whole epoch", lambda one: with_interval(one.cell.interval("whole_samples_per_s"))),
+    ("whole epoch", lambda entry: with_interval(entry.cell.interval("whole_samples_per_s"))),
     ("times as fast as {base}", _speed),
     ("verdict", _compared),
-    ("data wait", lambda one: percent(one.cell.median("data_wait_frac"))),
-    ("CPU per sample", lambda one: duration(one.cell.median("whole_cpu_s_per_sample"))),
-    ("cores", lambda one: number(one.cell.median("whole_cores_used"), 2)),
-    ("compute inflation", lambda one: with_interval(one.inflation)),
-    ("limit", lambda one: one.bound.removesuffix("-bound")),
-    ("size on disk", lambda one: _kept(one, size(one.cell.fact("bytes_on_disk")))),
-    ("build", lambda one: _kept(one, duration(one.cell.fact("build_s")))),
+    ("data wait", lambda entry: percent(entry.cell.median("data_wait_frac"))),
+    ("CPU per sample", lambda entry: duration(entry.cell.median("whole_cpu_s_per_sample"))),
+    ("cores", lambda entry: number(entry.cell.median("whole_cores_used"), 2)),
+    ("compute inflation", lambda entry: with_interval(entry.inflation)),
+    ("limit", lambda entry: entry.bound.removesuffix("-bound")),
+    ("size on disk", lambda entry: _kept(entry, size(entry.cell.fact("bytes_on_disk")))),
+    ("build", lambda entry: _kept(entry, duration(entry.cell.fact("build_s")))),
 )
 """Head of a column, and its text for one cell; a column that is empty for every cell of a table is left out."""
 
@@ -209,7 +209,7 @@ def panel_table(panel: Panel, facts: Facts) -> Table:
     panel
         The cells to list.
     facts
-        Of the dataset: every ratio and verdict of the table is one of its decisions, and the caption names the fields
+        The facts of the dataset: every ratio and verdict of the table is one of its decisions, and the caption names the fields
         of a setting that differ between its cells.
     """
     setting = panel_label(panel, facts.varying)
@@ -221,16 +221,16 @@ def panel_table(panel: Panel, facts: Facts) -> Table:
     return Table(
         caption=caption,
         head=("backend", *(head.format(base=base) for head, _ in shown)),
-        rows=tuple(_row(one, shown) for one in listed),
+        rows=tuple(_row(entry, shown) for entry in listed),
         raw_head=RAW_HEAD,
-        raw=tuple(_raw(one, setting) for one in listed),
+        raw=tuple(_raw(entry, setting) for entry in listed),
         marks=tuple(mark(cell) for cell in panel.listed),
         notes=(_INTERVALS, *cache_notes(panel.cells)),
     )
 
 
 def _unsteady(panel: Panel) -> list[str]:
-    """Return which backends' rates were still moving, as a sentence for the caption; empty where none was."""
+    """Return a sentence for the caption that names backends whose rates were still changing; empty if there are none."""
     names = [backend_label(cell.backend) for cell in panel.measured if cell.unsteady]
     return [f"Rates not shown to be steady, which rank nothing: {', '.join(names)}"] if names else []
 
@@ -238,12 +238,12 @@ def _unsteady(panel: Panel) -> list[str]:
 def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: Sequence[_Listed]) -> bool:
     if head == "whole epoch":
         return panel.first.cell.cache in BOUNDED_STATES
-    compared = [one for one in listed if not one.cell.is_null and one.cell.usable]
-    return head in _ALWAYS or any(text(one) for one in compared)
+    compared = [entry for entry in listed if not entry.cell.is_null and entry.cell.usable]
+    return head in _ALWAYS or any(text(entry) for entry in compared)
 
 
 def dataset_tables(facts: Facts) -> list[Table]:
-    """Return one table per panel for the cells of one dataset, the one that speaks for all first."""
+    """Return one table per panel for the cells of one dataset, in the order of importance."""
     listed = sorted(facts.panels, key=lambda panel: panel is not facts.main)
     tables = [panel_table(panel, facts) for panel in listed]
     used = tuple(usage_notes(facts.cells))
@@ -253,7 +253,7 @@ def dataset_tables(facts: Facts) -> list[Table]:
 
 
 def mark(cell: CellSummary) -> str:
-    """Return why a cell must not be read like the others, or ""."""
+    """Return the reason why a cell must not be read like the others, or ""."""
     if cell.failure:
         return f"FAILED: {cell.failure}"
     if cell.invalid:
@@ -263,25 +263,25 @@ def mark(cell: CellSummary) -> str:
     return ""
 
 
-def _row(one: _Listed, shown: Sequence[tuple[str, Callable[[_Listed], str]]]) -> tuple[str, ...]:
-    note = mark(one.cell)
-    name = backend_label(one.cell.backend) + (f" ({note})" if note else "")
-    texts = (text(one) if one.cell.usable or head in _STORE else "" for head, text in shown)
+def _row(entry: _Listed, shown: Sequence[tuple[str, Callable[[_Listed], str]]]) -> tuple[str, ...]:
+    note = mark(entry.cell)
+    name = backend_label(entry.cell.backend) + (f" ({note})" if note else "")
+    texts = (text(entry) if entry.cell.usable or head in _STORE else "" for head, text in shown)
     return (name, *texts)
 
 
-def _raw(one: _Listed, setting: str) -> tuple[Any, ...]:
-    cell, base = one.cell, one.panel.base
-    slower = one.against.inverted().ratio if one.against else None
+def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
+    cell, base = entry.cell, entry.panel.base
+    slower = entry.against.inverted().ratio if entry.against else None
     return (
         setting,
         cell.cell.cache,
         cell.cell.workers,
         cell.backend,
         *_ends(cell.interval("samples_per_s")),
-        *((1.0, 1.0, 1.0) if one.is_base else _ends(slower)),
+        *((1.0, 1.0, 1.0) if entry.is_base else _ends(slower)),
         cell.median("data_wait_frac"),
-        one.bound,
+        entry.bound,
         None if cell.is_null else cell.fact("bytes_on_disk"),
         None if cell.is_null else cell.fact("build_s"),
         len(cell.values("whole_samples_per_s")),
@@ -292,10 +292,10 @@ def _raw(one: _Listed, setting: str) -> tuple[Any, ...]:
         cell.upper_bound,
         cell.median("whole_samples_per_s"),
         base.backend if base else "",
-        _compared(one),
+        _compared(entry),
         cell.median("whole_cpu_s_per_sample"),
         cell.median("whole_cores_used"),
-        *_ends(one.inflation),
+        *_ends(entry.inflation),
         cell.cell.memory_bytes,
         cell.cell.readahead_kib,
         *(cell.fact(name) for name in PLACE_COLUMNS),

@@ -1,4 +1,4 @@
-"""What limits a cell: one verdict, the figures that it rests on, and the gain if the limit were lifted.
+"""The limit of a cell: one verdict, the figures that it rests on, and the gain if the limit were removed.
 
 With siblings (the null cell and the warm cell of the same backend) the stalls
 are differences of measured rates, as DS-Analyzer takes them: fetch stall =
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storebench.report.cells import MEMORY_FORMAT, CellSummary, ceiling_key
+from storebench.report.cells import MEMORY_FORMAT, STATE_COLUMNS, CellSummary, ceiling_key, key_without
 from storebench.report.decisions import FED_FRAC, Decision, Decisions
 from storebench.results import PortionKind
 from storebench.settings.words import BOUNDED_STATES, CacheState
@@ -23,7 +23,7 @@ DEVICE_LIMIT_FRAC = 0.70
 """Bytes that arrive at this share of the device's best rate mean that the device is the limit."""
 
 _FED_BY_DEVICE_FRAC = 0.10
-"""Where the cache state is not known: reads from the device of this share of the payload mean storage."""
+"""If the cache state is unknown, device reads of this share of the payload mean that the device served the cell."""
 
 _PLANNED = {"lmdb": "direct", "hdf5": "direct", "files": "threads"}
 """Format -> its reader that keeps several requests in flight."""
@@ -35,7 +35,7 @@ _DEVICE_RATES = tuple(
 
 
 class Bound(enum.StrEnum):
-    """What limits a cell."""
+    """The limit of a cell."""
 
     COMPUTE = "compute-bound"
     CONTENTION = "contention"
@@ -63,27 +63,27 @@ class Stalls:
 
 @dataclass(frozen=True, kw_only=True)
 class CellVerdict:
-    """What limits a cell, with the figures that the verdict rests on.
+    """The limit of a cell, with the figures that the verdict rests on.
 
     Attributes
     ----------
     wait_frac, compute_frac
         Shares of the loop's time in which it waits for data, and in which the network computes.
     feeding_frac
-        Share of what feeding the loop costs that is the limit's; 0 where the limit is not in feeding it.
+        Share of what feeding the loop costs that is the limit's; 0 if the limit is not in feeding it.
     batch_s
         Seconds per batch that the limit costs.
     arriving_frac
-        Rate at which bytes arrive, as a share of the device's best; None where the device is not in question.
+        Rate at which bytes arrive, as a share of the device's best; None if the device is not in question.
     gain
-        At most so many times as fast if that part cost nothing and all else stayed.
+        Upper bound on the speed-up if that part cost nothing and all else stayed the same.
     feed_gain
-        At most so many times as fast if loading cost nothing: never more than the loop's waiting
+        Upper bound on the speed-up if loading cost nothing: no more than the loop's waiting
         would give back, nor than the rate of the null cell over this one.
     costs_s
         Seconds per sample of each limit on the loop's critical path.
     inflation
-        How many times as long the network computes beside this backend as with nothing to load;
+        The network's computing time beside this backend, as a multiple of that with nothing to load;
         None without a null cell or without real training.
     """
 
@@ -134,7 +134,7 @@ def _verdict(
     inflation: Decision | None = None,
     inflated: bool = False,
 ) -> CellVerdict | None:
-    """Return what limits a cell, or None where it was not measured.
+    """Return the verdict on a cell, or None if it was not measured.
 
     Parameters
     ----------
@@ -143,9 +143,10 @@ def _verdict(
     warm
         The warm cell of the same backend and setting, for a cell that reads from the device.
     device_bytes_per_s
-        The device's best measured rate; None where it was not measured.
+        The device's best measured rate; None if it was not measured.
     inflation, inflated
-        How much longer the network computes beside this cell, and whether that is proven and notable.
+        The network's computing time beside this cell over that with nothing to load, and whether the excess is
+        proven and notable.
     """
     if not cell.usable or not cell.per_sample("timed_s"):
         return None
@@ -175,7 +176,7 @@ def _costs(
     device: Bound,
     idle_compute: float | None,
 ) -> dict[Bound, float]:
-    """Return seconds per sample for each limit; what producers do side by side is divided among them."""
+    """Return seconds per sample for each limit; the producers' parts are divided by their number."""
     side_by_side = max(cell.cell.workers, 1)
     storage = _storage_part(cell, seconds, warm)
     taken = 0.0 if idle_compute is None else max(0.0, seconds.compute - idle_compute)
@@ -186,13 +187,13 @@ def _costs(
         Bound.READER: (seconds.fetch - storage) / side_by_side,
         Bound.DECODE: seconds.decode / side_by_side,
         Bound.PREP: seconds.prep / side_by_side,
-        # Handing over costs the producer and the loop; one loop takes all of it.
+        # A handoff costs the producer and the loop, and the one loop receives all batches.
         Bound.HANDOVER: seconds.handover,
     }
 
 
 def _storage_part(cell: CellSummary, seconds: _Sample, warm: CellSummary | None) -> float:
-    """Return the part of the fetch that is the device's: what the same backend saves when it is warm."""
+    """Return the device's part of the fetch: the time that the same backend saves when it is warm."""
     if cell.fact("cache_applies_to") == "open" or cell.cell.cache == CacheState.WARM:
         return 0.0
     if warm is not None and warm.usable:
@@ -204,7 +205,7 @@ def _storage_part(cell: CellSummary, seconds: _Sample, warm: CellSummary | None)
 
 
 def _device_bound(cell: CellSummary, best: float | None) -> Bound:
-    """Return the limit that a slow fetch from the device stands for."""
+    """Return the limit behind a slow fetch from the device."""
     arriving = arriving_bytes_per_s(cell)
     if best is None or not arriving:
         return Bound.FETCH
@@ -215,7 +216,7 @@ def arriving_bytes_per_s(cell: CellSummary) -> float | None:
     """Return the rate at which the device serves a cell while it fetches, in bytes per second.
 
     The larger of useful bytes (payload) and delivered bytes (read-ahead included), over the time
-    that the producers fetch; None where nothing was fetched.
+    that the producers fetch; None if nothing was fetched.
     """
     side_by_side = max(cell.cell.workers, 1)
     fetching = cell.per_sample("fetch_s") / side_by_side
@@ -228,7 +229,7 @@ def arriving_bytes_per_s(cell: CellSummary) -> float | None:
 def _delivered(cell: CellSummary) -> float:
     """Return bytes per timed sample that the device delivered during the steps that the cell's figures rest on."""
     if cell.portion_kind is PortionKind.COLD:
-        # Counters are of the whole epoch: the pages that had become resident by the portion's end are its own.
+        # Counters cover the whole epoch, so count the pages that had become resident by the portion's end.
         resident = [
             (float(row["portion_asked_frac"]) + float(row["portion_excess_frac"]))
             * float(row["store_file_bytes"] or 0)
@@ -253,7 +254,7 @@ def mending_reader(cell: CellSummary) -> str:
 def _bound(cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) -> Bound:
     feeding = {bound: cost for bound, cost in costs.items() if bound is not Bound.COMPUTE}
     if cell.cell.workers:
-        # Producers run beside the loop: it waits only where they are the slower side.
+        # Producers run beside the loop, which waits only if they are the slower side.
         waits = seconds.wait >= BOUND_FRAC * seconds.total
     else:
         waits = seconds.wait > seconds.compute
@@ -263,7 +264,7 @@ def _bound(cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) ->
 
 
 def _gain(bound: Bound, cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) -> float:
-    """Return how many times as fast the cell could be at most if the bound part cost nothing."""
+    """Return an upper bound on the cell's speed-up if the bound part cost nothing."""
     if not cell.cell.workers:
         saved = seconds.compute if bound is Bound.COMPUTE else costs[bound]
         return seconds.total / max(seconds.total - saved, 1e-12)
@@ -279,14 +280,14 @@ def _gain(bound: Bound, cell: CellSummary, seconds: _Sample, costs: Mapping[Boun
 
 
 def _feed_gain(seconds: _Sample, null: CellSummary | None) -> float:
-    """Return the most that free loading could gain; a loop cannot win back more than it waits."""
+    """Return the largest possible gain of free loading; a loop cannot gain more than the time that it waits."""
     left = max(seconds.total - seconds.wait, 1e-12)
     alone = null.per_sample("timed_s") if null is not None else 0.0
     return max(1.0, seconds.total / max(left, alone))
 
 
 def _feeding_frac(bound: Bound, costs: Mapping[Bound, float]) -> float:
-    """Return the share of what feeding the loop costs that is the limit's; 0 where the limit is not in feeding it."""
+    """Return the share of what feeding the loop costs that is the limit's; 0 if the limit is not in feeding it."""
     computing = (Bound.COMPUTE, Bound.CONTENTION)
     if bound in computing:
         return 0.0
@@ -300,7 +301,7 @@ def _arriving_frac(bound: Bound, cell: CellSummary, best: float | None) -> float
 
 
 def _stalls(seconds: _Sample, null: CellSummary | None, warm: CellSummary | None) -> Stalls:
-    """Return the stalls; neither can exceed what the loop waited."""
+    """Return the stalls; neither can exceed the loop's wait."""
     warm_s = warm.per_sample("timed_s") if warm is not None and warm.usable else None
     null_s = null.per_sample("timed_s") if null is not None and null.usable else None
     base = warm_s if warm_s is not None else seconds.total
@@ -315,7 +316,11 @@ def cell_verdicts(cells: Iterable[CellSummary], decisions: Decisions) -> dict[tu
     """Return the verdict of every measured cell but the null ones, by (environment_key, cell_id)."""
     listed = list(cells)
     nulls = {ceiling_key(cell): cell for cell in listed if cell.is_null and cell.usable}
-    warm = {_sibling_key(cell): cell for cell in listed if cell.cell.cache == CacheState.WARM and cell.usable}
+    warm = {
+        key_without(cell, *STATE_COLUMNS): cell
+        for cell in listed
+        if cell.cell.cache == CacheState.WARM and cell.usable
+    }
     device = _device_rates(listed)
     verdicts = {}
     for cell in listed:
@@ -325,7 +330,7 @@ def cell_verdicts(cells: Iterable[CellSummary], decisions: Decisions) -> dict[tu
         verdict = _verdict(
             cell,
             null=nulls.get(ceiling_key(cell)),
-            warm=warm.get(_sibling_key(cell)) if reads else None,
+            warm=warm.get(key_without(cell, *STATE_COLUMNS)) if reads else None,
             device_bytes_per_s=device.get(_device_key(cell)),
             inflation=decisions.inflation(cell),
             inflated=decisions.inflated(cell),
@@ -349,7 +354,3 @@ def _device_rates(cells: Iterable[CellSummary]) -> dict[tuple[Any, ...], float]:
 
 def _device_key(cell: CellSummary) -> tuple[Any, ...]:
     return (cell.dataset_key, cell.cell.backend.codec)
-
-
-def _sibling_key(cell: CellSummary) -> tuple[Any, ...]:
-    return (cell.backend, *ceiling_key(cell))

@@ -142,4 +142,4 @@ def _cell_fields() -> type:
 
 
 CellFields = _cell_fields()
-"""What a record holds of its cell, as a dataclass: for readers, tables and documentation of records."""
+"""The flat fields of a cell in a record, as a dataclass: for readers, tables and documentation of records."""

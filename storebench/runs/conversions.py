@@ -126,9 +126,13 @@ def append_conversion(run: Path, record: ConversionRecord) -> None:
 def seconds_by_source(records: Iterable[ConversionRecord], cell: Cell) -> dict[str, Sequence[float]]:
     """Return the seconds of every conversion into the store of a cell, by source store."""
     fields = cell.fields()
-    found: dict[str, list[float]] = {}
-    for one in records:
-        same = all(getattr(one, name) == fields[name] for name in SAMPLES_OF)
-        if same and one.status is Status.OK and one.target == f"{cell.backend.format}+{cell.backend.codec}":
-            found.setdefault(one.source, []).append(one.seconds)
-    return {source: tuple(seconds) for source, seconds in found.items()}
+    by_source: dict[str, list[float]] = {}
+    for record in records:
+        same = all(getattr(record, name) == fields[name] for name in SAMPLES_OF)
+        if (
+            same
+            and record.status is Status.OK
+            and record.target == f"{cell.backend.format}+{cell.backend.codec}"
+        ):
+            by_source.setdefault(record.source, []).append(record.seconds)
+    return {source: tuple(seconds) for source, seconds in by_source.items()}

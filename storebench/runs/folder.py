@@ -1,9 +1,9 @@
 """The folder of a run: created, resumed, extended, and appended to, one complete replicate at a time.
 
-A cell writes its step tables into a folder of its attempt, ``steps/.unfinished-*``. When
-the replicate is over, the tables get their names, and then all its records are appended as
-one block. Whatever ends the process in between, the next one that takes up the run finds
-whole replicates, and removes the rest. When all replicates are recorded, the tables move into one file
+Each attempt at a replicate writes its step tables into a folder of its own, ``steps/.unfinished-*``. When
+the replicate is complete, the tables get their final names, and then all its records are appended as
+one block. If the process is killed in between, the next one that resumes the run finds
+complete replicates and removes the rest. When all replicates are recorded, the tables move into one file
 (`storebench.runs.merging`). Only one process at a time may write to the folder (`storebench.runs.lock`).
 """
 
@@ -82,9 +82,9 @@ class Run:
         Raises
         ------
         OutputError
-            There is already a run, another process creates one, or the folder cannot be written.
+            There is already a run, another process is creating one, or the folder cannot be written.
         CorruptDataError
-            Something in the folder is not what a run has there.
+            An entry of the folder has the name of a run's file or folder, but is of another kind.
         """
         with claimed(folder):
             if (folder / RUN_NAME).exists():
@@ -103,8 +103,8 @@ class Run:
                 "stopping": scenario.stopping and dataclasses.asdict(scenario.stopping),
                 "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
-                    {"cell_id": one.cell.cell_id, "backend": one.cell.backend.name, "reason": one.reason}
-                    for one in left_out
+                    {"cell_id": left.cell.cell_id, "backend": left.cell.backend.name, "reason": left.reason}
+                    for left in left_out
                 ],
             }
             make_run_folders(folder)
@@ -125,7 +125,7 @@ class Run:
         path = folder / RUN_NAME
         try:
             about = read_about(path)
-            run_id, wanted = about["run_id"], {one["cell_id"] for one in about["cells"]}
+            run_id, wanted = about["run_id"], {cell["cell_id"] for cell in about["cells"]}
             scenario = Scenario.model_validate(about["scenario"], strict=False)
         except FileNotFoundError:
             raise DataNotFoundError(
@@ -161,18 +161,18 @@ class Run:
         DataNotFoundError
             There is no run.
         CorruptDataError
-            Its ``run.json`` is not one, an entry of the folder is not what a run has there, or the file of its step
-            tables cannot be read.
+            Its ``run.json`` is invalid, an entry of the folder has the name of a run's file or folder but is of another
+            kind, or the file of its step tables cannot be read.
         """
         run = cls.read(folder)
         _check(folder)
         return run
 
     def extended(self, replicates: int) -> "Run":
-        """Return this run with more rounds; recorded replicates stay, and the rounds keep their orders.
+        """Return this run with more rounds. Recorded replicates stay, and earlier rounds keep their order.
 
-        Rounds may be added because of what the earlier records show. ``run.json`` therefore stores
-        the time (``extended_utc``), and intervals become wider.
+        Rounds may be added because the earlier results were undecided, which biases them. ``run.json`` therefore
+        stores the time (``extended_utc``), and intervals become wider.
 
         Raises
         ------
@@ -236,11 +236,11 @@ class Run:
             _write_about(self.folder, read_about(self.folder / RUN_NAME) | changed)
 
     def discard(self) -> None:
-        """Remove the folder of a run in which nothing was measured, because it would only look like a result."""
+        """Remove the folder of a run that measured nothing, because it would look like a result."""
         if any((self.folder / name).exists() for name in (RECORDS_NAME, SUPERSEDED_NAME)):
             return
         (self.folder / RUN_NAME).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # files of others stay, and so does the folder
+        with contextlib.suppress(OSError):  # a folder with other files in it stays
             for folder in (self.folder / STEPS_DIR, self.folder / LOGS_DIR, self.folder):
                 folder.rmdir()
 
@@ -285,7 +285,8 @@ class Run:
         OutputError
             Another process is running it, or the folder cannot be written.
         CorruptDataError
-            An entry of the folder is not what a run has there, or the file of its step tables cannot be read.
+            An entry of the folder has the name of a run's file or folder but is of another kind, or the file of its
+            step tables cannot be read.
         """
         with claimed(self.folder):
             _check(self.folder)
@@ -303,19 +304,19 @@ class Run:
         Raises
         ------
         DiskFullError, OutputError
-            The file cannot be written; each table stays as it was.
+            The file cannot be written; the tables stay as they were.
         """
         if not self.left() and (self.stopped or self.scenario.stopping is None):
             merge_tables(self.folder)
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[Path]:
-        """Make a folder for the step tables of one replicate; it is removed at the end.
+        """Make a folder for the step tables of one replicate, and remove it at the end.
 
         Raises
         ------
         DiskFullError, OutputError
-            It cannot be made.
+            The folder cannot be made.
         """
         steps = self.folder.resolve() / STEPS_DIR
         try:
@@ -328,7 +329,7 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
 
     def record(self, records: Sequence[Record], tables: Path, *, again: bool = False) -> list[Record]:
-        """Record a finished replicate: its step tables get their names, then all its records are written at once.
+        """Record a finished replicate: give its step tables their names, then write all its records at once.
 
         Parameters
         ----------
@@ -348,7 +349,7 @@ class Run:
         Raises
         ------
         DiskFullError, OutputError
-            Something cannot be written; nothing of the replicate is recorded then.
+            A file cannot be written; then nothing of the replicate is recorded.
         """
         try:
             named = self._with_tables(records, tables)
@@ -365,7 +366,7 @@ class Run:
     def _grouped(self) -> dict[Replicate, list[Record]]:
         grouped: dict[Replicate, list[Record]] = {}
         if (self.folder / RECORDS_NAME).is_file():
-            with contextlib.suppress(DataNotFoundError):  # only part of a line
+            with contextlib.suppress(DataNotFoundError):  # the file holds only part of a line
                 for record in read_records(self.folder, parts=True):
                     grouped.setdefault(_replicate_of(record), []).append(record)
         return grouped
@@ -435,7 +436,7 @@ def _free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
 
 
 def _check(folder: Path) -> None:
-    """Refuse a folder in which a run could not record what it measures."""
+    """Refuse a folder in which a run could not record its measurements."""
     make_run_folders(folder)
     merged_names(folder / STEPS_NAME)
 

@@ -1,8 +1,8 @@
 """Merge the step tables of a finished run into one file, ``steps.parquet``.
 
 The file is written beside its name, synced and renamed. Only then are the tables' own files removed, each after the
-merged file has given back the same rows. Whatever ends the process in between, each table can be read: from its own
-file, from the merged file, or from both, where its own file counts. The next merge goes on.
+merged file was read back with the same rows. If the process is killed in between, each table can be read: from its own
+file, from the merged file, or from both, in which case its own file counts. The next merge continues.
 """
 
 import contextlib
@@ -189,7 +189,7 @@ def _fitted(rows: Any, schema: Any) -> Any:
 
 
 def _remove_merged(merged: Path, tables: Sequence[_Own]) -> int:
-    """Remove the files of tables that the merged file gives back as they are, and return how many there were."""
+    """Remove the files of tables that the merged file holds unchanged, and return their number."""
     known = merged_names(merged)
     moved = 0
     for table in tables:

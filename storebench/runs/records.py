@@ -7,9 +7,9 @@ A run's folder::
       records.jsonl     one record per line; all records of a replicate are appended as one block and synced
       superseded.jsonl  records that were replaced: of failed replicates that ran again, or parts of replicates
       steps.parquet     one row per step, of all records of a finished run; one row group per record
-      steps/            while the run goes on, one such file per record
-      logs/             what a failed cell printed
-      probes/           what one cell measured for others of the run
+      steps/            one such file per record, until the run is finished
+      logs/             output of failed cells
+      probes/           measurements of the machine that the cells of a run share
 
 A step table gets its name before the record that names it is written. Records
 and step tables are never overwritten: a record that is replaced moves to
@@ -40,7 +40,7 @@ STEPS_DIR = "steps"
 STEPS_NAME = "steps.parquet"
 LOGS_DIR = "logs"
 PROBES_DIR = "probes"
-"""Folder in which the cells of a run keep for each other what one of them measured."""
+"""Folder of measurements that one cell makes and the others of the run use."""
 
 MOST_RECORDS_BYTES = 2**31
 MOST_RUN_BYTES = 256 * 2**20
@@ -61,14 +61,14 @@ def record_to_dict(record: Record) -> dict[str, Any]:
 
 
 class RecordError(CorruptDataError):
-    """A value in place of a record is not a valid record.
+    """A JSON value that should be a record is not valid.
 
     Attributes
     ----------
     record
         The record, if all fields are present and one has an impossible value; else None.
     figure, wrong
-        Name of that field, and its problem.
+        Name of that field, and what is wrong with it.
     """
 
     record: Record | None = None
@@ -83,7 +83,7 @@ class RecordError(CorruptDataError):
 
 
 def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
-    """Build a record from JSON values and check every field. Backends of earlier releases get their current names.
+    """Build a record from JSON values and check every field. Backend names of earlier releases are replaced by the current ones.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def append_records(run: Path, records: Sequence[Record]) -> None:
 def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
     """Read the records of a run's folder, of a ``records.jsonl`` or of a ``--json`` array.
 
-    An incomplete line, which a killed run leaves, is dropped; a complete line of
+    An incomplete line, as a killed run leaves it, is dropped. A complete line of
     JSON that is not a record is an error.
 
     Parameters
@@ -179,7 +179,7 @@ def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
 def without_half_replicate(records: list[Record]) -> list[Record]:
     """Return the records of a file without those of an incomplete replicate at its end.
 
-    A kill or a power loss may leave part of the block as which a replicate is written.
+    The records of a replicate are written as one block, of which a kill or a power loss may leave only a part.
     """
     if not records:
         return records
@@ -198,9 +198,9 @@ def _replicate_of(record: Record) -> tuple[str, int, Cell]:
 
 
 def raw_records(file: Path) -> Iterator[tuple[str, dict[str, Any] | CorruptDataError]]:
-    """Yield the position of each JSON object in a file, and the object, or the reason why it cannot be read.
+    """Yield the position of each JSON object in a file with the object, or with the reason why it cannot be read.
 
-    Incomplete JSON and values that are not objects are left out.
+    Incomplete JSON and values other than objects are left out.
 
     Raises
     ------

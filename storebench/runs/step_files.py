@@ -1,6 +1,6 @@
 """Read the step tables of a run, and refuse files that are not step tables.
 
-While a run goes on, the table of each record is a file of its own in ``steps/``. A finished run has all of them in
+Until a run is finished, the table of each record is a file of its own in ``steps/``. A finished run has all of them in
 ``steps.parquet`` (`storebench.runs.merging`): one row group per table, so that the steps of one record are read without
 those of the others. Its column ``steps_file`` holds the name by which a record names its table.
 """
@@ -21,11 +21,11 @@ from storebench.runs.records import STEPS_NAME
 from storebench.runs.step_paths import merged_path, step_path
 
 MOST_STEPS = 1 << 24
-"""Most rows of one table; an epoch has one row for each of its steps."""
+"""Most rows of one table; an epoch has one row per step."""
 
 NAME_COLUMN = "steps_file"
 RECORD_COLUMNS = (NAME_COLUMN, "cell_id", "replicate", "epoch")
-"""Columns of ``steps.parquet`` that say which record a row belongs to."""
+"""Columns of ``steps.parquet`` that identify the record of a row."""
 
 _MOST = 1 << 61
 _MOST_KNOWN = 4
@@ -35,7 +35,7 @@ StepColumns = dict[str, npt.NDArray[Any]]
 
 
 def find_table(run: Path, name: str) -> Path | None:
-    """Return the file that holds a record's step table; None where there is none.
+    """Return the file that holds a record's step table; None if there is no such file.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def find_table(run: Path, name: str) -> Path | None:
     Raises
     ------
     CorruptDataError
-        The table would be outside of the run.
+        The name leads out of the run's folder.
     """
     path = step_path(run, name)
     if path.is_file():
@@ -62,28 +62,33 @@ def read_steps(path: Path, name: str, names: Sequence[str], *, later: Sequence[s
     Parameters
     ----------
     path
-        The file that holds it, as `find_table` returned it.
+        The file that holds the table, as `find_table` returned it.
     name
         The record's `steps_file`.
     names
-        Columns of integers or flags.
+        Columns to read, of integers or flags.
     later
-        More of them, left out where the table lacks them: tables of earlier releases do.
+        Further columns, left out of the result if the table lacks them. Tables of earlier releases do.
+
+    Returns
+    -------
+    dict of str to ndarray
+        One array per column, int64 or bool, with one value per step.
 
     Raises
     ------
     CorruptDataError
-        The file is not Parquet, or it lacks the table. A column is missing, or holds something else.
+        The file is not Parquet, or it lacks the table; or a column is missing or not of integers or flags.
     """
     with _opened(path, name) as table:
         wanted = [*names, *(column for column in later if column in table.columns)]
         missing = [column for column in wanted if column not in table.columns]
         if missing:
-            raise CorruptDataError(f"a table of steps without {missing[0]}", where=path)
+            raise CorruptDataError(f"a step table without the column {missing[0]}", where=path)
         values = table.read(wanted)
         absent = _absent(values) if table.is_merged else set()
-        if found := [column for column in names if column in absent]:
-            raise CorruptDataError(f"a table of steps without {found[0]}", where=path)
+        if absent_names := [column for column in names if column in absent]:
+            raise CorruptDataError(f"a step table without the column {absent_names[0]}", where=path)
         return {column: _column(values[column], column, path) for column in wanted if column not in absent}
 
 
@@ -114,12 +119,12 @@ def read_table(path: Path, name: str) -> Any:
 
 
 def merged_names(path: Path) -> Mapping[str, int]:
-    """Return the names of the tables in a ``steps.parquet``, each with its row group; empty where there is no file.
+    """Return the names of the tables in a ``steps.parquet``, each with its row group; empty if there is no file.
 
     Raises
     ------
     CorruptDataError
-        The file is not one that a run has.
+        The file is not the ``steps.parquet`` of a run.
     """
     if not os.path.lexists(path):
         return {}
@@ -135,12 +140,12 @@ def merged_names(path: Path) -> Mapping[str, int]:
 
 
 def merged_row_groups(path: Path) -> Iterator[Any]:
-    """Yield the tables of a ``steps.parquet`` as `pyarrow.Table`, with all columns; none where there is no file.
+    """Yield the tables of a ``steps.parquet`` as `pyarrow.Table`, with all columns; none if there is no file.
 
     Raises
     ------
     CorruptDataError
-        The file is not one that a run has.
+        The file is not the ``steps.parquet`` of a run.
     """
     for name in merged_names(path):
         with _opened(path, name) as table:
@@ -150,19 +155,19 @@ def merged_row_groups(path: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Merged:
-    """What the end of a ``steps.parquet`` says: parsed once, because it grows with the number of tables."""
+    """The footer of a ``steps.parquet``: parsed once, because it grows with the number of tables."""
 
     metadata: Any
     groups: Mapping[str, int]
 
 
 _known: dict[tuple[int, ...], _Merged] = {}
-"""The last few that were parsed, by what identifies the file and its state."""
+"""The most recently parsed footers, by the identity and state of their files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """One table in an open file: a row group of it, or all of it where `group` is None."""
+    """One table in an open file: the row group `group`, or the whole file if that is None."""
 
     file: Any
     group: int | None
@@ -183,7 +188,7 @@ class _Table:
         return int(metadata.num_rows if self.group is None else metadata.row_group(self.group).num_rows)
 
     def read(self, columns: Sequence[str]) -> Any:
-        # Without threads: an I/O error in one of Arrow's own would end the process when it exits.
+        # Without threads: an I/O error in a thread of Arrow's would abort the process at exit.
         if self.group is None:
             return self.file.read(columns=list(columns), use_threads=False)
         return self.file.read_row_group(self.group, columns=list(columns), use_threads=False)
@@ -199,12 +204,14 @@ def _opened(path: Path, name: str) -> Iterator[_Table]:
                 raise CorruptDataError(f"no table {name!r}", where=place)
             table = _Table(file=file, group=None if known is None else known.groups[name])
             if table.rows > MOST_STEPS:
-                raise CorruptDataError(f"a table of {table.rows} steps", where=place)
+                raise CorruptDataError(
+                    f"a step table of {table.rows:,} rows, more than {MOST_STEPS:,}", where=place
+                )
             yield table
 
 
 def _place_now(path: Path, name: str) -> Path:
-    """Return the file that holds a table now: the run may have been finished since the file was looked for."""
+    """Return the file that holds a table now: the run may have been finished since `find_table` was called."""
     parts = Path(name).parts
     if path.parts[-len(parts) :] != parts or path.exists():
         return path
@@ -213,22 +220,22 @@ def _place_now(path: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def _refused(path: Path) -> Iterator[None]:
-    """Raise what Arrow and the kernel say of a file that cannot be read as a `CorruptDataError`."""
+    """Turn errors of Arrow and of the kernel about an unreadable file into `CorruptDataError`."""
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
-        raise CorruptDataError(f"no table of steps ({error})", where=path) from None
+        raise CorruptDataError(f"not a step table ({error})", where=path) from None
 
 
 def _parsed(raw: BinaryIO, path: Path) -> tuple[_Merged | None, Any]:
-    """Return what is known of a merged file (None of any other), and the open `pyarrow.parquet.ParquetFile`."""
+    """Return the footer of a merged file (None for any other file), and the open `pyarrow.parquet.ParquetFile`."""
     from pyarrow import parquet
 
     key = _key(os.fstat(raw.fileno()))
     known = _known.get(key)
-    # Opened by its handle, because its name may be no UTF-8; without Arrow's read-ahead, which has threads.
+    # Opened by its handle, because its name may not be UTF-8; without Arrow's read-ahead, which uses threads.
     file = parquet.ParquetFile(raw, metadata=None if known is None else known.metadata, pre_buffer=False)
     if known is None and NAME_COLUMN in file.schema_arrow.names:
         known = _Merged(metadata=file.metadata, groups=_groups(file.metadata, path))
@@ -243,7 +250,7 @@ def _key(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _groups(metadata: Any, path: Path) -> dict[str, int]:
-    """Return the row group of each table by its name, from the statistics of the column of names."""
+    """Return the row group of each table by name, from the statistics of the name column."""
     column = list(metadata.schema.names).index(NAME_COLUMN)
     groups: dict[str, int] = {}
     for number in range(metadata.num_row_groups):
@@ -255,7 +262,7 @@ def _groups(metadata: Any, path: Path) -> dict[str, int]:
 
 
 def _may_hold(merged: Path, name: str) -> bool:
-    """Return whether a merged file has a table, or cannot be read: reading the table then says why."""
+    """Return whether a merged file has a table. A file that cannot be read counts: reading its table gives the reason."""
     try:
         return name in merged_names(merged)
     except CorruptDataError:
@@ -263,7 +270,7 @@ def _may_hold(merged: Path, name: str) -> bool:
 
 
 def _absent(values: Any) -> set[str]:
-    """Return the columns that a table of an earlier release lacks: in a merged file they are there and empty."""
+    """Return the columns that a table of an earlier release lacks. In a merged file they exist, but are empty."""
     import pyarrow as pa
 
     return {
@@ -280,8 +287,8 @@ def _column(column: Any, name: str, path: Path) -> npt.NDArray[Any]:
 
     flags = pa.types.is_boolean(column.type)
     if column.null_count or not (flags or pa.types.is_integer(column.type)):
-        raise CorruptDataError(f"a column {name} of {column.type} in a table of steps", where=path)
-    found: npt.NDArray[Any] = column.to_numpy().astype(np.bool_ if flags else np.int64)
-    if len(found) and max(abs(int(found.min())), abs(int(found.max()))) >= _MOST:
-        raise CorruptDataError(f"a column {name} of impossible numbers in a table of steps", where=path)
-    return found
+        raise CorruptDataError(f"a column {name} of {column.type} in a step table", where=path)
+    values: npt.NDArray[Any] = column.to_numpy().astype(np.bool_ if flags else np.int64)
+    if len(values) and max(abs(int(values.min())), abs(int(values.max()))) >= _MOST:
+        raise CorruptDataError(f"a column {name} of impossible numbers in a step table", where=path)
+    return values

@@ -1,4 +1,4 @@
-"""Where the step tables of a run's records are stored: in the run's folder, and nowhere else."""
+"""Paths of the step tables of a run's records; a path that leads out of the run's folder is refused."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ def step_path(run: Path, name: str) -> Path:
     run
         The run's folder.
     name
-        A record's `steps_file`, chosen by whoever wrote the record.
+        A record's `steps_file`. It is not trusted: anyone may have written the record.
 
     Raises
     ------
     CorruptDataError
-        It would lead out of the run's ``steps`` folder: an absolute path, "..", or a symbolic link.
+        The path leads out of the run's ``steps`` folder: it is absolute, contains "..", or is a symbolic link.
     """
     parts = Path(name).parts
     inside = parts[:1] == (STEPS_DIR,) and len(parts) > 1 and ".." not in parts and "\0" not in name

@@ -1,1 +1,1 @@
-"""What decides a measurement: the words that settings are chosen from, and one row per setting of the loop."""
+"""The settings that determine a measurement: the words to choose from, and one row per setting of the loop."""

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+NULL_FORMAT = "null"
+"""The format that reads no storage: it serves a few batches from memory, so its rate is that of compute alone."""
+
 Pairs = tuple[tuple[str, str], ...]
 """Names of options and their values, sorted by name."""
 
@@ -34,6 +37,11 @@ class Backend:
     reader: str
     options: Pairs = ()
     codec_options: Pairs = ()
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it reads no storage, so that its rate is that of compute alone."""
+        return self.format == NULL_FORMAT
 
     def __str__(self) -> str:
         return self.name

@@ -22,7 +22,7 @@ NO_MODEL = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """How the loop loads and trains."""
+    """The settings of the loop: how it loads and trains."""
 
     loader: LoaderKind = field(
         default=LoaderKind.PROCESSES,

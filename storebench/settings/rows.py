@@ -84,18 +84,18 @@ def rows_of(settings: type) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(settings)
     return tuple(
         dataclasses.replace(
-            one.metadata[_ROW],
-            name=one.name,
-            key=one.metadata[_ROW].key or one.name,
-            kind=_without_none(hints[one.name]),
-            default=... if one.default is dataclasses.MISSING else one.default,
+            declared.metadata[_ROW],
+            name=declared.name,
+            key=declared.metadata[_ROW].key or declared.name,
+            kind=_without_none(hints[declared.name]),
+            default=... if declared.default is dataclasses.MISSING else declared.default,
         )
-        for one in dataclasses.fields(settings)
+        for declared in dataclasses.fields(settings)
     )
 
 
 def _without_none(hint: Any) -> type:
     kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    [kind] = [one for one in kinds if one is not NoneType]
-    found: type = kind
-    return found
+    [kind] = [kind for kind in kinds if kind is not NoneType]
+    plain: type = kind
+    return plain

@@ -59,7 +59,7 @@ BOUNDED_STATES = (CacheState.COLD, CacheState.LIMITED)
 
 
 class LoaderKind(Word):
-    """How batches reach the loop."""
+    """The way in which batches reach the loop."""
 
     PROCESSES = "processes"
     """The worker processes of torch's DataLoader."""
@@ -69,7 +69,7 @@ class LoaderKind(Word):
 
 
 class ComputeKind(Word):
-    """What the loop does with a batch."""
+    """The work of the loop on a batch."""
 
     REAL = "real"
     """It trains the network."""
@@ -80,7 +80,7 @@ class ComputeKind(Word):
 
 
 class Compute(str):
-    """What one training step computes: "real", "none" or "emulated:MILLISECONDS".
+    """The compute of one training step: "real", "none" or "emulated:MILLISECONDS".
 
     It is the text as a scenario and a record have it, read once.
 

@@ -43,7 +43,7 @@ from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.encode import Encoder, encode
 from storebench.stores.find import Phases, Store, measure_sizes, open_store, store_path, when_made
 from storebench.stores.samples import StoreSamples
-from storebench.stores.staging import blaming, publish, staged, temporary_folder, tidy
+from storebench.stores.staging import errors_naming, publish, staged, temporary_folder, tidy
 from storebench.stores.verify import verify_samples
 
 FORCE = "Replace it with 'storebench convert --force'."
@@ -58,7 +58,7 @@ class Replace(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
+class BuildOptions:
     """Settings of a build, none of which affects the store's content.
 
     Attributes
@@ -89,7 +89,7 @@ def ensure_store(
     *,
     data_root: Path | None = None,
     dataset: Dataset | None = None,
-    how: How | None = None,
+    options: BuildOptions | None = None,
 ) -> Store:
     """Return the store of `spec` that `backend` reads, and build it if it does not exist.
 
@@ -105,7 +105,7 @@ def ensure_store(
         Folder of the datasets' files; see `open_dataset`.
     dataset
         The samples of `spec` if they are open already, so that a large folder is scanned once; None opens them.
-    how
+    options
         Settings of the build. By default a store of other samples is replaced, because
         a store is only a cache to a benchmark.
 
@@ -115,11 +115,16 @@ def ensure_store(
         See `convert` and `open_dataset`.
     """
     dataset = dataset or open_dataset(spec, data_root)
-    return convert(dataset, spec, backend, stores, how=how or How(replace=Replace.STALE))
+    return convert(dataset, spec, backend, stores, options=options or BuildOptions(replace=Replace.STALE))
 
 
 def convert(
-    dataset: Dataset, spec: DatasetSpec, backend: Backend, stores: Path, *, how: How | None = None
+    dataset: Dataset,
+    spec: DatasetSpec,
+    backend: Backend,
+    stores: Path,
+    *,
+    options: BuildOptions | None = None,
 ) -> Store:
     """Return the store of `dataset` that `backend` reads in the folder `stores`, and build it if needed.
 
@@ -139,25 +144,27 @@ def convert(
     DigestMismatchError
         Reading back gave different samples from those written.
     """
-    return convert_to(dataset, backend, store_path(stores, spec, backend), how=how)
+    return convert_to(dataset, backend, store_path(stores, spec, backend), options=options)
 
 
-def convert_to(dataset: Dataset, backend: Backend, target: Path, *, how: How | None = None) -> Store:
+def convert_to(
+    dataset: Dataset, backend: Backend, target: Path, *, options: BuildOptions | None = None
+) -> Store:
     """Return the store of `dataset` that `backend` reads in the folder `target`, and build it if needed.
 
     See `convert`. For `StoreSamples` this converts that store: ``build_s`` and the phases then time reading it,
     decoding, encoding, writing and syncing.
     """
-    how = how or How()
+    options = options or BuildOptions()
     dataset = Originals(dataset) if any_size(backend.codec) else dataset
     # Using an existing store takes no lock, because its folder may be read-only.
-    found = None if how.replace is Replace.YES else _usable(target, dataset)
-    if found is not None:
-        tidy(target.parent, when_made, how.say)
-        return found
+    existing = None if options.replace is Replace.YES else _usable(target, dataset)
+    if existing is not None:
+        tidy(target.parent, when_made, options.say)
+        return existing
     try:
-        with staged(target, when_made, how.say):
-            return _existing(target, dataset, how) or _build(dataset, backend, target, how)
+        with staged(target, when_made, options.say):
+            return _existing(target, dataset, options) or _build(dataset, backend, target, options)
     except OSError as error:
         raise from_os_error(error, target) from error
 
@@ -171,41 +178,41 @@ def _usable(target: Path, dataset: Dataset) -> Store | None:
     return None
 
 
-def _existing(target: Path, dataset: Dataset, how: How) -> Store | None:
+def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | None:
     """Return the store at `target` if it is this dataset's; None if a new one may replace it.
 
     After waiting for the lock, this may be the store that another process has built.
     """
-    if how.replace is Replace.YES or not target.exists():
+    if options.replace is Replace.YES or not target.exists():
         return None
     try:
         manifest = Manifest.read(target)
     except (SchemaVersionError, CorruptStoreError) as error:
         raise type(error)(error.what, where=error.where, hint=FORCE) from error
     if manifest.dataset.fingerprint != dataset.info.fingerprint:
-        if how.replace is Replace.NEVER:
+        if options.replace is Replace.NEVER:
             raise OutputError("the store there holds other samples", where=target, hint=FORCE)
-        how.say(f"{target}: holds other samples than requested; rebuilding it")
+        options.say(f"{target}: holds other samples than requested; rebuilding it")
         return None
     try:
         return open_store(target)
     except CorruptStoreError as error:
-        how.say(f"{error.where}: {error.what}; rebuilding the store")
+        options.say(f"{error.where}: {error.what}; rebuilding the store")
         return None
 
 
-def _build(dataset: Dataset, backend: Backend, target: Path, how: How) -> Store:
+def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptions) -> Store:
     if dataset.resize_note:
-        how.say(f"{target.name}: {dataset.resize_note}")
+        options.say(f"{target.name}: {dataset.resize_note}")
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
-    with temporary_folder(target) as folder, blaming(target, folder):
-        with how.progress(f"converting {target.name}") as advance:
-            written = _write(dataset, backend, folder, how.processes, advance)
+    with temporary_folder(target) as folder, errors_naming(target, folder):
+        with options.progress(f"converting {target.name}") as advance:
+            written = _write(dataset, backend, folder, options.processes, advance)
         save_array(folder / DIGESTS_NAME, written.digests)
         manifest = _manifest(dataset, backend, folder, written)
-        if how.verify:
-            with how.progress(f"verifying {target.name}") as advance:
+        if options.verify:
+            with options.progress(f"verifying {target.name}") as advance:
                 verify_samples(folder, manifest, written.digests, None, advance)
         manifest.write(folder)
         for name in (DIGESTS_NAME, MANIFEST_NAME):

@@ -14,7 +14,7 @@ from storebench.filesystem import sync
 from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
-from storebench.stores.staging import blaming, publish, staged, temporary_folder, tidy
+from storebench.stores.staging import errors_naming, publish, staged, temporary_folder, tidy
 
 DEVICES_DIR = ".devices"
 IMAGE_NAME = "store.img"
@@ -83,7 +83,7 @@ def _when_made(target: Path) -> tuple[str, int] | None:
 
 def _copy(store: Path, target: Path) -> None:
     manifest = (store / MANIFEST_NAME).read_bytes()
-    with temporary_folder(target) as folder, blaming(target, folder):
+    with temporary_folder(target) as folder, errors_naming(target, folder):
         image, point = folder / IMAGE_NAME, folder / POINT_NAME
         point.mkdir()
         paths = list(store.rglob("*"))

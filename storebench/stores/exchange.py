@@ -45,7 +45,7 @@ def replace(folder: Path, target: Path, aside: Path) -> None:
         _rename_both(folder, target, aside)
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(path: Path, other: Path) -> None:
     """Exchange two names in one step.
 
     Raises
@@ -54,14 +54,14 @@ def exchange(one: Path, other: Path) -> None:
         Nothing was renamed; errno is ENOSYS if the C library does not support it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    names = os.fsencode(one), os.fsencode(other)
+    names = os.fsencode(path), os.fsencode(other)
     try:
         failed = libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE))
     except AttributeError:  # glibc before 2.28, musl before 1.2.6
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(one), None, str(other)) from None
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(path), None, str(other)) from None
     if failed:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(one), None, str(other))
+        raise OSError(number, os.strerror(number), str(path), None, str(other))
 
 
 def remove(path: Path) -> None:

@@ -185,18 +185,20 @@ def measure_sizes(path: Path, store_format: Format) -> Sizes:
     """
     stats = [_regular(file) for file in store_format.data_files(path)]
     return Sizes(
-        file_bytes=sum(found.st_size for found in stats),
-        bytes_on_disk=sum(found.st_blocks * 512 for found in stats),  # st_blocks counts 512 bytes everywhere
+        file_bytes=sum(status.st_size for status in stats),
+        bytes_on_disk=sum(
+            status.st_blocks * 512 for status in stats
+        ),  # st_blocks counts 512 bytes everywhere
     )
 
 
 def _regular(file: Path) -> os.stat_result:
-    found = file.stat()
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+    status = file.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise CorruptStoreError(
-            f"{kind_of(found.st_mode)}, not a regular file", where=file, hint=CONVERT_AGAIN
+            f"{kind_of(status.st_mode)}, not a regular file", where=file, hint=CONVERT_AGAIN
         )
-    return found
+    return status
 
 
 def check_sizes(path: Path, manifest: Manifest) -> None:
@@ -208,14 +210,14 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
         They do not: a file was truncated, removed or added, or is not regular.
     """
     try:
-        found = measure_sizes(path, get_format(manifest.format)).file_bytes
+        file_bytes = measure_sizes(path, get_format(manifest.format)).file_bytes
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CorruptStoreError(
             "a data file is missing", where=error.filename or path, hint=CONVERT_AGAIN
         ) from None
-    if found != manifest.file_bytes:
+    if file_bytes != manifest.file_bytes:
         raise CorruptStoreError(
-            f"the data files have {found:,} bytes, {manifest.file_bytes:,} were written",
+            f"the data files have {file_bytes:,} bytes, {manifest.file_bytes:,} were written",
             where=path,
             hint=CONVERT_AGAIN,
         )

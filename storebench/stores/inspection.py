@@ -177,7 +177,7 @@ def _hdf5(path: Path) -> tuple[tuple[Part, ...], dict[str, str]]:
         with h5py.File(path, "r", locking=False) as file:
             file.visititems(look)
     except H5_ERRORS as error:
-        raise CorruptDataError(f"HDF5 does not open it ({error})", where=path) from error
+        raise CorruptDataError(f"HDF5 cannot open it ({error})", where=path) from error
     return tuple(parts), {}
 
 

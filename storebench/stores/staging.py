@@ -34,7 +34,7 @@ _LOCK = re.compile(r"\.(?P<name>.+\+.+)\.lock")  # of FORMAT+CODEC, not of any o
 
 @contextmanager
 def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]:
-    """Hold `target` for this process; other processes that want it are told so and wait.
+    """Hold `target` for this process; other processes that want it say so and wait.
 
     Missing parent folders are created, and removed again if they are empty after an error. The
     remains of dead processes beside `target` are settled.
@@ -76,7 +76,7 @@ def temporary_folder(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def blaming(target: Path, folder: Path) -> Iterator[None]:
+def errors_naming(target: Path, folder: Path) -> Iterator[None]:
     """Make errors name `target` instead of the temporary `folder`, which is gone by the time they are read.
 
     The kernel's error is interpreted at once, while the disk is as full as it was.

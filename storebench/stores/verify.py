@@ -149,11 +149,11 @@ def _batches(
 
 
 def _open(store: Path, manifest: Manifest, backend: Backend | None) -> Reader:
-    found = get_format(manifest.format)
+    storage_format = get_format(manifest.format)
     if backend is None:
-        reader = found.auditor(store, manifest)
+        reader = storage_format.auditor(store, manifest)
     else:
-        reader = found.reader(store, manifest, backend.reader, dict(backend.options))
+        reader = storage_format.reader(store, manifest, backend.reader, dict(backend.options))
     if len(reader.labels) != manifest.count:
         reader.close()
         raise CorruptStoreError(

@@ -31,19 +31,19 @@ class _State:
     Attributes
     ----------
     seen
-        Whether one was raised in a `Raised` block.
-    told
+        Whether an interrupt was raised in a `Raised` block.
+    announced
         Whether the line has been written.
     block
         The `Raised` block that is active.
     held
-        How many `Held` blocks are active.
+        Number of active `Held` blocks.
     waiting
         The signal that came in one of them, or 0.
     """
 
     seen = False
-    told = False
+    announced = False
     installed = False
     block: "Raised | None" = None
     held = 0
@@ -85,9 +85,9 @@ def leave() -> "NoReturn":
     os._exit(EXIT_INTERRUPTED)
 
 
-def told() -> bool:
-    """Return whether the line was written before, and mark it as written."""
-    before, _State.told = _State.told, True
+def was_announced() -> bool:
+    """Return whether the line was already written, and mark it as written."""
+    before, _State.announced = _State.announced, True
     return before
 
 
@@ -103,7 +103,7 @@ class Raised:
         self._lost = False
 
     def __enter__(self) -> None:
-        _State.told, _State.block = False, self
+        _State.announced, _State.block = False, self
         for number in _NUMBERS:
             if _is_ours(number):
                 self._before[number] = _signal.getsignal(number)
@@ -190,7 +190,7 @@ def _ignore() -> None:
 
 
 def _leave(_number: int, _frame: object) -> None:
-    if not told():
+    if not was_announced():
         try:  # noqa: SIM105 - contextlib may not be loaded yet
             os.write(2, f"{LINE}\n".encode())
         except OSError:

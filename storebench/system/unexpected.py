@@ -25,7 +25,7 @@ def summary(error: BaseException) -> str:
     return words if len(words) <= _MOST_CHARACTERS else f"{words[:_MOST_CHARACTERS]}..."
 
 
-def told(error: BaseException) -> str:
+def unexpected_line(error: BaseException) -> str:
     """Return the line for an unexpected error, and write its traceback to the file that the line names.
 
     The file is in the temporary folder, readable by its owner only, and nothing removes it.

@@ -49,14 +49,14 @@ class Measurement:
     cell_id
         Stable name that a check matches on.
     target
-        What is timed. It returns how many samples it served.
+        The function to time. It returns the number of samples that it served.
     samples
-        How many it should serve.
+        Number of samples that it should serve.
     calibration, calibrate
-        What each round is held against, by name, and how it is measured; it runs before and
+        Name of the work that each round is compared with, and the function that does it; it runs before and
         after every round, so that what slows the machine for a moment slows both. Take the kind of work
         that bounds the target (`storebench.check.calibration.Kind`): figures of another machine can only be
-        compared where that kind was shown to carry over.
+        compared if that kind was shown to carry over.
     prepare
         Runs before each round, untimed; it may return the state of the page cache that it measured.
     pids
@@ -86,7 +86,7 @@ class Measurement:
 
 
 class _Rounds:
-    """What the rounds of one measurement gave."""
+    """The result of the rounds of one measurement."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
@@ -97,13 +97,13 @@ class _Rounds:
         self.cache: CacheFacts | None = None
 
     def before(self) -> None:
-        one = self._measurement
-        self.calibrations.append(one.calibrate())
-        cache = one.prepare()
+        measurement = self._measurement
+        self.calibrations.append(measurement.calibrate())
+        cache = measurement.prepare()
         if self.cache is None or (cache is not None and cache.verdict is not CacheVerdict.VERIFIED):
-            self.cache = cache  # the worst of all rounds is what counts
-        if one.store is not None:
-            self._probe = CounterProbe({os.getpid(), *one.pids()}, one.store)
+            self.cache = cache  # the worst of all rounds counts
+        if measurement.store is not None:
+            self._probe = CounterProbe({os.getpid(), *measurement.pids()}, measurement.store)
             self._probe.start()
 
     def run(self) -> int:
@@ -113,10 +113,10 @@ class _Rounds:
 
     def after(self) -> None:
         if self._probe is not None:
-            found = self._probe.stop(self._measurement.payload_bytes)
+            counters = self._probe.stop(self._measurement.payload_bytes)
             names = ("device_read_bytes", "read_calls", "major_faults")
             self.counted.append(
-                {name: value for name in names if (value := getattr(found, name)) is not None}
+                {name: value for name in names if (value := getattr(counters, name)) is not None}
             )
 
     def beside(self) -> list[float]:
@@ -130,19 +130,21 @@ class _Rounds:
 
     def counters(self) -> dict[str, float]:
         """Return the median of each counter over the rounds; device bytes only of verified cold ones."""
-        found: dict[str, float] = {"samples_served": statistics.median(self.served)}
+        medians: dict[str, float] = {"samples_served": statistics.median(self.served)}
         names = set.intersection(*map(set, self.counted)) if self.counted else set()
         cold = self.cache is not None and self.cache.requested == CacheState.COLD
         if not cold or self.cache is None or self.cache.verdict is not CacheVerdict.VERIFIED:
             names -= {"device_read_bytes"}
-        found |= {name: statistics.median(one[name] for one in self.counted) for name in sorted(names)}
-        return found | dict(self._measurement.counters)
+        medians |= {
+            name: statistics.median(counters[name] for counters in self.counted) for name in sorted(names)
+        }
+        return medians | dict(self._measurement.counters)
 
 
 def measure(benchmark: Any, measurement: Measurement) -> None:
     """Run a measurement under pytest-benchmark's fixture and fill its ``extra_info``.
 
-    Where benchmarks are disabled it runs once, as a plain test.
+    If benchmarks are disabled, it runs once, as a plain test.
 
     Raises
     ------
@@ -181,18 +183,18 @@ def _findings(measurement: Measurement, rounds: _Rounds, median_s: float) -> dic
     counters = rounds.counters()
     if measurement.payload_bytes is not None:
         counters["payload_bytes"] = measurement.payload_bytes
-    found: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "samples_per_s": measurement.samples / median_s,
         "calibration_s": beside,
         "counters": counters,
     }
     if measurement.calibration == Kind.MEMORY:
-        found["gather_once_samples_per_s"] = measurement.samples / statistics.median(beside)
+        extra["gather_once_samples_per_s"] = measurement.samples / statistics.median(beside)
     if rounds.cache is not None:
         cache = rounds.cache
-        found |= {"cache": cache.requested, "cache_verdict": cache.verdict, "cache_reason": cache.reason}
-        found |= {"cache_method": cache.method, "resident_frac_before": cache.resident_frac_before}
-    return found
+        extra |= {"cache": cache.requested, "cache_verdict": cache.verdict, "cache_reason": cache.reason}
+        extra |= {"cache_method": cache.method, "resident_frac_before": cache.resident_frac_before}
+    return extra
 
 
 def settle_allocator() -> None:

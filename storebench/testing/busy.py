@@ -1,4 +1,4 @@
-"""Cores that other processes use while a benchmark runs: what tells a busy machine from a slow one."""
+"""Cores that other processes use while a benchmark runs, which distinguishes a busy machine from a slow one."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE_FIELDS = (3, 4)  # idle and iowait, of the fields after "cpu"
-_COUNTED_FIELDS = 8  # user to steal; guest time is in user already
+_COUNTED_FIELDS = 8  # user to steal; user includes guest time
 _SHORTEST_S = 0.1  # the kernel counts in ticks of 10 ms
 
 
@@ -21,7 +21,7 @@ class OthersProbe:
         self._before = _others_ticks()
 
     def cores(self) -> float | None:
-        """Return the cores that others used on average since the probe was made; None where that cannot be counted."""
+        """Return the cores that others used on average since the probe was made; None if that cannot be counted."""
         took_s = time.monotonic() - self._started_s
         after = _others_ticks()
         if self._before is None or after is None or took_s < _SHORTEST_S:

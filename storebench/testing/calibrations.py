@@ -1,4 +1,4 @@
-"""Fixed pieces of work, one for each kind that bounds a benchmark: what its rounds are held against.
+"""Calibrations: fixed pieces of work, one for each kind that bounds a benchmark, to compare its rounds with.
 
 Each function returns a calibration: it does its work, which has nothing to do with the code
 under test, and returns the seconds. `storebench.check.calibration` names the kinds and says which of
@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from storebench.probes.gather import take_once
-from storebench.probes.page_cache import let_go
+from storebench.probes.page_cache import ask_to_evict
 
 BATCH = 64
 
 Calibrate = Callable[[], float]
-"""Do a fixed piece of work that has nothing to do with the code under test; return its seconds."""
+"""Do a fixed piece of work, independent of the code under test, and return its seconds."""
 
 _BLOCK = 4096
 
@@ -47,10 +47,10 @@ def gather(shape: tuple[int, ...], samples: int, *, at_least_s: float = 0.004) -
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the kernel once, without waiting, to let go of the clean pages of files; mapped pages stay."""
+    """Ask the kernel once, without waiting, to evict the clean pages of files; mapped pages stay."""
     for path in paths:
         with path.open("rb") as file:
-            let_go(file.fileno())
+            ask_to_evict(file.fileno())
 
 
 def device_reads(paths: Iterable[Path], payload_bytes: int, *, reads: int = 64) -> Calibrate:
@@ -71,12 +71,12 @@ def device_reads(paths: Iterable[Path], payload_bytes: int, *, reads: int = 64) 
     def once() -> float:
         with contextlib.ExitStack() as opened:
             files = {}
-            for path in {places[one][0] for one in chosen}:
+            for path in {places[number][0] for number in chosen}:
                 files[path] = os.open(path, os.O_RDONLY | os.O_DIRECT)
                 opened.callback(os.close, files[path])
             started = time.perf_counter()
-            for one in chosen:
-                path, offset = places[one]
+            for number in chosen:
+                path, offset = places[number]
                 os.preadv(files[path], [buffer], offset)
             return time.perf_counter() - started
 
@@ -84,7 +84,7 @@ def device_reads(paths: Iterable[Path], payload_bytes: int, *, reads: int = 64) 
 
 
 def inflate(*, at_least_s: float = 0.004) -> Calibrate:
-    """Return a calibration for encoded images: zlib inflates a fixed 1 MiB of smooth pixels, again and again.
+    """Return a calibration for encoded images: zlib inflates a fixed 1 MiB of smooth pixels repeatedly.
 
     It is repeated for `at_least_s`, and the seconds of one pass are returned.
     """
@@ -138,7 +138,7 @@ def matrix_product(side: int = 1024, repeats: int = 1) -> Calibrate:
 def gather_in_processes(
     shape: tuple[int, ...], samples: int, workers: int
 ) -> tuple[Calibrate, Callable[[], None]]:
-    """Return a calibration for loaders with workers, and what ends its processes.
+    """Return a calibration for loaders with workers, and a function that ends its processes.
 
     That many processes gather batches of 64 at the same time and send them through pipes: what
     this machine's cores and pipes can do at best at this moment, without the loader under test.
@@ -152,7 +152,7 @@ def gather_in_processes(
     ]
     for process, (_, theirs) in zip(processes, ends, strict=True):
         process.start()
-        theirs.close()  # then a process that dies is an error here, and no wait for ever
+        theirs.close()  # so that a process that dies causes an error here, not an endless wait
     ours = [end for end, _ in ends]
     for end in ours:
         end.recv()

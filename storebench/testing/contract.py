@@ -69,7 +69,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
     @pytest.fixture(scope="class")
     @classmethod
     def small(cls, store_format: Format, codec: str, tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
-        """Return a store of 67 samples; tests leave it as it is."""
+        """Return a store of 67 samples; tests do not change it."""
         return build_small_store(store_format, codec, tmp_path_factory.mktemp(f"{cls.format_name}-{codec}"))
 
     @pytest.fixture
@@ -99,12 +99,12 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
         assert store_format.info.default_codec in CODECS
 
     def test_every_sample_comes_back(self, small: SmallStore, opened: Reader) -> None:
-        """Each with its own pixels, in whatever order they are asked for."""
+        """Each with its own pixels, in any order of requests."""
         order = np.random.default_rng(3).permutation(COUNT)
         np.testing.assert_array_equal(read_pixels(opened, order.tolist()), small.pixels[order])
 
     def test_payloads_are_what_was_written(self, small: SmallStore, opened: Reader) -> None:
-        """Byte for byte; a reader that decodes at its opening gives the raw pixels instead."""
+        """Byte for byte; a reader that decodes on opening returns the raw pixels instead."""
         assert opened.payload_codec in (small.manifest.codec, "raw")
         payloads = small.payloads
         if opened.payload_codec != small.manifest.codec:
@@ -114,7 +114,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
         assert all(type(payload) is bytes for payload in fetched)
 
     def test_labels_are_in_memory(self, small: SmallStore, opened: Reader) -> None:
-        """All of them, as int64, from the opening on."""
+        """All of them, as int64, from opening on."""
         assert opened.labels.dtype == np.int64
         np.testing.assert_array_equal(opened.labels, small.labels)
 
@@ -149,7 +149,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
     def test_an_index_that_no_sample_has_is_refused(
         self, small: SmallStore, opened: Reader, wrong: int
     ) -> None:
-        """Never answered with another sample; and the reader goes on working."""
+        """It is refused, never answered with another sample, and the reader continues to work."""
         indices = np.array([3, wrong, 4])
         with pytest.raises(IndexError):
             opened.fetch(indices)
@@ -190,14 +190,14 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
             assert not out.any()
 
     def test_encoded_payloads_are_not_pixels(self, opened: Reader) -> None:
-        """They are fetched and decoded, never copied into a batch as they are."""
+        """They are fetched and decoded, never copied into a batch unchanged."""
         if opened.payload_codec == "raw":
             pytest.skip("the payloads are pixels")
         with pytest.raises(ValueError, match="batch"):
             opened.fetch_into(np.array(ORDER), np.zeros((len(ORDER), *SHAPE), np.uint8))
 
     def test_what_was_fetched_is_private(self, small: SmallStore, copied: Path, reader: str) -> None:
-        """Later fetches, overwritten files and a closed reader leave it as it is."""
+        """Later fetches, overwritten files and a closed reader do not change it."""
         opened = small.open(reader, copied)
         first = read_pixels(opened, [1, 2])
         payloads = opened.fetch(np.array([1, 2]))
@@ -228,7 +228,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
         np.testing.assert_array_equal(read_pixels(opened, [8]), small.pixels[[8]])
 
     def test_threads_may_take_turns_with_a_reader(self, small: SmallStore, opened: Reader) -> None:
-        """Never two at once, but not always the one that opened it, and in the middle of a plan."""
+        """Never two at once, but not always the one that opened it, also in the middle of a plan."""
         batches = [np.arange(at, min(at + 16, COUNT)) for at in range(0, COUNT, 16)]
         opened.plan(batches)
         for number, batch in enumerate(batches):
@@ -253,7 +253,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
         np.testing.assert_array_equal(read_pixels(opened, [8]), small.pixels[[8]])
 
     def test_the_store_is_not_touched(self, small: SmallStore, reader: str) -> None:
-        """Reading writes nothing, so that a read-only disk will do."""
+        """Reading writes nothing, so a read-only disk is enough."""
         before = fingerprint(small.path)
         with small.open(reader) as opened:
             read_pixels(opened, range(COUNT))
@@ -274,7 +274,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
         assert list(temporary.iterdir()) == []
 
     def test_a_closed_reader_says_so(self, small: SmallStore, reader: str) -> None:
-        """With one error, whatever it is asked for; closing it again is harmless."""
+        """With the same error for any request; closing it again is harmless."""
         opened = small.open(reader)
         states = [opened.closed]
         opened.close()
@@ -314,7 +314,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
     def test_a_killed_reader_leaves_a_store_that_opens(
         self, store_format: Format, reader: str, temporary: Path, tmp_path: Path
     ) -> None:
-        """What it could not tidy up, the next one does."""
+        """The next process removes its leftovers."""
         small = build_small_store(store_format, store_format.info.default_codec, tmp_path)
         mine, theirs = multiprocessing.Pipe()
         child = multiprocessing.get_context("fork").Process(
@@ -331,7 +331,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
     def test_the_data_files_are_all_that_is_read(
         self, small: SmallStore, reader: str, tmp_path: Path
     ) -> None:
-        """What is evicted and counted is what a cold epoch reads: a store of nothing else works."""
+        """The files that are evicted and counted are those that a cold epoch reads: a store with only these works."""
         bare = tmp_path / "bare"
         for path in small.format.data_files(small.path):
             target = bare / path.relative_to(small.path)
@@ -344,7 +344,7 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
     def test_a_damaged_store_never_serves_wrong_samples(
         self, small: SmallStore, reader: str, damage: str, tmp_path: Path, temporary: Path
     ) -> None:
-        """Whichever of its files is damaged: one clear error, or every sample as it should be."""
+        """Whichever of its files is damaged: one clear error, or every sample is right."""
         refusals = 0
         files = small.format.data_files(small.path)
         for number, path in enumerate(files[:3] + files[-3:]):

@@ -39,7 +39,7 @@ _BIT = 0x80
 
 
 class _Double(Reader):
-    """What all doubles share: a fault before or after each call, but not for calls that the reader makes itself."""
+    """The base of all doubles: a fault before or after each call, except for calls that the reader makes itself."""
 
     _inside = False
 
@@ -53,7 +53,7 @@ class _Double(Reader):
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         if self._inside:
-            return super()._fetch_into(indices, out)  # type: ignore[safe-super]  # the class that is doubled comes next
+            return super()._fetch_into(indices, out)  # type: ignore[safe-super]  # the doubled class is next in the order of resolution
         self.before(indices)
         with self._call():
             done = super()._fetch_into(indices, out)  # type: ignore[safe-super]
@@ -69,10 +69,10 @@ class _Double(Reader):
             self._inside = False
 
     def before(self, indices: Indices) -> None:
-        """Do what comes before the samples are read."""
+        """Do the work before the samples are read."""
 
     def spoiled(self, indices: Indices, payloads: list[bytes]) -> list[bytes]:  # noqa: ARG002
-        """Return the payloads that are served in the place of `payloads`."""
+        """Return the payloads to serve instead of `payloads`."""
         return payloads
 
     def spoil(self, indices: Indices, out: Batch) -> None:
@@ -135,7 +135,7 @@ def slow(*, seconds: float) -> Double:
     Parameters
     ----------
     seconds
-        How long each call waits. The wait releases the GIL, as a slow device would.
+        Seconds that each call waits. The wait releases the GIL, as a slow device would.
     """
     return lambda reader: _double(_Slow, reader, f"wait {seconds:g} s before each batch", seconds=seconds)
 
@@ -154,9 +154,9 @@ def failing(*, at: int, error: Callable[[], Exception] | None = None) -> Double:
 
 
 def wrong_pixels(*at: int) -> Double:
-    """Make a double that changes one bit of one pixel of some samples; all others are served as they are.
+    """Make a double that changes one bit of one pixel of some samples; all others are served unchanged.
 
-    Where the reader serves encoded payloads, the changed image is encoded again.
+    If the reader serves encoded payloads, the changed image is encoded again.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def doubled(original: type[Format], name: str, **doubles: Double) -> type[Format
     original
         Any format's class. Its own readers keep their names, so stores are verified by readers that are right.
     name
-        What the new format is called; its entry point must have the same name.
+        Name of the new format; its entry point must have the same name.
     **doubles
         Reader name -> `slow`, `failing` or `wrong_pixels` with their settings. Each doubles the default reader.
 

@@ -26,7 +26,7 @@ NO_INDEX: list[Any] = [1.0, "1", None, [1.0], [True, False], [[1, 2]]]
 
 
 class SequenceContract:
-    """What an open reader promises to a person who takes samples out of a store; inherited by `FormatContract`."""
+    """The promises of an open reader to a person who takes samples out of a store; inherited by `FormatContract`."""
 
     def test_a_reader_gives_a_decoded_sample_by_its_index(self, small: SmallStore, opened: Reader) -> None:
         """Pixels and label; negative indices count from the end, as in a list."""
@@ -38,7 +38,7 @@ class SequenceContract:
             assert label == small.labels[index]
 
     def test_a_reader_gives_several_samples_by_a_list(self, small: SmallStore, opened: Reader) -> None:
-        """In the order of the list, in one array that is the caller's."""
+        """In the order of the list, in one array that belongs to the caller."""
         for indices in SEVERAL:
             pixels, labels = opened[indices]
             assert (pixels.dtype, labels.dtype) == (np.uint8, np.int64)

@@ -1,4 +1,4 @@
-"""Small stores with known samples, and the ways of looking at a process that the contract's tests need."""
+"""Small stores with known samples, and probes of a process for the contract's tests."""
 
 import hashlib
 import os
@@ -25,14 +25,14 @@ CLASS_NAMES = ("cat", "dog & puppy", "dog/puppy", "..")
 
 @dataclass(frozen=True, kw_only=True)
 class SmallStore:
-    """A store of random samples, and what should come out of it.
+    """A store of random samples, and their right pixels and labels.
 
     Attributes
     ----------
     payloads
-        What was given to the writer.
+        The samples that were given to the writer.
     pixels
-        uint8 [N, H, W, C]: what the payloads decode to.
+        Decoded payloads, uint8 [N, H, W, C].
     labels
         int64 [N].
     """
@@ -125,7 +125,7 @@ def decode(codec: str, payloads: Sequence[bytes], shape: tuple[int, int, int]) -
 
 
 def read_pixels(reader: Reader, indices: Sequence[int]) -> Batch:
-    """Return the pixels of `indices` by the way that a loader would take: uint8 [n, H, W, C]."""
+    """Return the pixels of `indices` as a loader would read them: uint8 [n, H, W, C]."""
     wanted = np.asarray(indices, dtype=np.int64)
     shape = reader.manifest.dataset.image_shape
     if reader.payload_codec != "raw":
@@ -148,7 +148,7 @@ def read_digest(format_name: str, reader_name: str, store: Path, seed: int) -> s
 
 
 def read_and_be_killed(format_name: str, reader_name: str, store: Path, connection: Any) -> None:
-    """Open a store, read from it, say so, and die without any tidying up."""
+    """Open a store, read from it, report that, and die without cleaning up."""
     manifest = Manifest.read(store)
     reader = get_format(format_name).reader(store, manifest, reader_name)
     read_pixels(reader, [0, manifest.count - 1])
@@ -157,16 +157,16 @@ def read_and_be_killed(format_name: str, reader_name: str, store: Path, connecti
 
 
 def open_files() -> list[str]:
-    """Return what this process's descriptors point to, without pipes, sockets and the like."""
-    found = []
+    """Return the files that this process's descriptors point to, without pipes, sockets and the like."""
+    files = []
     for handle in Path("/proc/self/fd").iterdir():
         try:
             target = str(handle.readlink())
         except FileNotFoundError:
-            continue  # the descriptor of this very listing
+            continue  # the descriptor of this listing
         if target.startswith("/") and not target.startswith(("/proc", "/dev")):
-            found.append(target)
-    return sorted(found)
+            files.append(target)
+    return sorted(files)
 
 
 def mapped_files() -> list[str]:
@@ -176,7 +176,7 @@ def mapped_files() -> list[str]:
 
 
 def fingerprint(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Return size, time of change and content of every file, by its path in `folder`."""
+    """Return size, modification time and content of every file, by its path in `folder`."""
     return {
         str(path.relative_to(folder)): (
             path.stat().st_size,

@@ -142,7 +142,7 @@ def make_step(
     Parameters
     ----------
     compute
-        What the step computes.
+        The compute of the step.
     shape
         (H, W, C) of an image after augmentation.
     """

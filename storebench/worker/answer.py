@@ -28,6 +28,6 @@ def _expected(job: CellJob, error: StorebenchError) -> int:
 
 
 def _print_traceback(error: Exception) -> None:
-    """Print the traceback, which the log holds; there may be no room for it."""
+    """Print the traceback into the log, unless the disk is full."""
     with contextlib.suppress(OSError):
         traceback.print_exception(error)

@@ -26,7 +26,7 @@ class StoreCache:
     requested
         "cold", "warm", "limited" or "any".
     backend
-        How the store is read.
+        The backend that reads the store.
     store
         Its folder.
     drops

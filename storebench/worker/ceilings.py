@@ -1,4 +1,4 @@
-"""What physics allows beside a cell: the rates of memory and of the device, and whether a cache lies below the kernel's."""
+"""Measure the ceilings of a cell: the rates of memory and of the device, and whether there is a cache below the kernel's."""
 
 import dataclasses
 
@@ -13,11 +13,11 @@ from storebench.training.calibration import matrix_products_per_s
 from storebench.worker.setup import Setup
 
 DEVICE_S = 0.8
-"""How long each of the device's rates is measured, once per replicate for all cells that only load."""
+"""Seconds for which each rate of the device is measured, once per replicate for all cells that only load."""
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:
-    """Return the ceilings of a cell that only loads, or the yardstick of one that trains; others have none."""
+    """Return the ceilings of a cell that only loads, or the yardstick of one that trains; other cells have neither."""
     cell, manifest = setup.cell, setup.manifest
     if cell.compute.kind is ComputeKind.REAL:
         return Ceilings(matrix_products_per_s=matrix_products_per_s(cell.device))
@@ -45,7 +45,7 @@ def measure_ceilings(setup: Setup) -> Ceilings:
 
 
 def with_cache_below(setup: Setup, facts: CacheFacts) -> CacheFacts:
-    """Return the facts of a cold or limited cache with the verdict on a cache below the kernel's; others as they are."""
+    """Add the verdict on a cache below the kernel's to the facts of a cold or limited cache; return others unchanged."""
     if setup.cell.cache not in BOUNDED_STATES or setup.traits.ready_made:
         return facts
     job = setup.job

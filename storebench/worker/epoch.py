@@ -12,7 +12,7 @@ from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import resident
 from storebench.results import CacheFacts, Counters, Portion
 from storebench.training.loop import run_epoch
-from storebench.training.trace import StepTable, step_table
+from storebench.training.step_table import StepTable, step_table
 from storebench.worker.after_step import AfterStep
 from storebench.worker.setup import Setup
 from storebench.worker.watch import ResidencyWatch
@@ -20,14 +20,18 @@ from storebench.worker.watch import ResidencyWatch
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The figures of an epoch, which become its record.
+    """The figures of an epoch, from which its record is made.
 
     Attributes
     ----------
     cache
-        The facts at the epoch's start, and what was counted during and after it.
+        Residency at the epoch's start, during it and after it.
     portion
-        The steps during which the requested cache state held; None where the state is one of the start only.
+        The steps during which the requested cache state held; None if the state is requested for the start only.
+    table
+        The times of every step.
+    counters
+        The kernel's counters of the epoch.
     """
 
     cache: CacheFacts
@@ -38,18 +42,18 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What an epoch leaves for its proof.
+    """The data that an epoch leaves for its proof.
 
     Attributes
     ----------
     served
-        The indices of each batch, as the batch carried them.
+        The indices in each batch, int64, as the batch carried them.
     losses
-        The loss of each step; empty where nothing was trained.
+        The loss of each step; empty if nothing was trained.
     keeper
-        It holds the samples that were kept of the timed batches.
+        Holds the samples that were kept from the timed batches.
     paused_s
-        How long the loop paused to keep them.
+        Seconds for which the loop paused to keep them.
     """
 
     served: list[Indices]
@@ -59,14 +63,14 @@ class Evidence:
 
 
 def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured, Evidence]:
-    """Train on every batch of an epoch, and return what was measured and what was served.
+    """Train on every batch of an epoch, and return its figures and the evidence for its proof.
 
     Nothing here may open a file of the store between dropping the machine's caches and the first step.
 
     Parameters
     ----------
     cache
-        The facts of the cache, which was prepared for this epoch.
+        The facts of the cache as it was prepared for this epoch.
     """
     batches = setup.batches(number)
     with setup.outside_limit():
@@ -109,7 +113,7 @@ def _with_known_counters(table: StepTable, counters: Counters) -> StepTable:
 
 
 def _keeper(setup: Setup, batches: Sequence[Indices]) -> SampleKeeper:
-    """Return the keeper of samples of the timed batches; it keeps none of ready-made batches."""
+    """Return the keeper for samples of the timed batches; it keeps none of ready-made batches."""
     return SampleKeeper(
         [] if setup.traits.ready_made else [len(batch) for batch in batches],
         setup.augment.output_shape(setup.manifest.dataset.image_shape),

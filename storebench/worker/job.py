@@ -10,7 +10,7 @@ from storebench.names import name_of_text, text_of_name
 from storebench.results import Cell
 
 EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
-"""Exit code of a cell that cannot write its answer because the disk is full."""
+"""Exit code of a cell that cannot write its answer, usually because the disk is full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +24,15 @@ class CellJob:
     tables
         Folder for the step tables of this replicate.
     store, test_store
-        The training store, and the store of test samples; None where no test accuracy is measured.
+        The training store, and the store of test samples; None if no test accuracy is measured.
     out
-        The file for the answer: the records as JSON, or the failure.
+        The file for the answer: the records or the failure, as JSON.
     check_pixels
         Replay each epoch outside the timer and compare every sample's digest.
     drop_caches
         Also drop the whole machine's caches for a cold cell (needs root).
     memory_group
-        Control group that limits the page cache of a limited cell; None for every other cell.
+        Control group that limits the page cache of a limited cell; None for other cells.
     image
         Image to mount on `store` in this process's own mount namespace; None if the store is read in place.
     """
@@ -63,14 +63,14 @@ def read_job(path: Path) -> CellJob:
 
 def write_job(job: CellJob, path: Path) -> None:
     """Write a job for a fresh process to read."""
-    # JSON is text, but names of folders may be arbitrary bytes.
+    # JSON is text, but names of folders may be any bytes.
     fields = {**dataclasses.asdict(job), "cell": job.cell.fields()}
     content = json.dumps(fields, default=lambda value: text_of_name(str(value)))
     path.write_text(content, encoding="utf-8")
 
 
 def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
-    """Write the answer and return the exit code, or `EXIT_NO_ANSWER` if there is no room for the answer."""
+    """Write the answer and return the exit code, or `EXIT_NO_ANSWER` if the answer cannot be written."""
     unfinished = job.out.with_suffix(".tmp")
     try:
         unfinished.write_text(json.dumps(answer), encoding="utf-8")

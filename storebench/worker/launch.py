@@ -52,10 +52,10 @@ def answer_of(
         return answer
     sweep_segments()
     # The output of a cell that is being killed only reports its own end.
-    told = None if code is None else answer.get("failure")
-    if told and answer.get("see_log"):
-        told = f"{told}; see {log.parent.name}/{log.name}"
-    failure = told or _no_answer(code, scratch, log, timeout_s)
+    reported = None if code is None else answer.get("failure")
+    if reported and answer.get("see_log"):
+        reported = f"{reported}; see {log.parent.name}/{log.name}"
+    failure = reported or _no_answer(code, scratch, log, timeout_s)
     return {"failure": _with_memory(around.explained(failure, job.cell), failure, memory)}
 
 

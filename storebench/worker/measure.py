@@ -7,7 +7,7 @@ import numpy as np
 from storebench.results import Loss, Record
 from storebench.settings.words import ComputeKind
 from storebench.stats import percentiles
-from storebench.training.trace import StepTable, handover_ns, wall_ns
+from storebench.training.step_table import StepTable, handover_ns, wall_ns
 
 
 def epoch_record(record: Record, table: StepTable) -> Record:

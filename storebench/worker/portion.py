@@ -15,7 +15,7 @@ import numpy.typing as npt
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import Curve
 from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyPoint
-from storebench.training.trace import Column, StepTable, handover_ns, wall_ns
+from storebench.training.step_table import Column, StepTable, handover_ns, wall_ns
 
 EXCESS_MAX_FRAC = 0.10
 """Share of the store's pages that may be resident without having been requested while an epoch still counts as cold.
@@ -99,12 +99,12 @@ def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float
     begun = np.searchsorted(table["fetch_start_ns"][order], at_ns, side="right")
     asked = total[begun] / max(1, count)
     whole = total[-1] / max(1, count)
-    found: _Floats = np.where(begun > 0, np.minimum(asked + ahead_frac, whole), 0.0)
-    return found
+    requested: _Floats = np.where(begun > 0, np.minimum(asked + ahead_frac, whole), 0.0)
+    return requested
 
 
 def expected_frac(asked: npt.ArrayLike, samples_per_page: float) -> _Floats:
-    """Return the share of pages that become resident because randomly chosen samples were requested.
+    """Return the share of pages that become resident because randomly chosen samples were requested, float64 as `asked`.
 
     A page is touched if any of the samples that overlap it was requested.
 

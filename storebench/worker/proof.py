@@ -1,4 +1,4 @@
-"""Prove an epoch: it served each sample once, with the dataset's pixels, in the order that was drawn."""
+"""Prove that an epoch served each sample once, with the dataset's pixels, in the order that was drawn."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,16 +18,18 @@ from storebench.worker.setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What was compared after an epoch.
+    """The comparisons made after an epoch.
 
     Attributes
     ----------
     coverage
-        What the epoch served.
+        Counts of the served, missing, repeated and wrong samples.
     pixels
-        The samples of its first pass, served again outside the timer.
+        Comparison of the samples of the first pass, served again outside the timer.
     timed
-        The samples that were kept while the clock ran.
+        Comparison of the samples that were kept during the timed pass.
+    digests
+        Digests of samples, order and losses.
     """
 
     coverage: Coverage
@@ -37,7 +39,7 @@ class Proof:
 
     @property
     def failure(self) -> str | None:
-        """Why the epoch must not be used, in one line; None where all samples were right."""
+        """The reason why the epoch must not be used, in one line; None if all samples were right."""
         served = self.coverage
         if served.complete:
             return None
@@ -49,10 +51,10 @@ class Proof:
 
 
 def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
-    """Compare the kept samples and a replay of the epoch with the store's digests, and count what was served."""
+    """Compare the kept samples and a replay of the epoch with the store's digests, and count the served samples."""
     timed = _check_timed(setup, number, evidence)
     pixels = _check_pixels(setup, number)
-    # Drawn anew: readers are given the arrays of a plan, and could write to them.
+    # Draw the batches again: readers get the arrays of a plan and could write to them.
     counted = coverage(setup.batches(number), evidence.served, pixels)
     return Proof(
         coverage=dataclasses.replace(
@@ -74,7 +76,7 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
 
 
 def _check_timed(setup: Setup, number: int, evidence: Evidence) -> TimedCheck:
-    """Compare the samples that were kept while the clock ran."""
+    """Compare the samples that were kept during the timed pass."""
     if setup.traits.ready_made:
         return TimedCheck()
     truth = Truth(

@@ -1,4 +1,4 @@
-"""From an epoch to its record: the status, the step table in a file, and every figure."""
+"""Make the record of an epoch: its status, its figures, and its step table in a file."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from storebench.manifest import store_facts
 from storebench.probes.environment import environment
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, Record, Status
 from storebench.runs.records import STEPS_DIR
-from storebench.training.trace import write_steps
+from storebench.training.step_table import write_steps
 from storebench.worker.ceilings import with_cache_below
 from storebench.worker.epoch import Measured
 from storebench.worker.measure import epoch_record
@@ -17,14 +17,18 @@ from storebench.worker.setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One epoch of a replicate; without the state of the cache it is neither timed nor proven.
+    """One epoch of a replicate. It is neither timed nor proven if the cache state could not be reached.
 
     Attributes
     ----------
     cache
-        The facts of the cache at its start, and after it where it was timed.
+        The facts of the cache at its start and, if it was timed, after it.
+    measured
+        Its figures; None if it was not timed.
+    proof
+        The comparison of its samples; None if it was not timed.
     accuracy
-        Share of test samples classified rightly, and how many there were; None where none were tested.
+        Share of the test samples that were classified correctly, and their number; None if none were tested.
     """
 
     number: int
@@ -36,7 +40,7 @@ class Epoch:
 
     @property
     def failure(self) -> str | None:
-        """Why its record must not be used, in one line; None where it may be."""
+        """The reason why its record must not be used, in one line; None if it may be."""
         if self.cache.verdict is CacheVerdict.FAILED:
             return f"the cache was not {self.cache.requested}: {self.cache.reason}"
         return None if self.proof is None else self.proof.failure
@@ -48,7 +52,7 @@ def record_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, s
     Parameters
     ----------
     notes
-        What the readers say of how the store was read.
+        Notes of the readers on how they read the store.
     """
     job, cell, measured, proof = setup.job, setup.cell, epoch.measured, epoch.proof
     name = f"{cell.cell_id}-r{job.replicate}-e{epoch.number}.parquet"

@@ -33,7 +33,7 @@ from storebench.worker.stopping import end_with_the_runner
 
 
 def run(setup: Setup) -> list[Record]:
-    """Run every epoch of a replicate and return its records, the step tables written.
+    """Run every epoch of a replicate, write its step tables and return its records.
 
     A cell that is not in its cache state fails and is not timed.
     """
@@ -50,7 +50,7 @@ def run(setup: Setup) -> list[Record]:
 
 
 def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
-    """Prepare the cache, train on every batch while everything is counted, and prove what was served."""
+    """Prepare the cache, train on every batch while everything is counted, and prove the epoch."""
     cache = at_open or _prepare_cache(setup, number)
     started_utc = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
     if cache.verdict is CacheVerdict.FAILED:
@@ -68,7 +68,7 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
 
 
 def _prepare_cache(setup: Setup, number: int) -> CacheFacts:
-    """Bring the cache into the cell's state for an epoch, and return what was counted.
+    """Bring the cache into the cell's state for an epoch, and return the counts.
 
     Pages that an open reader maps cannot be evicted: a cold cell closes its store after each epoch.
     """
@@ -92,7 +92,7 @@ def _test_accuracy(setup: Setup) -> tuple[float, int] | None:
 
 @contextlib.contextmanager
 def _closed_after_an_error(loader: Loader) -> Iterator[None]:
-    """Close the loader after an error; where one of its workers died, raise that."""
+    """Close the loader after an error; if one of its workers died, raise an error that says so."""
     try:
         yield
     except StorebenchError:
@@ -108,7 +108,7 @@ def _closed_after_an_error(loader: Loader) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job in the named file, write the answer and return the exit code; a failure is an answer, too."""
+    """Run the job in the named file, write the answer, which may be a failure, and return the exit code."""
     end_with_the_runner()
     runner = os.getppid()
     job = read_job(Path(arguments[0]))

@@ -1,4 +1,4 @@
-"""What a replicate needs before its store is opened: the store's manifest, the network, the loader, the cache's state."""
+"""The parts of a replicate before its store is opened: manifest, network, loader and page cache."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ class Setup:
     limit
         The limit on the page cache; None in cells that have none.
     opened
-        What each producer said when it opened its reader; empty while the store is closed.
+        Report of each producer on opening its reader; empty while the store is closed.
     """
 
     job: CellJob
@@ -55,7 +55,7 @@ class Setup:
 
     @classmethod
     def of(cls, job: CellJob) -> Self:
-        """Make the parts; nothing of the store but its manifest is read.
+        """Make the parts, reading only the manifest of the store.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Setup:
 
     @property
     def cell(self) -> Cell:
-        """The cell that the replicate is of."""
+        """The cell of the replicate."""
         return self.job.cell
 
     @property

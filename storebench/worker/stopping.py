@@ -1,4 +1,4 @@
-"""How a replicate's process ends when it is told to, or when the runner is killed: its producers first."""
+"""End a replicate's process on a signal, or when the runner is killed: first its producers, then itself."""
 
 import multiprocessing
 import signal
@@ -9,11 +9,11 @@ from typing import NoReturn
 from storebench.system.processes import end_with_parent
 
 _PRODUCERS_END_S = 1.0
-"""How long producers may take to end before they are killed."""
+"""Seconds that producers may take to end before they are killed."""
 
 
 def end_with_the_runner() -> None:
-    """End in order on SIGTERM, SIGINT and SIGHUP; the kernel sends SIGTERM when the runner is killed."""
+    """Handle SIGTERM, SIGINT and SIGHUP by ending the producers first; the kernel sends SIGTERM if the runner is killed."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
@@ -21,13 +21,13 @@ def end_with_the_runner() -> None:
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
-    # Producers first: in the middle of a batch they would not notice the end, and live on.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch raises an error for each of them
+    # Producers first: one in the middle of a batch would not notice that this process has ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises an error for each child that ends
     children = multiprocessing.active_children()
     for child in children:
         child.terminate()
     deadline = time.monotonic() + _PRODUCERS_END_S
     for child in children:
         child.join(max(0.0, deadline - time.monotonic()))
-        child.kill()  # a producer that is stopped, or busy
+        child.kill()  # it is stopped or busy
     sys.exit(128 + number)

@@ -14,7 +14,7 @@ from storebench.probes.page_count import Residency
 from storebench.probes.residency import Curve, Sampler
 from storebench.results import CacheFacts, Cell, Portion
 from storebench.settings.words import BOUNDED_STATES, CacheState
-from storebench.training.trace import StepTable
+from storebench.training.step_table import StepTable
 from storebench.worker.portion import (
     Judgement,
     StorePages,
@@ -28,14 +28,14 @@ _IN_MEMORY = "the epoch is served from memory, so the cache state is one of the 
 
 @dataclass(frozen=True, kw_only=True)
 class LookAhead:
-    """Read-ahead of a cell's readers beyond the batch in progress, because they are told the order.
+    """Read-ahead of a cell's readers beyond the batch in progress, if they know the order of the epoch.
 
     Attributes
     ----------
     frac
         Share of the store, over all producers.
     planned
-        Whether they are told the order.
+        Whether they know the order.
     """
 
     frac: float

@@ -209,7 +209,7 @@ def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
 def test_a_run_that_nobody_can_read_is_found(run: Path) -> None:
     (run / "run.json").write_text('{"cells": [', encoding="utf-8")
     assert [(str(one.kind), one.figure) for one in validate(run)] == [("run", "run.json")]
-    with pytest.raises(IntegrityError, match=r"run\.json: it is no whole JSON"):
+    with pytest.raises(IntegrityError, match=r"run\.json: it is not complete JSON"):
         write_report(run, run / "report")
 
 

@@ -1,4 +1,4 @@
-"""Links between documents lead somewhere."""
+"""Links between documents lead somewhere, and the modules that guides name exist."""
 
 import re
 import unicodedata
@@ -55,3 +55,17 @@ def test_no_document_names_a_path_of_one_machine() -> None:
             r"(?<![\w.])/(?:home|root|work|Users|tmp)/\S*", document.read_text(encoding="utf-8")
         )
         assert not found, f"{document.name}: {found}"
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_module_and_folder_that_a_guide_names_is_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    folders = ("storebench", "tests", "benchmarks", "docs", "scenarios")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    known = {f"/{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}" for path in paths}
+    known |= {f"/{folder}/" for folder in folders}
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`", text))
+    assert len(named) > 1
+    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in known)] == [
+        "formats/NAME/"
+    ] * (name == "docs/architecture.md")

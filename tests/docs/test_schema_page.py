@@ -7,7 +7,7 @@ import pytest
 
 from storebench.results import Cell, Record
 from storebench.runs import step_files
-from storebench.training.trace import step_table
+from storebench.training.step_table import step_table
 from tests.docs.schema_page import (
     RECORD_COLUMNS,
     STEP_COLUMNS,

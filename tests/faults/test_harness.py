@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.faults.engine import KINDS, Call, Ending, Fault, Library, Place, run
+from tests.faults.file_replacer import ANSWER, TEXT
 from tests.faults.invariants import file_problems
-from tests.faults.planted import ANSWER, TEXT
 from tests.faults.points import Counted, Point, Trials, choose, thinned
 from tests.faults.templates import Templates
 from tests.faults.verbs import Verb
 
-PROGRAM = Path(__file__).with_name("planted.py")
+PROGRAM = Path(__file__).with_name("file_replacer.py")
 OLDER = '{"answer": "older"}'
 
 

@@ -18,7 +18,7 @@ from storebench.loading.checks import order_digest
 from storebench.loading.order import epoch_order, split_batches
 from storebench.results import SCHEMA_VERSION
 from storebench.runs.records import json_schema
-from storebench.training.trace import step_table
+from storebench.training.step_table import step_table
 
 GOLDEN = Path(__file__).with_name("golden.json")
 

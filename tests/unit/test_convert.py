@@ -25,12 +25,12 @@ from storebench.errors import (
 from storebench.formats import PAPER_BACKENDS, open_reader, parse_backend
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Advance
-from storebench.stores.convert import How, Replace, convert
+from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.encode import available_processes
 from storebench.stores.find import Store, open_store
 from tests.support.small_datasets import SPEC, Gradients, ProcessIds, Suicidal, Unreadable
 
-FORCE = How(replace=Replace.YES)
+FORCE = BuildOptions(replace=Replace.YES)
 
 
 @pytest.fixture
@@ -49,8 +49,10 @@ def two_cores() -> None:
         pytest.skip("one core: nothing to share out")
 
 
-def build(dataset: Gradients | ProcessIds, backend: str, stores: Path, how: How | None = None) -> Store:
-    return convert(dataset, SPEC, parse_backend(backend), stores, how=how)
+def build(
+    dataset: Gradients | ProcessIds, backend: str, stores: Path, options: BuildOptions | None = None
+) -> Store:
+    return convert(dataset, SPEC, parse_backend(backend), stores, options=options)
 
 
 def everything_in(folder: Path) -> list[str]:
@@ -96,7 +98,7 @@ def test_the_number_of_processes_changes_nothing_in_the_store(stores: Path) -> N
     dataset = Gradients(count=1100)
     contents = []
     for processes in (1, 2, None):
-        store = build(dataset, "png", stores, How(processes=processes, replace=Replace.YES))
+        store = build(dataset, "png", stores, BuildOptions(processes=processes, replace=Replace.YES))
         files = sorted(path for path in store.path.rglob("*") if path.name != MANIFEST_NAME)
         contents.append({path.name: path.read_bytes() for path in files if path.is_file()})
     assert contents[0] == contents[1] == contents[2]
@@ -108,7 +110,7 @@ def test_only_the_store_lies_beside_its_name(stores: Path) -> None:
 
 
 def workers_of(dataset: ProcessIds, stores: Path, processes: int | None) -> set[int]:
-    store = build(dataset, "hdf5", stores, How(processes=processes))
+    store = build(dataset, "hdf5", stores, BuildOptions(processes=processes))
     pixels = np.empty((dataset.count, *dataset.shape), np.uint8)
     with open_reader(store.path) as reader:
         reader.fetch_into(np.arange(dataset.count), pixels)
@@ -142,7 +144,7 @@ def test_the_build_time_ends_before_the_verification(stores: Path) -> None:
         yield lambda _done, _total: None
 
     began = time.perf_counter()
-    store = build(Gradients(), "hdf5", stores, How(progress=slow_to_verify))
+    store = build(Gradients(), "hdf5", stores, BuildOptions(progress=slow_to_verify))
     assert 0 < store.manifest.build_s < verifying[0] - began
 
 
@@ -154,7 +156,7 @@ def test_progress_reaches_the_count_in_both_stages(stores: Path) -> None:
         steps = seen.setdefault(title, [])
         yield lambda done, total: steps.append((done, total))
 
-    build(Gradients(count=2500), "hdf5", stores, How(progress=remember))
+    build(Gradients(count=2500), "hdf5", stores, BuildOptions(progress=remember))
     assert seen["converting hdf5+raw"] == [(1024, 2500), (2048, 2500), (2500, 2500)]
     assert seen["verifying hdf5+raw"][-1] == (2500, 2500)
 
@@ -186,8 +188,8 @@ def test_a_store_of_other_samples_is_kept_unless_forced(stores: Path) -> None:
 def test_a_benchmark_replaces_a_store_of_other_samples_and_says_so(stores: Path) -> None:
     build(Gradients(fingerprint="old"), "hdf5", stores)
     said: list[str] = []
-    how = How(replace=Replace.STALE, say=said.append)
-    assert build(Gradients(fingerprint="new"), "hdf5", stores, how).built
+    options = BuildOptions(replace=Replace.STALE, say=said.append)
+    assert build(Gradients(fingerprint="new"), "hdf5", stores, options).built
     assert "other samples" in said[0]
 
 
@@ -197,7 +199,7 @@ def test_a_store_of_another_schema_version_is_kept_unless_forced(replace: Replac
     path = store.path / MANIFEST_NAME
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 99}))
     with pytest.raises(SchemaVersionError, match=r"schema version 99.*--force") as refusal:
-        build(Gradients(), "hdf5", stores, How(replace=replace))
+        build(Gradients(), "hdf5", stores, BuildOptions(replace=replace))
     assert refusal.value.exit_code == 3
     assert build(Gradients(), "hdf5", stores, FORCE).built
 
@@ -207,7 +209,7 @@ def test_a_folder_that_is_no_store_is_kept_unless_forced(stores: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("years of work")
     with pytest.raises(CorruptStoreError, match=r"not a store.*--force"):
-        build(Gradients(), "hdf5", stores, How(replace=Replace.STALE))
+        build(Gradients(), "hdf5", stores, BuildOptions(replace=Replace.STALE))
     assert everything_in(folder) == ["thesis.txt"]
 
 
@@ -253,7 +255,7 @@ def test_a_damaged_store_is_noticed_and_built_anew(
     with pytest.raises(CorruptStoreError):
         open_store(store.path)
     said: list[str] = []
-    assert build(Gradients(), backend, stores, How(say=said.append)).built
+    assert build(Gradients(), backend, stores, BuildOptions(say=said.append)).built
     assert len(said) == 1
     assert open_store(store.path).manifest.samples_digest == store.manifest.samples_digest
 
@@ -279,14 +281,14 @@ def test_a_bad_sample_is_named_and_nothing_is_left(
     # Two pieces of work at least, or the second process has nothing to do.
     dataset = dataclasses.replace(dataset, count=dataset.count and 1500)
     with pytest.raises(CorruptDataError, match=words):
-        build(dataset, "lmdb", stores, How(processes=processes))
+        build(dataset, "lmdb", stores, BuildOptions(processes=processes))
     assert not stores.exists()
 
 
 def test_an_encoder_that_is_killed_ends_in_one_clear_line(stores: Path, own_pid: int) -> None:
     dataset = Suicidal(count=3000, parent=own_pid)
     with pytest.raises(IntegrityError, match=r"encoder process died.*--processes 1") as refusal:
-        build(dataset, "leveldb", stores, How(processes=2))
+        build(dataset, "leveldb", stores, BuildOptions(processes=2))
     assert refusal.value.exit_code == 5
     assert not stores.exists()
 

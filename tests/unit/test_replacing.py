@@ -25,7 +25,7 @@ from storebench.errors import (
 )
 from storebench.formats import parse_backend
 from storebench.manifest import MANIFEST_NAME
-from storebench.stores.convert import How, Replace, convert, ensure_store
+from storebench.stores.convert import BuildOptions, Replace, convert, ensure_store
 from storebench.stores.devices import ensure_image
 from storebench.stores.find import Store, open_store
 from storebench.stores.verify import verify_store
@@ -36,12 +36,12 @@ Cli = Callable[..., CompletedText]
 
 FORMATS = ["png", "hdf5", "memory", "leveldb", "lmdb"]
 OLD, NEW = Gradients(fingerprint="old"), Gradients(fingerprint="new")
-FORCE = How(replace=Replace.YES)
+FORCE = BuildOptions(replace=Replace.YES)
 HDF5 = parse_backend("hdf5")
 
 
-def build(dataset: Gradients, stores: Path, how: How | None = None) -> Store:
-    return convert(dataset, SPEC, HDF5, stores, how=how)
+def build(dataset: Gradients, stores: Path, options: BuildOptions | None = None) -> Store:
+    return convert(dataset, SPEC, HDF5, stores, options=options)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_a_store_that_cannot_be_put_back_is_there_for_the_next(
             replace(old)
     assert not old.exists()
     said: list[str] = []
-    assert not build(OLD, old.parents[1], How(say=said.append)).built
+    assert not build(OLD, old.parents[1], BuildOptions(say=said.append)).built
     assert age(old) == "old"
     assert [line.startswith(f"put {old} back: ") for line in said] == [True]
 
@@ -194,7 +194,7 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(
 def test_a_store_without_its_name_is_put_back_and_used(old: Path) -> None:
     hidden = hide(old, 1)
     said: list[str] = []
-    store = build(OLD, old.parents[1], How(say=said.append))
+    store = build(OLD, old.parents[1], BuildOptions(say=said.append))
     assert not store.built
     assert age(old) == "old"
     assert said == [f"put {old} back: a process that was killed left it as {hidden.name}"]
@@ -219,7 +219,7 @@ def test_half_a_store_is_removed_and_the_whole_one_put_back(old: Path) -> None:
     (half / MANIFEST_NAME).unlink()
     hide(old, 1)
     said: list[str] = []
-    assert not build(OLD, old.parents[1], How(say=said.append)).built
+    assert not build(OLD, old.parents[1], BuildOptions(say=said.append)).built
     assert [line.split()[0] for line in said] == ["removed", "put"]
     assert beside(old) == []
 

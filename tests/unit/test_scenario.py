@@ -139,7 +139,7 @@ def test_what_is_wrong_is_refused_with_its_line_and_what_was_meant(
         ('name = "x"\n[[matrix]]\nmodel = "lenet"\n', "dataset: Field required"),
         (GOOD.replace('"mnist"', '"mnist"\nmodel = "none"'), "compute 'real' needs a model"),
         (GOOD.replace('"mnist"', '"mnist"\nmax_steps = 3\nwarmup_steps = 3'), "no timed step"),
-        (GOOD.replace('"mnist"', '"mnist"\npasses = 3'), "passes repeats"),
+        (GOOD.replace('"mnist"', '"mnist"\npasses = 3'), "with passes the cache cannot be"),
     ],
 )
 def test_what_cannot_be_run_is_refused(text: str, words: str, tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ MUCH = """
 import contextlib, sys, time
 from pathlib import Path
 from tests.support.small_datasets import SPEC, ProcessIds
-from storebench.stores.convert import How, convert
+from storebench.stores.convert import BuildOptions, convert
 from storebench.formats import parse_backend
 
 @contextlib.contextmanager
@@ -277,8 +277,8 @@ def disk_that_stalls(title):
 
 if __name__ == "__main__":
     dataset = ProcessIds(count=int(sys.argv[2]), shape=(256, 256, 3))
-    how = How(processes=4, progress=disk_that_stalls)
-    convert(dataset, SPEC, parse_backend(sys.argv[1]), Path("stores"), how=how)
+    options = BuildOptions(processes=4, progress=disk_that_stalls)
+    convert(dataset, SPEC, parse_backend(sys.argv[1]), Path("stores"), options=options)
 """
 
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storebench.check.sides.model import FEWEST_FOR_TAIL, CellData, Replicate, Side, Where, slowest_tenth
+from storebench.check.sides.model import FEWEST_FOR_TAIL, CellData, Place, Replicate, Side, slowest_tenth
 from storebench.errors import CorruptDataError, SchemaVersionError
 
 EXTRA_VERSION = 2
@@ -31,7 +31,7 @@ _MACHINE = ("machine", "system", "release", "python_implementation", "python_ver
 _CPU = ("brand_raw", "arch", "count")
 
 _Session = tuple[str, dict[str, Any]]
-_Found = tuple[dict[str, Any], Where, str]
+_Found = tuple[dict[str, Any], Place, str]
 
 
 def side_of_sessions(source: str, sessions: Sequence[_Session]) -> Side:
@@ -60,8 +60,8 @@ def _side(source: str, sessions: Sequence[_Session]) -> Side:
     skipped: dict[str, str] = {}
     for where, raw in sessions:
         environment = _environment(raw.get("machine_info") or {})
-        for one in raw["benchmarks"]:
-            grouped.setdefault(_cell_id(one), []).append((one, environment, where))
+        for benchmark in raw["benchmarks"]:
+            grouped.setdefault(_cell_id(benchmark), []).append((benchmark, environment, where))
         failures |= raw.get(FAILED_KEY, {})
         skipped |= raw.get(SKIPPED_KEY, {})
     alone = len(sessions) == 1
@@ -78,17 +78,17 @@ def _cell_id(benchmark: Mapping[str, Any]) -> str:
     return str(benchmark.get("extra_info", {}).get("cell_id") or benchmark["fullname"])
 
 
-def _environment(machine: Mapping[str, Any]) -> Where:
+def _environment(machine: Mapping[str, Any]) -> Place:
     """Return storebench's environment key, or one made of the stable facts that pytest-benchmark records."""
     if "storebench_environment" in machine:
-        found = machine["storebench_environment"]
-        return Where(key=found["key"], match=found["match"])
+        environment = machine["storebench_environment"]
+        return Place(key=environment["key"], match=environment["match"])
     if not machine:
-        return Where()
+        return Place()
     match = {name: machine.get(name) for name in _MACHINE}
     match["cpu"] = {name: machine.get("cpu", {}).get(name) for name in _CPU}
     text = json.dumps(match, sort_keys=True)
-    return Where(key=hashlib.blake2b(text.encode(), digest_size=6).hexdigest(), match=match)
+    return Place(key=hashlib.blake2b(text.encode(), digest_size=6).hexdigest(), match=match)
 
 
 def _cell(cell_id: str, found: Sequence[_Found], *, one_process: bool) -> CellData:
@@ -97,23 +97,25 @@ def _cell(cell_id: str, found: Sequence[_Found], *, one_process: bool) -> CellDa
     same_place = len({where.key for _, where, _ in found}) == 1
     numbered = [
         replicate
-        for number, (one, _, where) in enumerate(found)
-        for replicate in _replicates(one, number, where, one_process=one_process)
+        for number, (benchmark, _, where) in enumerate(found)
+        for replicate in _replicates(benchmark, number, where, one_process=one_process)
     ]
-    calibrated = bool(numbered) and all(one.relative is not None for one in numbered)
+    calibrated = bool(numbered) and all(replicate.relative is not None for replicate in numbered)
     return CellData(
         cell_id=cell_id,
         label=cell_id,
         calibration=str(extra.get("calibration", "")) if calibrated else "",
         samples_of=str(extra.get("samples_of", "")),
-        environment=environment if same_place else Where(),
+        environment=environment if same_place else Place(),
         replicates=tuple(numbered),
         one_process=one_process,
         failure=_cache_failure(found) or ("" if numbered else "it has no rounds"),
         rerun=first["fullname"],
-        tail_of=TAIL if numbered and all(one.tail_s is not None for one in numbered) else "",
+        tail_of=TAIL if numbered and all(replicate.tail_s is not None for replicate in numbered) else "",
         samples=_samples(extra),
-        rounds=min((len(_durations(one)) for one, _, _ in found), default=None) if extra else None,
+        rounds=min((len(_durations(benchmark)) for benchmark, _, _ in found), default=None)
+        if extra
+        else None,
     )
 
 
@@ -123,8 +125,8 @@ def _samples(extra: Mapping[str, Any]) -> int | None:
 
 def _cache_failure(found: Sequence[_Found]) -> str:
     """Return why a cold or warm cell was not shown to be in that state, or ""."""
-    for one, _, _ in found:
-        extra = one.get("extra_info", {})
+    for benchmark, _, _ in found:
+        extra = benchmark.get("extra_info", {})
         verdict, wanted = extra.get("cache_verdict"), extra.get("cache")
         if verdict == "failed":
             return f"the cache was not {wanted}: {extra.get('cache_reason', '')}"
@@ -150,7 +152,7 @@ def _replicates(
     seconds, beside = _rounds(benchmark, extra, where)
     samples = float(extra.get("samples") or 1)
     relative = (
-        [samples * one / machine for one, machine in zip(seconds, beside, strict=True)] if beside else []
+        [samples * value / machine for value, machine in zip(seconds, beside, strict=True)] if beside else []
     )
     common: dict[str, Any] = {
         "counters": {name: value for name, value in extra.get("counters", {}).items() if value is not None},
@@ -197,11 +199,11 @@ def _rounds(
     calibration = list(extra.get("calibration_s") or [])
     busy = extra.get("busy_cores")
     numbers = [*rounds, *calibration, samples]
-    if not all(isinstance(one, int | float) and 0 < one < math.inf for one in numbers) or not (
+    if not all(isinstance(value, int | float) and 0 < value < math.inf for value in numbers) or not (
         busy is None or (isinstance(busy, int | float) and 0 <= busy < math.inf)
     ):
         raise CorruptDataError(
             "a duration or a number of samples is not a positive number",
             where=f"{where}: {benchmark.get('fullname')}",
         )
-    return [one / samples for one in rounds], calibration if len(calibration) == len(rounds) else []
+    return [value / samples for value in rounds], calibration if len(calibration) == len(rounds) else []

@@ -57,8 +57,8 @@ class Replicate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Where:
-    """Where a cell was measured: equal keys mean that seconds may be compared; "" if unknown."""
+class Place:
+    """The machine and storage that a cell was measured on: with equal keys, seconds may be compared; "" if unknown."""
 
     key: str = ""
     match: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class CellData:
     label: str
     calibration: str = ""
     samples_of: str = ""
-    environment: Where = field(default_factory=Where)
+    environment: Place = field(default_factory=Place)
     replicates: tuple[Replicate, ...] = ()
     one_process: bool = False
     failure: str = ""
@@ -159,7 +159,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_pairing(folder: Path) -> dict[str, Any]:
-    """Return what ``bench --against`` wrote about a side into its folder; empty for any other run.
+    """Return the pairing that ``bench --against`` wrote into a side's folder; empty for any other run.
 
     Raises
     ------
@@ -175,5 +175,5 @@ def read_pairing(folder: Path) -> dict[str, Any]:
     words += [code.get("digest", "")] if isinstance(code, dict) else [None]
     if not all(isinstance(word, str) for word in words):
         raise CorruptDataError("not what 'bench --against' writes", where=path, hint="Run it again.")
-    found: dict[str, Any] = about
-    return found
+    pairing: dict[str, Any] = about
+    return pairing

@@ -63,8 +63,8 @@ def _read_folder(path: Path) -> Side:
         return _read_object(path, read_json(path / BASELINE_NAME))
     if (path / RECORDS_NAME).is_file():
         return _records(path)
-    found = [(str(file), read_json(file)) for file in sorted(path.glob("*.json"))]
-    sessions = [(name, raw) for name, raw in found if isinstance(raw, dict) and "benchmarks" in raw]
+    parsed = [(str(file), read_json(file)) for file in sorted(path.glob("*.json"))]
+    sessions = [(name, raw) for name, raw in parsed if isinstance(raw, dict) and "benchmarks" in raw]
     if not sessions:
         raise FileNotFoundError(path)
     return side_of_sessions(str(path), sessions)

@@ -10,9 +10,9 @@ from storebench.check.calibration import Kind
 from storebench.check.sides.model import (
     FEWEST_FOR_TAIL,
     CellData,
+    Place,
     Replicate,
     Side,
-    Where,
     read_pairing,
     slowest_tenth,
 )
@@ -82,21 +82,21 @@ def _cell(records: list[Record], code: str) -> CellData:
     for record in usable:
         rows.setdefault((record.run_id, record.replicate), []).append(record)
     replicates = tuple(_replicate(number, epochs) for number, (_, epochs) in enumerate(_by_round(rows)))
-    calibrated = replicates and all(one.relative is not None for one in replicates)
+    calibrated = replicates and all(replicate.relative is not None for replicate in replicates)
     tail_of = _tail_of(usable)
     if not tail_of and replicates and min(map(len, rows.values())) >= FEWEST_FOR_TAIL:
         tail_of = _EPOCHS_TAIL
     if tail_of:
         replicates = tuple(
-            dataclasses.replace(one, tail_s=_tail_s(epochs, tail_of))
-            for one, (_, epochs) in zip(replicates, _by_round(rows), strict=True)
+            dataclasses.replace(replicate, tail_s=_tail_s(epochs, tail_of))
+            for replicate, (_, epochs) in zip(replicates, _by_round(rows), strict=True)
         )
     return CellData(
         cell_id=first.cell.cell_id,
         label=label_of(first.cell),
         calibration=_calibration(first.cell) if calibrated else "",
         samples_of=store.samples_digest if store else "",
-        environment=Where(key=environment.key, match=environment.match) if environment else Where(),
+        environment=Place(key=environment.key, match=environment.match) if environment else Place(),
         replicates=replicates,
         failure=_failure(failed) or _code_failure(usable, code) or _cache_failure(usable),
         rerun=first.cell.cell_id,
@@ -157,14 +157,14 @@ def _replicate(number: int, epochs: list[Record]) -> Replicate:
     relative = [value for record in epochs if (value := _relative(record)) is not None]
     machine = [value for record in epochs if (value := _ceiling_s(record)) is not None]
     counted = [_counters(record) for record in epochs]
-    names = set.intersection(*(set(one) for one in counted))
+    names = set.intersection(*(set(counters) for counters in counted))
     return Replicate(
         number=epochs[0].replicate if epochs else number,
         seconds=statistics.median(1 / record.samples_per_s for record in epochs),
         relative=statistics.median(relative) if len(relative) == len(epochs) else None,
         counters={
             # Readers open only before the first epoch, and any epoch may begin late.
-            name: (max if name in _LONGEST else statistics.median)(one[name] for one in counted)
+            name: (max if name in _LONGEST else statistics.median)(counters[name] for counters in counted)
             for name in sorted(names)
         },
         machine_s=statistics.median(machine) if len(machine) == len(epochs) else None,
@@ -208,7 +208,7 @@ def _relative(record: Record) -> float | None:
 
 
 def _counters(record: Record) -> dict[str, float]:
-    found: dict[str, float | None] = {
+    ceilings: dict[str, float | None] = {
         "samples_served": record.coverage.served if record.coverage else record.samples,
         "payload_bytes": record.payload_bytes,
         "bytes_on_disk": record.store.bytes_on_disk if record.store else None,
@@ -220,5 +220,5 @@ def _counters(record: Record) -> dict[str, float]:
     }
     cache = record.cache
     if cache and cache.requested in BOUNDED_STATES and cache.verdict is CacheVerdict.VERIFIED:
-        found["device_read_bytes"] = record.counters.device_read_bytes
-    return {name: value for name, value in found.items() if value is not None}
+        ceilings["device_read_bytes"] = record.counters.device_read_bytes
+    return {name: value for name, value in ceilings.items() if value is not None}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 
-from storebench.check.sides.model import CellData, Replicate, Side, Where
+from storebench.check.sides.model import CellData, Place, Replicate, Side
 from storebench.errors import CorruptDataError
 from storebench.fileio.json_text import brief, complaint
 
@@ -60,9 +60,11 @@ def cell_of(raw: dict[str, Any], where: str) -> CellData:
 
 def _refuse_unknown(raw: dict[str, Any]) -> None:
     """Refuse unknown names, because a misspelt field would silently get its default."""
-    parts: list[tuple[Any, type]] = [(raw, CellData), (raw.get("environment"), Where)]
+    parts: list[tuple[Any, type]] = [(raw, CellData), (raw.get("environment"), Place)]
     replicates = raw.get("replicates")
-    parts += [(one, Replicate) for one in (replicates if isinstance(replicates, list | tuple) else ())]
+    parts += [
+        (replicate, Replicate) for replicate in (replicates if isinstance(replicates, list | tuple) else ())
+    ]
     for part, kind in parts:
         known = {field.name for field in dataclasses.fields(kind)}
         unknown = [name for name in part if name not in known] if isinstance(part, dict) else []
@@ -72,17 +74,17 @@ def _refuse_unknown(raw: dict[str, Any]) -> None:
 
 def _impossible(cell: CellData) -> Iterator[str]:
     """Yield the problems of a cell's numbers."""
-    for one in cell.replicates:
+    for replicate in cell.replicates:
         for name, (least, most) in _BOUNDS.items():
-            value = getattr(one, name)
+            value = getattr(replicate, name)
             if value is not None and not least <= value <= most:
                 yield f"{name} of a replicate is {value}"
-        for name, count in one.counters.items():
+        for name, count in replicate.counters.items():
             if not 0 <= count <= _MOST_COUNTED:
                 yield f"the counter {brief(name)} is {count}"
-        if one.busy_cores is not None and not 0 <= one.busy_cores <= _MOST_CORES:
-            yield f"busy_cores of a replicate is {one.busy_cores}"
-        if cell.tail_of and one.tail_s is None:
+        if replicate.busy_cores is not None and not 0 <= replicate.busy_cores <= _MOST_CORES:
+            yield f"busy_cores of a replicate is {replicate.busy_cores}"
+        if cell.tail_of and replicate.tail_s is None:
             yield "a replicate has no tail"
-        if cell.calibration and one.relative is None:
+        if cell.calibration and replicate.relative is None:
             yield "a replicate is not calibrated"

@@ -24,7 +24,7 @@ class FilesFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the plain way in, and the one with threads."""
+        """Return the sequential reader, and the one with threads."""
         return {
             "get": ReaderInfo(
                 reader=FilesReader,

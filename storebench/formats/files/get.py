@@ -1,4 +1,4 @@
-"""Read image files one after the other: open, read, close."""
+"""Read image files sequentially: open, read, close."""
 
 import os
 from pathlib import Path
@@ -15,9 +15,9 @@ from storebench.manifest import Manifest
 
 
 class FilesReader(Reader):
-    """Open, read and close one file per sample, in Python, one after the other. Nothing stays open in between.
+    """Open, read and close one file per sample, in Python, sequentially. No file stays open in between.
 
-    Which class folder a sample lies in comes from ``labels.npy``, so that
+    The class folder of a sample comes from ``labels.npy``, so that
     opening does not walk the folders of a million files; a store without it is
     refused as damaged.
     """
@@ -75,7 +75,7 @@ class FilesReader(Reader):
         except OSError as error:
             raise self._missing(path, error) from error
         try:
-            # The spare byte shows a file that is too long without asking for its size.
+            # The extra byte reveals a file that is too long, without asking for its size.
             got = os.readv(handle, (row, self._spare))
         finally:
             os.close(handle)

@@ -1,4 +1,4 @@
-"""Image files by a pool of threads: opening, reading and decoding, several at a time, and asked for ahead."""
+"""Image files read by a pool of threads, which open, read and decode several at a time, and read ahead."""
 
 import contextlib
 import os
@@ -60,7 +60,7 @@ class FilesThreadsReader(FilesReader):
 
     @classmethod
     def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:
-        """Return the payload of the files that the kernel is asked for ahead of the loop."""
+        """Return the payload bytes of the files that are read ahead of the loop."""
         assert isinstance(options, FilesThreadsOptions)
         return options.ahead * manifest.payload_bytes // max(1, manifest.count)
 
@@ -98,7 +98,7 @@ class FilesThreadsReader(FilesReader):
         spans = [job.result() for job in jobs]
         if self._ahead is not None:
             self._ahead.served(len(numbers))
-        # The threads decode at the same time: their mean is the share of this call's wall time.
+        # The threads decode at the same time: the mean of their times is the share of this call's wall time.
         return Fetched(payload_bytes=out.nbytes, decode_ns=sum(spans) // parts)
 
     def _plan(self, batches: Sequence[Indices]) -> None:
@@ -108,7 +108,7 @@ class FilesThreadsReader(FilesReader):
             self._ahead = _Ahead(self, self._checked(numbers), self.options.ahead)
 
     def notes(self) -> dict[str, str]:
-        """Say how many threads worked."""
+        """Return the number of threads, as a note."""
         return {"threads": str(self._threads), "asked ahead": f"{self.options.ahead} files"}
 
     def _close(self) -> None:
@@ -125,7 +125,7 @@ class FilesThreadsReader(FilesReader):
                 os.close(handle)
 
     def _some(self, numbers: list[int], images: Batch) -> int:
-        """Read and decode files one after the other; return the nanoseconds of decoding."""
+        """Read and decode files sequentially; return the nanoseconds of decoding."""
         decoding = 0
         for sample, image in zip(numbers, images, strict=True):
             payload = self._read(sample)
@@ -144,7 +144,7 @@ class FilesThreadsReader(FilesReader):
 
 
 class _Ahead:
-    """A thread that asks for files in the order of the plan, a bounded number ahead of what was served."""
+    """A thread that reads files ahead in the order of the plan, a bounded number beyond the served ones."""
 
     def __init__(self, reader: FilesThreadsReader, numbers: list[int], most: int) -> None:
         self._reader = reader
@@ -155,7 +155,7 @@ class _Ahead:
         self._thread.start()
 
     def served(self, count: int) -> None:
-        """Make room for `count` more."""
+        """Allow `count` more files."""
         self._room.release(max(1, count))
 
     def stop(self) -> None:

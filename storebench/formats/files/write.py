@@ -21,7 +21,7 @@ SUFFIXES_FILE = "suffixes.npy"
 
 
 def class_folders(class_names: Sequence[str]) -> list[str]:
-    """Return a folder name for each class: its name with safe characters only, and unlike all others."""
+    """Return a folder name for each class: its name with safe characters only, and unique."""
     folders: list[str] = []
     for label, name in enumerate(class_names):
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".") or "_"
@@ -50,7 +50,7 @@ class FilesWriter(Writer):
         with path.open("xb", buffering=0) as file:
             written = file.write(payload)
             while written < len(payload):
-                # A short write is how a disk that fills up shows first; the next one says why.
+                # A disk that fills up first causes a short write; the next write reports the reason.
                 written += file.write(memoryview(payload)[written:])
         self._labels.append(label)
         if self._suffix is None:

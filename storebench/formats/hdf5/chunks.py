@@ -1,4 +1,4 @@
-"""Where the samples of any HDF5 data set are stored in its file, and what its chunking costs."""
+"""The places of the samples of any HDF5 data set in its file, and the cost of its chunking."""
 
 import math
 import shlex
@@ -18,13 +18,13 @@ COSTLY_BYTES = 1 << 20
 
 
 class NoPlaceError(Exception):
-    """The samples have no place of their own in the file; the text says why."""
+    """The samples have no place of their own in the file; the message gives the reason."""
 
 
 def row_offsets(data: Any) -> Offsets:
     """Return where each element of the first axis of an uncompressed data set begins in the file, int64 [n].
 
-    Usable on its own, on anybody's ``h5py.Dataset``.
+    Usable on its own, with any ``h5py.Dataset``.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def row_offsets(data: Any) -> Offsets:
 
 
 def chunk_addresses(data: Any) -> npt.NDArray[np.int64]:
-    """Return the file offsets of a data set's chunks along its first axis; of one if it is contiguous."""
+    """Return the file offsets of a data set's chunks along its first axis, int64 [chunks]; one if it is contiguous."""
     if not data.size:
         return np.empty(0, np.int64)
     if data.chunks is None:
@@ -66,7 +66,7 @@ def chunk_addresses(data: Any) -> npt.NDArray[np.int64]:
 
 
 def diagnose_chunking(path: Path | str) -> str | None:
-    """Return what a random sample costs where a file's chunking makes it megabytes, with the line that mends it.
+    """Return the cost of a random sample if a file's chunking makes it megabytes, with the line that reduces it.
 
     Parameters
     ----------
@@ -77,19 +77,19 @@ def diagnose_chunking(path: Path | str) -> str | None:
     with h5py.File(path, "r", locking=False) as file:
         for name, data in file.items():
             if isinstance(data, h5py.Dataset) and data.ndim > 1:
-                found = diagnose_dataset(Path(path), name, data)
-                if found:
-                    return found
+                diagnosis = diagnose_dataset(Path(path), name, data)
+                if diagnosis:
+                    return diagnosis
     return None
 
 
 def chunks_of_sample(data: Any) -> int:
-    """Return on how many chunks one sample of a chunked data set lies."""
+    """Return the number of chunks that hold parts of one sample of a chunked data set."""
     return math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))
 
 
 def diagnose_dataset(path: Path, name: str, data: Any) -> str | None:
-    """Return the diagnosis of one data set of an open file; null where its chunks are none or good. See above."""
+    """Return the diagnosis of one data set of an open file; None if it is not chunked, or chunked well. See above."""
     if not data.chunks or not data.size:
         return None
     item = data.dtype.itemsize

@@ -1,6 +1,6 @@
-"""HDF5 past the library: where each sample lies comes from the file's layout, once; then explicit reads.
+"""HDF5 without the library: places of samples come from the file's layout, once; then explicit reads.
 
-Contiguous data sets lie at one offset, chunked uncompressed ones at their chunks'
+Contiguous data sets are stored at one offset, chunked uncompressed ones at their chunks'
 addresses. What has no such place (compressed data, a chunk that holds parts of
 images) goes through the library with a chunk cache of the window's size.
 """
@@ -25,8 +25,8 @@ from storebench.formats.reads.extents import ExtentReader, locator
 from storebench.formats.reads.policy import ReadPolicy
 from storebench.manifest import Manifest
 
-Tails = dict[int, list[tuple[int, int]]]
-"""Sample -> (offset, length) of its parts beyond the first, where a sample lies on chunks that are apart."""
+LaterParts = dict[int, list[tuple[int, int]]]
+"""Sample -> (offset, length) of its parts beyond the first, if a sample is on chunks that are not adjacent."""
 
 
 class Hdf5DirectReader(ExtentReader):
@@ -37,7 +37,7 @@ class Hdf5DirectReader(ExtentReader):
         self._path = store / DATA_FILE
         self._library: Hdf5GetReader | None = None
         self._why_library = ""
-        self._tails: Tails = {}
+        self._later_parts: LaterParts = {}
         try:
             self._open()
         except BaseException:
@@ -48,9 +48,9 @@ class Hdf5DirectReader(ExtentReader):
         if self._library is not None:
             return self._library.fetch(indices)
         payloads = super()._fetch(indices)
-        if self._tails:
+        if self._later_parts:
             for row, number in enumerate(indices.tolist()):
-                payloads[row] += b"".join(self._part(*part) for part in self._tails.get(number, ()))
+                payloads[row] += b"".join(self._part(*part) for part in self._later_parts.get(number, ()))
         return payloads
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
@@ -71,7 +71,7 @@ class Hdf5DirectReader(ExtentReader):
             super()._plan(batches)
 
     def notes(self) -> dict[str, str]:
-        """Say whether the library reads after all, and why."""
+        """Return a note if the library has to read after all, with the reason."""
         if self._library is None:
             return super().notes()
         diagnosis = diagnose_chunking(self._path)
@@ -96,7 +96,7 @@ class Hdf5DirectReader(ExtentReader):
             self._library = _CachedReader(self.store, self.manifest, self.options)
             return
         except H5_ERRORS as error:
-            raise damaged(f"HDF5 does not open it ({error})", self._path) from error
+            raise damaged(f"HDF5 cannot open it ({error})", self._path) from error
         self._check_lengths(lengths, self._path)
         mean = int(lengths.mean()) if len(lengths) else 0
         if (offsets < 0).any() or (len(offsets) and (offsets + lengths).max() > self._path.stat().st_size):
@@ -104,7 +104,7 @@ class Hdf5DirectReader(ExtentReader):
         self._serve(self._path, locator(offsets, lengths), mean_bytes=mean)
 
     def _whole(self, file: h5py.File, name: str, count: int) -> npt.NDArray[np.int64]:
-        # Before it is allocated: a data set of any shape takes a few bytes of the file.
+        # Check before allocating: the header of a data set of any shape takes only a few bytes of the file.
         if file[name].shape != (count,):
             raise damaged(f"the data set {name!r} is {file[name].shape}, not ({count},)", self._path)
         values: npt.NDArray[np.int64] = file[name][...]
@@ -129,7 +129,7 @@ class Hdf5DirectReader(ExtentReader):
         return self._blob_places(blob, bounds)
 
     def _blob_places(self, blob: Any, bounds: Offsets) -> tuple[Offsets, Offsets]:
-        """Return each payload's place, its first part's where it lies on chunks that are apart."""
+        """Return each payload's place; that of its first part if it is on chunks that are not adjacent."""
         starts, stops = bounds[:-1], bounds[1:]
         chunk = blob.chunks[0] if blob.chunks else max(1, blob.shape[0])
         addresses = chunk_addresses(blob)
@@ -144,7 +144,7 @@ class Hdf5DirectReader(ExtentReader):
         for sample in np.flatnonzero(gaps[ends] > gaps[numbers]).tolist():
             edge = (int(numbers[sample]) + 1) * chunk
             lengths[sample] = edge - starts[sample]
-            self._tails[sample] = [
+            self._later_parts[sample] = [
                 (int(addresses[at // chunk]), min(chunk, int(stops[sample]) - at))
                 for at in range(edge, int(stops[sample]), chunk)
             ]
@@ -157,7 +157,7 @@ class Hdf5DirectReader(ExtentReader):
 
 
 class _CachedReader(Hdf5GetReader):
-    """The library's reader with room for the chunks of a window, each decompressed once while it is there."""
+    """The library's reader with a cache for the chunks of a window, so that each is decompressed once."""
 
     def __init__(self, store: Path, manifest: Manifest, policy: ReadPolicy) -> None:
         self._cache_bytes = policy.window()

@@ -11,7 +11,7 @@ from storebench.manifest import StoreSpec
 
 
 class Hdf5Format(Format):
-    """One file that explains itself."""
+    """One file that describes itself."""
 
     info = FormatInfo(
         name="hdf5",
@@ -23,7 +23,7 @@ class Hdf5Format(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the library's way in, and the way past it."""
+        """Return the reader that uses the library, and the one that does not."""
         return {
             "get": ReaderInfo(
                 reader=Hdf5GetReader,

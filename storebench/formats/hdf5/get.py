@@ -34,7 +34,7 @@ class Hdf5GetReader(Reader):
             self._open_datasets()
         except H5_ERRORS as error:
             self.close()
-            raise damaged(f"HDF5 does not read its data sets ({error})", self._path) from error
+            raise damaged(f"HDF5 cannot read its data sets ({error})", self._path) from error
         except BaseException:
             self.close()
             raise
@@ -53,11 +53,11 @@ class Hdf5GetReader(Reader):
                 select((number, 0, 0, 0), one)
                 read(memory, self._space, out[row], kind)
         except (OSError, RuntimeError) as error:
-            raise damaged(f"HDF5 does not read the images ({error})", self._path) from error
+            raise damaged(f"HDF5 cannot read the images ({error})", self._path) from error
         return Fetched(out.nbytes)
 
     def _close(self) -> None:
-        # What hangs on the file goes first; some of it is missing if the opening failed.
+        # Objects of the file are closed before it; some are missing if opening failed.
         for name in ("_data", "_space", "_memory", "_kind"):
             self.__dict__.pop(name, None)
         self._file.close()
@@ -81,7 +81,7 @@ class Hdf5GetReader(Reader):
 
     def _dataset(self, name: str) -> h5py.h5d.DatasetID:
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-        # Without a cache HDF5 reads a part of a chunk where it lies, not the whole 4 MiB.
+        # Without a chunk cache HDF5 reads only the part of a chunk that it needs, not the whole 4 MiB.
         access.set_chunk_cache(0, 0, 1.0)
         try:
             return h5py.h5d.open(self._file, name.encode(), access)
@@ -90,14 +90,14 @@ class Hdf5GetReader(Reader):
 
     def _whole(self, name: str, count: int) -> npt.NDArray[np.int64]:
         dataset = self._dataset(name)
-        # Before it is allocated: a data set of any shape takes a few bytes of the file.
+        # Check before allocating: the header of a data set of any shape takes only a few bytes of the file.
         if dataset.shape != (count,):
             raise damaged(f"the data set {name!r} is {dataset.shape}, not ({count},)", self._path)
         values = np.empty(count, dtype=np.int64)
         try:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
         except H5_ERRORS as error:
-            raise damaged(f"the data set {name!r} does not read ({error})", self._path) from error
+            raise damaged(f"the data set {name!r} cannot be read ({error})", self._path) from error
         return values
 
     def _payload(self, number: int) -> bytes:
@@ -109,7 +109,7 @@ class Hdf5GetReader(Reader):
         try:
             self._data.read(h5py.h5s.create_simple((end - start,)), self._space, payload, self._kind)
         except (OSError, RuntimeError) as error:
-            raise damaged(f"HDF5 does not read sample {number} ({error})", self._path) from error
+            raise damaged(f"HDF5 cannot read sample {number} ({error})", self._path) from error
         return payload.tobytes()
 
 
@@ -122,4 +122,4 @@ def _open_file(path: Path) -> h5py.h5f.FileID:
     try:
         return h5py.h5f.open(bytes(path), h5py.h5f.ACC_RDONLY, access)
     except OSError as error:
-        raise CorruptStoreError(f"HDF5 does not open the file ({error})", where=path) from error
+        raise CorruptStoreError(f"HDF5 cannot open the file ({error})", where=path) from error

@@ -18,10 +18,10 @@ from storebench.manifest import StoreSpec
 DATA_FILE = "data.h5"
 
 BUFFER_BYTES = 4 << 20
-"""Written at a time, and the chunk of the growing blob of payloads."""
+"""Bytes written at a time, and the chunk size of the growing blob of payloads."""
 
 METADATA_BYTES = 1 << 20
-"""More than HDF5 needs for everything but the arrays."""
+"""Bytes reserved for everything but the arrays; HDF5 needs less."""
 
 H5_ERRORS = (
     OSError,
@@ -33,7 +33,7 @@ H5_ERRORS = (
     OverflowError,
     MemoryError,
 )
-"""What h5py raises for a file that is damaged, or that holds something else than it should."""
+"""Errors that h5py raises for a file that is damaged, or that holds other content than it should."""
 
 
 class Hdf5Writer(Writer):
@@ -58,7 +58,7 @@ class Hdf5Writer(Writer):
         try:
             with _destructors_silent(), write_errors(self._path, OSError, RuntimeError):
                 self._file = h5py.File(self._path, "w", libver="v110")
-                self._reserve()  # creating the file emptied it
+                self._reserve()  # creating the file has truncated it
                 self._file.attrs["codec"] = spec.codec
                 self._file.attrs["class_names"] = list(spec.dataset.class_names)
                 self._data = self._create_data()
@@ -76,7 +76,7 @@ class Hdf5Writer(Writer):
             self._flush()
 
     def close(self) -> None:
-        """Write what is pending, the labels and the offsets; sync."""
+        """Write buffered payloads, the labels and the offsets, and sync."""
         self._flush()
         with _destructors_silent(), write_errors(self._path, OSError, RuntimeError):
             self._file["label"] = np.asarray(self._labels, dtype=np.int64)
@@ -86,18 +86,18 @@ class Hdf5Writer(Writer):
             size = self._file.id.get_filesize()
             self._file.close()
             if self._path.stat().st_size > size:
-                os.truncate(self._path, size)  # what was reserved and not needed
+                os.truncate(self._path, size)  # give back the unused part of the reservation
         sync_folder(self.folder)
 
     def abort(self) -> None:
-        """Close the file, whatever HDF5 says to it."""
+        """Close the file, ignoring errors of HDF5."""
         with _destructors_silent():
             with contextlib.suppress(OSError, RuntimeError, AttributeError):
                 self._file.close()
             self._file = self._data = None
 
     def _reserve(self) -> None:
-        """Take the room for what is written next, and for closing."""
+        """Reserve disk space for the next write, and for closing."""
         info = self.spec.dataset
         chunks = -(-self._offsets[-1] // BUFFER_BYTES)
         data = info.count * info.image_bytes if self._raw else chunks * BUFFER_BYTES
@@ -107,7 +107,7 @@ class Hdf5Writer(Writer):
     def _create_data(self) -> Any:
         if self._raw:
             shape = (self.spec.dataset.count, *self.spec.dataset.image_shape)
-            # Every byte is written, so none is filled first.
+            # Every byte will be written, so HDF5 need not fill the array first.
             return self._file.create_dataset("data", shape, np.uint8, fill_time="never")
         return self._file.create_dataset(
             "payload", (0,), np.uint8, maxshape=(None,), chunks=(BUFFER_BYTES,), fill_time="never"
@@ -131,7 +131,7 @@ class Hdf5Writer(Writer):
 
 @contextlib.contextmanager
 def _destructors_silent() -> Iterator[None]:
-    """Let h5py print no traceback from its destructors: a handle that HDF5 cannot close is reported there once more."""
+    """Suppress h5py's tracebacks from destructors, which report a handle that HDF5 cannot close a second time."""
     printing, dropping = sys.excepthook, sys.unraisablehook
     sys.excepthook = lambda *_: None
     sys.unraisablehook = lambda _: None

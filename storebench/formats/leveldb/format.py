@@ -26,7 +26,7 @@ class LevelDbFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the library's way in, one by one and in sorted windows."""
+        """Return the readers: one ``get`` per sample, and sorted windows."""
         return {
             "get": ReaderInfo(
                 reader=LevelDbGetReader,

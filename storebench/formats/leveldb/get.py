@@ -46,10 +46,10 @@ class LevelDbGetReader(KeyValueReader):
             failed = write_error(error, folder.parent)  # LevelDB writes a log and a manifest to open anything
             if isinstance(failed, DiskFullError):
                 raise no_room(failed) from error
-            raise damaged(f"LevelDB does not open it ({error})", self.store) from error
+            raise damaged(f"LevelDB cannot open it ({error})", self.store) from error
 
     def _read_labels(self) -> npt.NDArray[np.int64]:
-        """Read them, then open the database anew: pages that an open mapping has touched cannot be evicted."""
+        """Read the labels, then reopen the database: pages that an open mapping has touched cannot be evicted."""
         labels = super()._read_labels()
         self._db.close()
         self._db = self._connect()
@@ -66,5 +66,5 @@ class LevelDbGetReader(KeyValueReader):
         self._snapshot.remove()
 
     def notes(self) -> dict[str, str]:
-        """Say how the snapshot's tables are linked."""
+        """Return a note on how the snapshot's tables are linked."""
         return {"snapshot": self._snapshot.links}

@@ -1,4 +1,4 @@
-"""A private, temporary copy of a store that costs no copying of its big files: they are links.
+"""A private, temporary copy of a store whose large files are links instead of copies.
 
 A snapshot goes when it is removed, when its process ends in good order (a
 worker process of `multiprocessing` included), and, after a kill, when the next
@@ -58,7 +58,9 @@ class Snapshot:
                 elif path.is_file():
                     shutil.copyfile(path, self.folder / path.name)
         except FileNotFoundError as error:
-            raise damaged("a file went away while the store was opened", Path(error.filename)) from error
+            raise damaged(
+                "a file was removed while the store was being opened", Path(error.filename)
+            ) from error
         except OSError as error:
             raise _refusal(error, self.folder.parent) from error
 
@@ -66,13 +68,13 @@ class Snapshot:
         target = self.folder / path.name
         try:
             target.hardlink_to(path)
-        except OSError:  # another filesystem, or files of somebody else
+        except OSError:  # another file system, or files of another user
             target.symlink_to(path)
             self.links = "symbolic links"
 
 
 def no_room(full: DiskFullError) -> DiskFullError:
-    """Return the line for a disk that has no room for a snapshot, and say how to have it elsewhere."""
+    """Return the error for a disk without room for a snapshot, with advice on another place for it."""
     return DiskFullError(
         f"no snapshot of the store can be made: {full.what}",
         where=full.where,

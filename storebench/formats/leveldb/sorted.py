@@ -1,4 +1,4 @@
-"""LevelDB in windows of the order: sorted by key, walked with one iterator, handed out as asked."""
+"""LevelDB in windows of the order: each is read in key order with one iterator, and served as asked."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class LevelDbSortedReader(LevelDbGetReader):
         super().__init__(store, manifest, options)
 
     @classmethod
-    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - the window does not depend on the store
         """Return the window."""
         assert isinstance(options, LevelDbSortedOptions)
         return options.window_bytes
@@ -75,7 +75,7 @@ class LevelDbSortedReader(LevelDbGetReader):
         self._coming = iter(batches)
 
     def notes(self) -> dict[str, str]:
-        """Say how many windows were loaded, too."""
+        """Add the number of windows that were loaded."""
         return {
             **super().notes(),
             "windows": f"{self._windows} of up to {self.options.window_bytes >> 20} MiB",
@@ -94,11 +94,11 @@ class LevelDbSortedReader(LevelDbGetReader):
         super()._close()
 
     def _load_window(self, indices: Indices, numbers: list[int]) -> None:
-        """Load the batch that is asked for, and what follows it in the plan as far as the window reaches."""
+        """Load the requested batch, and the batches that follow it in the plan as far as the window reaches."""
         mean = max(1, self.manifest.payload_bytes // max(1, self.manifest.count))
         wanted = set(numbers)
         planned = next(self._coming, None)
-        # A call that departs from the plan ends it: what follows is not known any more.
+        # A call that departs from the plan ends it, because the next calls are unknown.
         if planned is None or not np.array_equal(planned, indices):
             self._coming = iter(())
         while len(wanted) * mean < self.options.window_bytes:
@@ -111,7 +111,7 @@ class LevelDbSortedReader(LevelDbGetReader):
         try:
             self._walk(sorted(wanted))
         except plyvel.Error as error:
-            raise damaged(f"LevelDB does not read it ({error})", self.store) from error
+            raise damaged(f"LevelDB cannot read it ({error})", self.store) from error
 
     def _walk(self, numbers: list[int]) -> None:
         iterator, last = self._iterator, -2

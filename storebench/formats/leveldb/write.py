@@ -12,11 +12,11 @@ from storebench.formats.common import sync_folder, write_errors
 from storebench.formats.keyvalue import LABEL_KEY, make_key, pack_labels
 from storebench.manifest import StoreSpec
 
-BLOCK_BYTES = 64 << 10  # as Caffe; 4 and 16 KiB were within a tenth of it, either way, on 3 KiB records
+BLOCK_BYTES = 64 << 10  # as Caffe; with 4 and 16 KiB, rates on 3 KiB records were within 10%
 
 WRITE_BUFFER_BYTES = 64 << 20  # twice this is in memory while a table is being written
 
-TABLE_BYTES = 64 << 20  # few enough tables that LevelDB maps them all (it maps 1,000)
+TABLE_BYTES = 64 << 20  # so few tables that LevelDB maps them all (it maps 1,000)
 
 OPEN_FILES = 1000
 
@@ -36,18 +36,18 @@ class LevelDbWriter(Writer):
         self._labels.append(label)
 
     def close(self) -> None:
-        """Put the labels and leave nothing but finished tables: no log to be replayed by readers."""
+        """Put the labels and leave only finished tables, without a log that readers would have to replay."""
         with write_errors(self.folder, plyvel.Error):
             self._db.put(LABEL_KEY, pack_labels(self._labels))
             self._db.compact_range()
             self._db.close()
-            # A fresh start drops the written log and tables that compaction has replaced.
+            # Reopening drops the log and the tables that compaction has replaced.
             self._db = self._open(create=False)
             self._db.close()
         sync_folder(self.folder)
 
     def abort(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._db.close()
 
     def _open(self, *, create: bool) -> Any:

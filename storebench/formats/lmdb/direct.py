@@ -49,7 +49,7 @@ class LmdbDirectReader(ExtentReader):
 
     def _close(self) -> None:
         super()._close()
-        # After the look-ahead has stopped: it walks the tree in its own thread.
+        # Only after the look-ahead has stopped, because it walks the tree in its own thread.
         if self._walk is not None:
             self._walk.close()
 
@@ -86,7 +86,7 @@ class LmdbDirectReader(ExtentReader):
         return checked_labels(raw.view("<i8").astype(np.int64), self.manifest.count, self._path)
 
     def _check(self) -> None:
-        """Refuse to serve from pages that a writer may have reused: this reader is in no reader table."""
+        """Refuse to serve pages that a writer may have reused, because this reader is not in LMDB's reader table."""
         file = self.reads.file
         if transactions(file.fd, self._page_bytes) != self._seen or file.shrank():
             raise self._changed()

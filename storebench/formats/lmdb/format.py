@@ -28,7 +28,7 @@ class LmdbFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the library's way in, and two ways around it."""
+        """Return the reader that uses the library, and two that do not."""
         return {
             "get": ReaderInfo(
                 reader=LmdbGetReader,
@@ -72,7 +72,7 @@ class LmdbFormat(Format):
         except (
             CorruptStoreError,
             UsageError,
-        ) as error:  # of a store of ours, an unknown kind of tree is damage too
+        ) as error:  # in a store of storebench, an unknown kind of tree is damage, too
             raise damaged(error.what, store / DATA_FILE) from error
 
     def data_files(self, store: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from storebench.formats.windows import Windows
 
 @dataclass(kw_only=True)
 class _Shared:
-    """An open environment, who opened it, and how many of its readers use it."""
+    """An open environment, the process that opened it, and the number of its readers."""
 
     env: Any
     readahead: bool
@@ -32,7 +32,7 @@ class _Shared:
 
 
 _open_envs: dict[tuple[int, int], _Shared] = {}
-"""By device and inode, because py-lmdb refuses to open one file twice in one process."""
+"""Open environments by device and inode, because py-lmdb refuses to open a file twice in one process."""
 
 
 def _acquire(store: Path, readahead: bool) -> _Shared:
@@ -51,7 +51,7 @@ def _acquire(store: Path, readahead: bool) -> _Shared:
     return shared
 
 
-def _surrender(shared: _Shared) -> None:
+def _release(shared: _Shared) -> None:
     shared.users -= 1
     if shared.users == 0 and shared.process == os.getpid():
         for key in [key for key, value in _open_envs.items() if value is shared]:
@@ -60,7 +60,7 @@ def _surrender(shared: _Shared) -> None:
 
 
 def _close_inherited() -> None:
-    """Close what a parent had open when it forked: py-lmdb would take it for this process's own."""
+    """Close environments that the parent had open when it forked: py-lmdb would take them for this process's own."""
     for key in [key for key, shared in _open_envs.items() if shared.process != os.getpid()]:
         _open_envs.pop(key).env.close()
 
@@ -80,7 +80,7 @@ def _open_env(store: Path, readahead: bool) -> Any:
             os.fsencode(store), readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
         )
     except lmdb.Error as error:
-        raise damaged(f"LMDB does not open the file ({error})", path) from error
+        raise damaged(f"LMDB cannot open the file ({error})", path) from error
     # Reading past the end of a mapped file would kill the process.
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if path.stat().st_size < needed:
@@ -111,7 +111,7 @@ class LmdbGetReader(KeyValueReader):
         return get
 
     def _read_labels(self) -> npt.NDArray[np.int64]:
-        """Read them, then map the file anew: pages that an open mapping has touched cannot be evicted."""
+        """Read the labels, then map the file again: pages that an open mapping has touched cannot be evicted."""
         labels = super()._read_labels()
         self._close()
         self._get = self._open()
@@ -121,7 +121,7 @@ class LmdbGetReader(KeyValueReader):
         if self._txn is not None:
             self._txn.abort()
             self._txn = None
-            _surrender(self._shared)
+            _release(self._shared)
 
     @property
     def serves_windows(self) -> bool:

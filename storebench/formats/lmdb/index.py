@@ -25,8 +25,8 @@ from storebench.formats.lmdb.pages import (
     Nodes,
     PageFile,
     Tree,
+    current_meta,
     leaves,
-    living_meta,
     refuse_special,
     sub_databases,
 )
@@ -37,12 +37,12 @@ _HEADER_BYTES = 8 * 8 + 16
 _TRIES = 3
 
 LEAST_ENTRY_BYTES = 10
-"""A pointer of 2 bytes and a node's header of 8 are the least that an entry takes of its page."""
+"""Least bytes of an entry in its page: a pointer of 2 bytes, and a node's header of 8."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileIdentity:
-    """What tells whether a file is the one that an index was built from."""
+    """The identity of the file from which an index was built."""
 
     size: int
     mtime_ns: int
@@ -51,24 +51,24 @@ class FileIdentity:
 
     @classmethod
     def of(cls, file: PageFile) -> Self:
-        """Return the identity of an open file as it is now."""
-        found = os.fstat(file.fd)
-        transaction = living_meta(file.fd, file.path).transaction
+        """Return the current identity of an open file."""
+        status = os.fstat(file.fd)
+        transaction = current_meta(file.fd, file.path).transaction
         return cls(
-            size=found.st_size, mtime_ns=found.st_mtime_ns, inode=found.st_ino, transaction=transaction
+            size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino, transaction=transaction
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageIndex:
-    """Where every value of one database lies, in the order of the keys.
+    """The place of every value of one database, in the order of the keys.
 
     Attributes
     ----------
     path
         The data file.
     identity
-        What the file was when it was indexed.
+        Identity of the file when it was indexed.
     page_bytes
         The database's page size.
     offsets
@@ -76,7 +76,7 @@ class PageIndex:
     lengths
         uint32 [n], bytes.
     numbered
-        How many of the first keys are ``b"%08d" % i`` for their position i.
+        Number of the first keys that are ``b"%08d" % i`` for their position i.
     """
 
     path: Path
@@ -102,7 +102,7 @@ def data_file(path: Path | str) -> Path:
 
 
 def open_index(path: Path | str, *, database: str | None = None, cache: bool = True) -> PageIndex:
-    """Return the page index of a database; build it if there is none for the file as it is now.
+    """Return the page index of a database; build it if there is none for the current file.
 
     Parameters
     ----------
@@ -126,16 +126,16 @@ def open_index(path: Path | str, *, database: str | None = None, cache: bool = T
         identity = FileIdentity.of(file)
         places = _cache_places(file_path, database) if cache else []
         for place in places:
-            found = _load(place, file_path, identity, file.meta.page_bytes)
-            if found is not None:
-                return found
+            index = _load(place, file_path, identity, file.meta.page_bytes)
+            if index is not None:
+                return index
     index = build_index(file_path, database=database)
     _keep(index, places)
     return index
 
 
 def build_index(path: Path | str, *, database: str | None = None) -> PageIndex:
-    """Walk the tree and return the index, whatever lies in a cache. See `open_index`."""
+    """Walk the tree and return the index, regardless of any cache. See `open_index`."""
     for _ in range(_TRIES):
         with PageFile(data_file(path)) as file:
             before = FileIdentity.of(file)
@@ -144,7 +144,7 @@ def build_index(path: Path | str, *, database: str | None = None) -> PageIndex:
             except CorruptStoreError:
                 if FileIdentity.of(file) == before:
                     raise
-                continue  # a writer reused pages under our eyes: look again
+                continue  # a writer reused pages in the meantime: try again
             if FileIdentity.of(file) == before and before.transaction == file.meta.transaction:
                 return PageIndex(
                     path=file.path,
@@ -160,14 +160,14 @@ def build_index(path: Path | str, *, database: str | None = None) -> PageIndex:
 def read_keys(path: Path | str, *, database: str | None = None) -> list[bytes]:
     """Return every key in order; position i of an index belongs to key i."""
     with PageFile(data_file(path)) as file:
-        found: list[bytes] = []
+        keys: list[bytes] = []
         for nodes in leaves(file, find_tree(file, database)):
-            found += [nodes.at(number)[0] for number in range(len(nodes))]
-        return found
+            keys += [nodes.at(number)[0] for number in range(len(nodes))]
+        return keys
 
 
 def find_tree(file: PageFile, database: str | None) -> Tree:
-    """Return the record of a named database, or of the unnamed one if it has no named ones in it."""
+    """Return the record of a named database, or of the unnamed one if there are no named ones."""
     main = file.meta.main
     if database is None:
         return main
@@ -192,7 +192,7 @@ def _walk(file: PageFile, database: str | None) -> tuple[Ints, npt.NDArray[np.ui
         raise CorruptStoreError(
             f"{tree.entries} entries on {tree.leaf_pages} pages of {file.pages}", where=file.path
         )
-    # Not allocated at once: the record may promise what a file with holes has room for, and does not hold.
+    # Not allocated at once: the record may promise more entries than a file with holes really contains.
     offsets: list[Ints] = []
     lengths: list[npt.NDArray[np.uint32]] = []
     own: list[Ints] = []
@@ -229,7 +229,7 @@ def _pages_of(nodes: Nodes) -> Ints:
 
 
 def _refuse_shared_pages(own: list[Ints], path: Path) -> None:
-    """Refuse a page that is a leaf or a value's and also another value's."""
+    """Refuse a page that belongs to a value, and to a leaf or another value as well."""
     if not own:
         return
     pages = np.concatenate(own)
@@ -253,7 +253,7 @@ class _KeyCheck:
         self._last: bytes | None = None
 
     def add(self, nodes: Nodes) -> None:
-        """Take the nodes that follow those seen so far."""
+        """Check the nodes that follow those checked so far."""
         lengths = nodes.key_lengths
         width = max(8, -(-int(lengths.max()) // 8) * 8)
         room = np.concatenate([nodes.data, np.zeros(width, np.uint8)])
@@ -294,7 +294,7 @@ def kept_indexes(path: Path | str) -> list[Path]:
 
 
 def _cache_places(path: Path, database: str | None) -> list[Path]:
-    """Return where the index may be kept: beside the store, else in the user's cache folder."""
+    """Return the folders in which the index may be kept: beside the store, else the user's cache folder."""
     real = path.resolve()
     # Beside the folder, not in it: a store's files are its data, and are sized, counted and evicted as such.
     store = real.parent if real.name == DATA_FILE else real
@@ -318,7 +318,7 @@ def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) 
 
 
 def _load(place: Path, path: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
-    """Return the index that is kept in `place` if it is whole and of the file as it is now."""
+    """Return the index that is kept in `place` if it is complete and belongs to the current file."""
     try:
         most = _HEADER_BYTES + 12 * (identity.size // LEAST_ENTRY_BYTES)
         raw = read_small_file(place, most_bytes=most)
@@ -346,7 +346,7 @@ def _load(place: Path, path: Path, identity: FileIdentity, page_bytes: int) -> P
 
 
 def _keep(index: PageIndex, places: list[Path]) -> None:
-    """Write the index to the first place that can be written; a reader works without it too."""
+    """Write the index to the first place that can be written. A reader also works without the file."""
     header = _header(index.identity, index.page_bytes, index.numbered, len(index))
     digest = _digest(header, index.offsets, index.lengths)
     whole = b"".join((header.tobytes(), digest, index.offsets.tobytes(), index.lengths.tobytes()))

@@ -1,4 +1,4 @@
-"""LMDBIO's ladder: the options that take one of its optimisations away, and the ways to read that they make.
+"""LMDBIO's ladder: options that switch off one of its optimisations each, and the backends that result.
 
 The six optimisations are those of Pumma, Si, Feng and Balaji (HPCC'17, ICPADS'17, TOPC'19), as ``docs/readers.md``
 retells them; their abstracts give no figure for a single one. ``scenarios/lmdbio.toml`` measures each rung, and
@@ -59,7 +59,7 @@ class Rung:
 
     @property
     def backend(self) -> str:
-        """The backend's name, in its one spelling."""
+        """The backend's name, in its canonical spelling."""
         reader = "" if self.reader == "get" else f":{self.reader}"
         options = ",".join(f"{name}={value}" for name, value in sorted(self.options.items()))
         return f"lmdb{reader}" + (f"?{options}" if options else "")

@@ -1,8 +1,8 @@
-"""Parse an LMDB file's pages in bulk: where each value lies, without the library and without a mapping.
+"""Parse an LMDB file's pages in bulk: find the place of each value, without the library and without a mapping.
 
 The layout is that of LMDB 0.9 on a 64-bit little-endian machine (mdb.c, data
 version 1). A page begins with its number (8 bytes), a pad (2), flags (2), and
-two offsets, lower and upper (2 each): node pointers of 2 bytes lie from byte 16
+two offsets, lower and upper (2 each): node pointers of 2 bytes are stored from byte 16
 to lower, the nodes themselves from upper to the page's end without a hole. A
 node is size-low (2), size-high (2), flags (2), key size (2), key, data; in a
 branch the first three are the child's page number. Leaf flag 1 means that the
@@ -37,7 +37,7 @@ MAX_DEPTH = 32  # CURSOR_STACK in mdb.c
 _MAGIC = 0xBEEFC0DE
 _DATA_VERSION = 1
 _BRANCH, LEAF, _META = 0x01, 0x02, 0x08
-_KIND_FLAGS = 0x6F  # branch, leaf, overflow, meta, leaf2, subpage; what else there is says nothing on disk
+_KIND_FLAGS = 0x6F  # branch, leaf, overflow, meta, leaf2, subpage; other flags have no meaning on disk
 BIG_DATA, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
 _NODE_HEADER = 8
 _DATABASE_BYTES = 48
@@ -56,7 +56,7 @@ def damaged_page(path: Path, page: int, what: str) -> CorruptStoreError:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """One database within the file: the 48 bytes that LMDB keeps of it."""
+    """One database in the file: the record of 48 bytes that LMDB keeps for it."""
 
     flags: int
     depth: int
@@ -83,7 +83,7 @@ class Tree:
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:
-    """The living meta page: the newest state that was committed."""
+    """The current meta page: the last committed state."""
 
     page_bytes: int
     last_page: int
@@ -152,10 +152,10 @@ class PageFile:
         except FileNotFoundError:
             raise CorruptStoreError("the file is missing", where=path, hint="Convert again.") from None
         try:
-            # A leaf lies between its values' own pages: the kernel's readahead would read those too.
+            # A leaf is between the pages of its values: the kernel's readahead would read those too.
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
             self.size = os.fstat(self.fd).st_size
-            self.meta = living_meta(self.fd, path)
+            self.meta = current_meta(self.fd, path)
         except BaseException:
             os.close(self.fd)
             raise
@@ -174,7 +174,7 @@ class PageFile:
         self.close()
 
     def check_numbers(self, numbers: npt.NDArray[np.uint64], where: str) -> Ints:
-        """Return page numbers as int64 after checking that the file has such pages, and not as meta pages."""
+        """Return page numbers as int64 after checking that they are in the file, and not its meta pages."""
         wrong = (numbers < META_PAGES) | (numbers >= self.pages)
         if wrong.any():
             raise CorruptStoreError(
@@ -198,7 +198,7 @@ class PageFile:
         return self.check_numbers(numbers, "a branch page")
 
     def values(self, nodes: Nodes) -> tuple[Ints, Ints, Ints]:
-        """Return where the values of leaf nodes lie in the file.
+        """Return the places of the values of leaf nodes in the file.
 
         Returns
         -------
@@ -209,7 +209,7 @@ class PageFile:
         """
         page_bytes = self.meta.page_bytes
         starts = nodes.keys + nodes.key_lengths
-        # Rows of the chunk are whole pages: the rest of the division is the place within the page.
+        # Rows of the chunk are whole pages, so the remainder is the offset within the page.
         offsets = nodes.page_numbers * page_bytes + starts % page_bytes
         big = np.flatnonzero(nodes.flags & BIG_DATA)
         number_bytes = nodes.data[starts[big, None] + np.arange(8)]
@@ -247,7 +247,7 @@ class PageFile:
         return nodes
 
     def _read(self, numbers: Ints) -> Bytes:
-        """Read pages into one array, with a page of zeros behind them."""
+        """Read pages into one array, followed by a page of zeros."""
         page_bytes = self.meta.page_bytes
         data = np.zeros((len(numbers) + 1) * page_bytes, np.uint8)
         runs = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
@@ -256,7 +256,7 @@ class PageFile:
             (start * page_bytes, int(numbers[start]) * page_bytes, (end - start) * page_bytes)
             for start, end in zip(runs.tolist(), ends.tolist(), strict=True)
         ]
-        for _, offset, length in spans:  # all are under way before the first is waited for
+        for _, offset, length in spans:  # request all of them before waiting for the first
             os.posix_fadvise(self.fd, offset, length, os.POSIX_FADV_WILLNEED)
         for place, offset, length in spans:
             if os.preadv(self.fd, [data[place : place + length].data], offset) != length:
@@ -272,13 +272,13 @@ class PageFile:
         self._refuse(
             numbers, (flags & _KIND_FLAGS) != kind, "it is of another kind than its place in the tree"
         )
-        # LMDB takes it for granted that a branch has two children.
+        # LMDB relies on a branch having at least two children.
         least = HEADER_BYTES + (4 if kind == _BRANCH else 2)
         wrong = (lower < least) | (lower & 1 != 0) | (lower > upper) | (upper > page_bytes)
         self._refuse(numbers, wrong, "its bounds are impossible")
 
     def _check_tiling(self, numbers: Ints, starts: Ints, sizes: Ints, rows: Ints, upper: Ints) -> None:
-        """Check that the nodes fill each page from `upper` to its end, none over another."""
+        """Check that the nodes fill each page from `upper` to its end without overlapping."""
         page_bytes = self.meta.page_bytes
         order = np.argsort(starts, kind="stable")
         begin, end = starts[order], starts[order] + (sizes[order] + 1) // 2 * 2
@@ -296,7 +296,7 @@ class PageFile:
             raise damaged_page(self.path, int(numbers[wrong][0]), what)
 
 
-def living_meta(fd: int, path: Path) -> Meta:
+def current_meta(fd: int, path: Path) -> Meta:
     """Return the meta page with the larger transaction number. Both must be valid, as LMDB demands.
 
     Raises
@@ -318,7 +318,7 @@ def living_meta(fd: int, path: Path) -> Meta:
 
 
 def transactions(fd: int, page_bytes: int) -> bytes:
-    """Return the transaction numbers of both meta pages as they are: a commit changes them."""
+    """Return the current transaction numbers of both meta pages; a commit changes them."""
     raw = os.pread(fd, page_bytes + 152, 0)
     return raw[144:152] + raw[page_bytes + 144 :]
 
@@ -345,7 +345,7 @@ def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
 
 
 def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
-    """Walk a tree level by level and give its leaf nodes in the order of their keys, some MiB at a time.
+    """Walk a tree level by level and yield its leaf nodes in the order of their keys, some MiB at a time.
 
     Raises
     ------
@@ -363,7 +363,7 @@ def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
     branches = 0
     for depth in range(1, tree.depth + 1):
         branches += len(level) if depth < tree.depth else 0
-        # A page that points back up would make every level longer than the last.
+        # If a page pointed back up, every level would be longer than the last.
         if branches > tree.branch_pages or (depth == tree.depth and len(level) != tree.leaf_pages):
             raise CorruptStoreError("the tree has more or fewer pages than its record says", where=file.path)
         if depth < tree.depth:
@@ -378,7 +378,7 @@ def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
 
 
 def refuse_special(tree: Tree, path: Path) -> None:
-    """Refuse orders of keys other than LMDB's own, and several values a key."""
+    """Refuse key orders other than LMDB's own, and several values per key."""
     for flag, what in _UNREADABLE_FLAGS.items():
         if tree.flags & flag:
             raise UsageError(
@@ -388,13 +388,13 @@ def refuse_special(tree: Tree, path: Path) -> None:
 
 def sub_databases(nodes: Nodes) -> list[tuple[bytes, Tree]]:
     """Return the named databases among leaf nodes."""
-    found = []
+    databases = []
     for number in np.flatnonzero(nodes.flags & (_SUB_DATABASE | _DUPLICATES)).tolist():
         key, start, size, flags = nodes.at(number)
         if flags & _DUPLICATES or size != _DATABASE_BYTES:
             raise CorruptStoreError(f"the record of the database {key!r} is damaged")
-        found.append((key, Tree.parse(nodes.data[start : start + size].tobytes())))
-    return found
+        databases.append((key, Tree.parse(nodes.data[start : start + size].tobytes())))
+    return databases
 
 
 def _chunks(numbers: Ints, page_bytes: int) -> Iterator[Ints]:

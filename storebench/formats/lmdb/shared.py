@@ -1,4 +1,4 @@
-"""LMDB once per machine: all readers of a store share its pixels in memory. This is LMDBIO's LMM, for a whole store."""
+"""LMDB loaded once per machine: all readers of a store share its pixels in memory, as in LMDBIO's LMM."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class LmdbSharedReader(SharedPixelsReader):
     def __init__(self, store: Path, manifest: Manifest, options: ReadPolicy) -> None:
         super().__init__(store, manifest, options)
         direct = LmdbDirectOptions(**dataclasses.asdict(options))
-        # The mapping is closed again: pages that it holds could not be evicted.
+        # The mapping is closed again, because the pages that it maps could not be evicted.
         with LmdbDirectReader(store, manifest, direct) as source:
             self.labels = source.labels
             identity = f"lmm-{store_tag(store, manifest)}"

@@ -1,4 +1,4 @@
-"""Find samples by walking LMDB's tree for each key: what reading costs without the page index.
+"""Find samples by walking LMDB's tree for each key, as reading without the page index has to do.
 
 This is LMDBIO's ladder below PROV (`storebench.formats.lmdb.ladder`). Pages are read with ``pread`` as they are
 needed. py-lmdb cannot be used for it: its ``get`` touches every page of the value that it finds. The walk is in
@@ -24,7 +24,7 @@ _FLAGS_AT, _LOWER_AT = 10, 12  # bytes of a page
 
 
 class TreeWalk:
-    """Locate samples anew each time. `locate` is used by one thread at a time.
+    """Locate samples by walking the tree each time. Only one thread at a time may call `locate`.
 
     Parameters
     ----------
@@ -48,16 +48,16 @@ class TreeWalk:
         self._file.close()
 
     def locate(self, indices: Indices) -> tuple[Offsets, Offsets]:
-        """Return offsets and lengths of samples."""
+        """Return offsets and lengths of samples, int64 [n], in bytes."""
         check_range(indices, self._count)
-        found = np.empty((len(indices), 2), np.int64)
+        places = np.empty((len(indices), 2), np.int64)
         order = np.argsort(indices, kind="stable") if self._keep_leaf else np.arange(len(indices))
         for place, number in zip(order.tolist(), indices[order].tolist(), strict=True):
             try:
-                found[place] = self._find(make_key(number))
+                places[place] = self._find(make_key(number))
             except (struct.error, OverflowError) as error:
                 raise damaged_page(self._file.path, self._leaf[0], str(error)) from error
-        return found[:, 0].copy(), found[:, 1].copy()
+        return places[:, 0].copy(), places[:, 1].copy()
 
     def _find(self, key: bytes) -> tuple[int, int]:
         if self._keep_leaf and self._leaf[0] >= 0:

@@ -23,13 +23,13 @@ COMMIT_RECORDS = 1000  # as Caffe's convert_imageset
 
 COMMIT_BYTES = 128 << 20  # a transaction's pages are in memory until it is committed
 
-SPARE_PAGES = 256  # meta, branch and copied pages of one transaction; the estimate must not be short
+SPARE_PAGES = 256  # meta, branch and copied pages of one transaction; the estimate must not be too low
 
 TRIAL_BYTES = 1 << 20
 
 
 class LmdbWriter(Writer):
-    """Append records in key order, a commit every 1,000; the map grows as it needs to."""
+    """Append records in key order, with a commit every 1,000; the map grows as needed."""
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
@@ -79,7 +79,7 @@ class LmdbWriter(Writer):
             raise
 
     def _write_once_more(self) -> None:
-        """Find out why: LMDB calls a short write, as a disk that fills up shows first, an I/O error.
+        """Find the reason: LMDB reports a short write, the first sign of a full disk, as an I/O error.
 
         As much is written as the transaction would have been: the rest of a short write may leave room for a page.
         """
@@ -100,7 +100,7 @@ class LmdbWriter(Writer):
         self._room -= pages
 
     def _begin(self, pages: int) -> None:
-        """Start a transaction in a map that has room for `pages` more and then some."""
+        """Start a transaction in a map with ample room for `pages` more."""
         info = self._env.info()
         used = info["last_pgno"] + 1 + SPARE_PAGES
         size = info["map_size"]

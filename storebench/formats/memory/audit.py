@@ -15,13 +15,13 @@ from storebench.manifest import Manifest
 
 
 def checked_header(path: Path, manifest: Manifest) -> int:
-    """Return how many bytes precede the pixels in a .npy file that holds what the manifest says."""
+    """Return the number of bytes before the pixels in a .npy file that matches its manifest."""
     try:
         mapped = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise damaged("the file is missing", path) from None
     except NPY_ERRORS as error:
-        raise damaged(f"the file does not read ({error})", path) from error
+        raise damaged(f"the file cannot be read ({error})", path) from error
     shape = (manifest.count, *manifest.dataset.image_shape)
     if mapped.shape != shape or mapped.dtype != np.uint8:
         raise damaged(f"{mapped.dtype}{mapped.shape} where uint8{shape} was expected", path)
@@ -29,7 +29,7 @@ def checked_header(path: Path, manifest: Manifest) -> int:
 
 
 def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
-    """Return where each payload of a store's pack begins, and where the last one ends: int64 [count + 1].
+    """Return the offsets of the payloads in a store's pack, and the end of the last one: int64 [count + 1].
 
     Raises
     ------
@@ -47,7 +47,7 @@ def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
 
 
 class PackReader(Reader):
-    """Read the files of the store sample by sample; for verification, which may not need all memory."""
+    """Read the files of the store sample by sample, for verification, which must not take all memory."""
 
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)

@@ -16,7 +16,7 @@ _ONCE_EACH = "each process that opens it holds all pixels once more"
 
 
 class MemoryFormat(Format):
-    """One array, read at the opening."""
+    """One array, read when the store is opened."""
 
     info = FormatInfo(
         name="memory",
@@ -28,7 +28,7 @@ class MemoryFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the paper's two ways, in Python and in C++, and one copy for all processes."""
+        """Return the paper's two readers, in Python and in C++, and one that shares a copy among all processes."""
         return {
             "python": ReaderInfo(
                 reader=MemoryPythonReader,
@@ -61,5 +61,5 @@ class MemoryFormat(Format):
         return MemoryWriter(folder, spec)
 
     def auditor(self, store: Path, manifest: Manifest) -> Reader:
-        """Return a reader that leaves the pixels on the disk."""
+        """Return a reader that leaves the pixels on disk."""
         return PackReader(store, manifest, Options())

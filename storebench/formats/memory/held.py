@@ -113,7 +113,7 @@ class MemoryNativeReader(MemoryPythonReader):
 
         super().__init__(store, manifest, options)
         if isinstance(multiprocessing.current_process(), ForkProcess):
-            # ATen's threads are not inherited by a forked process, which would wait for them for ever.
+            # A forked process does not inherit ATen's threads, and would wait for them forever.
             torch.set_num_threads(1)
         self._torch = torch
         self._tensor = torch.from_numpy(self.pixels)

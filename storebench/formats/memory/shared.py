@@ -60,7 +60,7 @@ class MemorySharedReader(SharedPixelsReader):
         except FileNotFoundError:
             raise damaged("the file is missing", path) from None
         except NPY_ERRORS as error:
-            raise damaged(f"the file does not read ({error})", path) from error
+            raise damaged(f"the file cannot be read ({error})", path) from error
 
     def _decode(self, pixels: Pixels) -> None:
         codec = get_codec(self.manifest.codec)

@@ -35,7 +35,7 @@ class MemoryWriter(Writer):
             np.lib.format.write_array_header_1_0(self._file, header)
 
     def append(self, payload: Payload, label: int) -> None:
-        """Write one payload behind the last."""
+        """Append one payload."""
         self._file.write(payload)
         self._labels.append(label)
         self._offsets.append(self._offsets[-1] + len(payload))
@@ -49,6 +49,6 @@ class MemoryWriter(Writer):
         sync_folder(self.folder)
 
     def abort(self) -> None:
-        """Close the file; what it still buffered may not fit on the disk."""
+        """Close the file; buffered bytes may not fit on the disk."""
         with contextlib.suppress(OSError):
             self._file.close()

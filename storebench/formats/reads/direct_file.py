@@ -1,4 +1,4 @@
-"""Explicit reads of one file: which bytes are resident, asking for many ranges at once, copying them out.
+"""Explicit reads of one file: find the resident bytes, request many ranges at once, copy them out.
 
 A range is asked for with ``posix_fadvise(WILLNEED)``, which starts the read and
 returns, so that one thread keeps hundreds of requests in flight.
@@ -40,15 +40,15 @@ Rows = npt.NDArray[np.uint8]
 """Samples of one size, uint8 [n, S], C order."""
 
 SMALL_BYTES = 32 << 10
-"""Below this a sample costs more in calls than in copying, so it is gathered from a mapping."""
+"""Smaller samples cost more in calls than in copying, so they are gathered from a mapping."""
 
-_FAULT_AROUND_BYTES = 64 << 10  # what one page fault maps of a file by itself
+_FAULT_AROUND_BYTES = 64 << 10  # the kernel maps this much of a file on one page fault
 _LEAST_HINT_KIB, _MOST_HINT_KIB = 128, 4096
 _GATHER_BYTES = 96 << 10
-"""What one gather makes a temporary copy of: it stays in the processor's cache, and from 128 KiB on the C library maps
-and unmaps memory for each one."""
+"""Bytes of the temporary copy of one gather: it fits into the processor's cache, and from 128 KiB on the C library maps
+and unmaps memory for each copy."""
 
-_DENSE = 16  # below so many pages of span a sample, counting pages is faster than sorting samples
+_DENSE = 16  # with fewer pages of span per sample, counting pages is faster than sorting samples
 _GROUP_BYTES, _GROUP_HINTS = 4 << 20, 256
 _MADV_POPULATE_READ = 22
 
@@ -85,7 +85,7 @@ NO_PIECES = Pieces(starts=np.empty(0, np.int64), stops=np.empty(0, np.int64))
 
 
 def merge(offsets: Offsets, lengths: Offsets | int, gap_bytes: int = 0) -> Pieces:
-    """Return the ranges that cover the samples, those no further than `gap_bytes` apart made one.
+    """Return the ranges that cover the samples; ranges at most `gap_bytes` apart are merged.
 
     Reading through a gap costs its bytes, a further request costs a fixed time:
     `gap_bytes` is where the two are equal on the device.
@@ -111,7 +111,7 @@ def _sorted(starts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
 
 
 def _by_counting(starts: Offsets, stops: Offsets, pages: int) -> tuple[Offsets, Offsets]:
-    """Return the covered runs of pages without sorting: samples that begin less those that ended, page by page."""
+    """Return the covered runs of pages without sorting, from the numbers of samples that begin and end in each page."""
     base = int(starts.min())
     begun = np.bincount((starts - base) // PAGE_BYTES, minlength=pages + 1)
     ended = np.bincount((stops - base) // PAGE_BYTES, minlength=pages + 1)
@@ -158,7 +158,7 @@ class DirectFile:
         mount = mount_of(path)
         self._may_mincore = may_mincore(self.fd)
         self._count, self.cannot_count = self._way(mount.fstype)
-        # The kernel cuts a longer hint off at the device's read-ahead.
+        # The kernel truncates longer hints to the device's read-ahead.
         ahead = int(block_device(mount).get("read_ahead_kb") or 0)
         self._hint_bytes = min(max(ahead, _LEAST_HINT_KIB), _MOST_HINT_KIB) << 10
         self._records: dict[int, npt.NDArray[np.void]] = {}
@@ -174,26 +174,26 @@ class DirectFile:
         self.fd = -1
 
     def check_size(self) -> None:
-        """Refuse to go on when the file was cut short: touching a mapping beyond its end kills the process."""
+        """Refuse to continue if the file was truncated: touching a mapping beyond its end kills the process."""
         if self.shrank():
             raise CorruptStoreError("the data file shrank while it was read", where=self.path)
 
     def shrank(self) -> bool:
         """Return whether the file is shorter than it was when it was opened."""
-        # Cheaper than fstat, and asked for every batch; nothing here reads at the file's position.
+        # Cheaper than fstat, which matters for every batch; nothing here reads at the file's position.
         return os.lseek(self.fd, 0, os.SEEK_END) < self.size
 
     def is_mapped(self, start: int, stop: int) -> bool:
-        """Return whether every page of a range is resident, fast if this process has mapped it all.
+        """Return whether every page of a range is resident; this is fast if the process has mapped all of it.
 
-        False where only the slower `resident_frac` can tell.
+        False if only the slower `resident_frac` can tell.
         """
         start &= -PAGE_BYTES
         stop = min(stop, self.size)
         return self._may_mincore and self._mincore(start, stop - start) == -(-(stop - start) // PAGE_BYTES)
 
     def resident_frac(self, start: int, stop: int) -> float:
-        """Return the share of a range's pages that is in the page cache; 0 where `cannot_count` says why.
+        """Return the share of a range's pages that is in the page cache; 0 if `cannot_count` says why.
 
         Raises
         ------
@@ -207,8 +207,8 @@ class DirectFile:
         return self._count(start, stop - start) / -(-(stop - start) // PAGE_BYTES)
 
     def _way(self, fstype: str) -> tuple[Callable[[int, int], int] | None, str]:
-        """Return what counts the resident pages of a range of this file, or why nothing does."""
-        # On overlayfs cachestat always says 0: the pages belong to the file below.
+        """Return the function that counts the resident pages of a range of this file, or the reason why there is none."""
+        # On overlayfs cachestat always returns 0, because the pages belong to the underlying file.
         ways = [self._mincore] if fstype == "overlay" else [self._cachestat, self._mincore]
         reasons = []
         for count in ways:
@@ -229,12 +229,12 @@ class DirectFile:
         return mincore_pages(self.bytes.ctypes.data + start, length)
 
     def ask_for(self, pieces: Pieces) -> None:
-        """Start reading ranges into the page cache; returns when they are queued, not when they are read."""
+        """Start reading ranges into the page cache; return when the reads are queued, not when they are done."""
         for at, length in self._hints(pieces):
             os.posix_fadvise(self.fd, at, length, os.POSIX_FADV_WILLNEED)
 
     def read_in(self, pieces: Pieces) -> None:
-        """Read ranges into the page cache, and map the longer ones as they come; returns when they are there.
+        """Read ranges into the page cache, and map the longer ones as they arrive; return when all are resident.
 
         One thread asks, this one waits and maps: asking takes pages for the data,
         which costs as much processor time as mapping them.
@@ -244,7 +244,7 @@ class DirectFile:
 
         def ask() -> None:
             for group in groups:
-                with contextlib.suppress(OSError):  # whoever waits for the bytes sees what is wrong
+                with contextlib.suppress(OSError):  # the reader that needs the bytes reports the error
                     for at, length in group:
                         os.posix_fadvise(self.fd, at, length, os.POSIX_FADV_WILLNEED)
                 asked.release()
@@ -260,7 +260,7 @@ class DirectFile:
 
     def _wait_for(self, hints: list[tuple[int, int]]) -> None:
         for at, length in hints:
-            # A fault on a page that is still under way counts as, and costs, a major one; this does not.
+            # A fault on a page that is still being read counts as, and costs, a major fault; this call does not.
             os.pread(self.fd, 1, min(at + length, self.size) - 1)
             if length >= _FAULT_AROUND_BYTES:
                 self.populate(at, at + length)
@@ -282,7 +282,7 @@ class DirectFile:
                 yield at, min(self._hint_bytes, stop - at)
 
     def populate(self, start: int, stop: int) -> None:
-        """Put resident pages of a range into this process's page tables, without the interpreter lock."""
+        """Put resident pages of a range into this process's page tables, with the GIL released."""
         start &= -PAGE_BYTES
         _libc.madvise(
             ctypes.c_void_p(self.bytes.ctypes.data + start),
@@ -306,7 +306,7 @@ class DirectFile:
             return
         records = self._records_of(size)
         target = out.view(records.dtype)[:, 0]
-        # In runs that stay in the processor's cache: indexing makes a copy, the assignment a second one.
+        # In runs that fit into the processor's cache: indexing makes a copy, and the assignment a second one.
         step = max(1, _GATHER_BYTES // size)
         for at in range(0, len(offsets), step):
             target[at : at + step] = records[offsets[at : at + step]]
@@ -334,7 +334,7 @@ class DirectFile:
             windows.part(slice(row, row + 1)).cut(image, out[row : row + 1])
 
     def read_fully(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
-        """Read ``len(out)`` bytes at `offset`, however many calls it takes.
+        """Read ``len(out)`` bytes at `offset` into `out`, uint8 [n], in as many calls as it takes.
 
         Raises
         ------

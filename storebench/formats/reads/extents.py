@@ -1,4 +1,4 @@
-"""A reader of samples whose place in one file is known: what lmdb:direct and hdf5:direct share."""
+"""A reader of samples with known places in one file: the common part of lmdb:direct and hdf5:direct."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from storebench.manifest import Manifest
 
 
 def locator(offsets: Offsets, lengths: npt.NDArray[np.integer]) -> Locate:
-    """Return the function that looks places up in arrays, one entry a sample."""
+    """Return the function that looks up places in arrays with one entry per sample."""
 
     def locate(indices: Indices) -> tuple[Offsets, Offsets]:
         check_range(indices, len(offsets))
@@ -28,7 +28,7 @@ def locator(offsets: Offsets, lengths: npt.NDArray[np.integer]) -> Locate:
 
 
 class ExtentReader(Reader):
-    """Serve samples by explicit, planned reads; a subclass finds out where they lie and calls `_serve`."""
+    """Serve samples by explicit, planned reads; a subclass finds their places and calls `_serve`."""
 
     options_type = ReadPolicy
     options: ReadPolicy
@@ -38,15 +38,15 @@ class ExtentReader(Reader):
         self._reads: PlannedReads | None = None
 
     @classmethod
-    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - whatever it holds
-        """Return the window: what is read ahead of the loop. A store that is swept in one pass is read further."""
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - the window does not depend on the store
+        """Return the window that is read ahead of the loop. A store that is read in one pass is read further ahead."""
         assert isinstance(options, ReadPolicy)
         return options.window() if options.explicit and options.merged else 0
 
     def _serve(
         self, path: Path, locate: Locate, *, mean_bytes: int, check: Callable[[], None] | None = None
     ) -> None:
-        """Open `path`. `check` raises if the file is no longer what it was; its size is looked at anyway."""
+        """Open `path`. `check` raises an error if the file has changed; its size is always checked."""
         file = DirectFile(path, advise_random=self.options.explicit)
         self._reads = PlannedReads(
             file, locate, mean_bytes=mean_bytes, policy=self.options, check=check or file.check_size
@@ -80,7 +80,7 @@ class ExtentReader(Reader):
         self.reads.plan(batches)
 
     def notes(self) -> dict[str, str]:
-        """Say what was decided by measured residency."""
+        """Return notes on the decisions that were based on measured residency."""
         return {} if self._reads is None else self._reads.notes()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Look ahead in the known order: windows of batches, sorted by offset, merged, asked for, handed out as asked.
+"""Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served as asked.
 
 One background thread prepares windows while the consumer copies from earlier
 ones. Preparing a window means: see whether its bytes are resident; if not, ask
@@ -35,12 +35,12 @@ from storebench.formats.windows import ImageShape, Windows
 from storebench.probes.page_count import PAGE_BYTES
 
 _FEW_RESIDENT = 0.01
-_CALL_PAGES = 300  # asking about one range costs as much as so many pages of a long range
+_CALL_PAGES = 300  # asking about one range costs as much as this many pages of a long range
 _MOST_PAGES = 1 << 20
 _MAP_BYTES = (
     256 << 20
-)  # few, long calls without the interpreter lock; in short ones they and the copying wait in turn
-_BELIEVED_S, _BELIEVED_TIMES = 0.5, 20
+)  # few, long calls that release the GIL: with short calls, this thread and the copying one block each other
+_TRUSTED_S, _TRUSTED_TIMES = 0.5, 20
 
 Locate = Callable[[Indices], tuple[Offsets, Offsets]]
 """Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
@@ -48,7 +48,7 @@ Locate = Callable[[Indices], tuple[Offsets, Offsets]]
 
 @dataclass(kw_only=True)
 class Tally:
-    """What was decided and done, for the results."""
+    """The decisions and reads of a plan, for the results."""
 
     resident: int = 0
     read: int = 0
@@ -58,14 +58,14 @@ class Tally:
 
 @dataclass(kw_only=True)
 class Window:
-    """Consecutive batches of a plan: where their samples lie, and whether they can be copied from the mapping.
+    """Consecutive batches of a plan: the places of their samples, and whether they can be copied from the mapping.
 
     Attributes
     ----------
     offsets, lengths
         int64 [n] for the samples of all its batches, in the asked order.
     ends
-        Where each batch ends in them.
+        End of each batch among the samples.
     mapped
         Copy from the mapping; False means `preadv`.
     """
@@ -85,18 +85,18 @@ class Window:
 
 
 class PlannedReads:
-    """Serve samples of one file, ahead of the consumer where it said what it will ask for.
+    """Serve samples of one file, reading ahead of the consumer if it has announced its plan.
 
     Parameters
     ----------
     file
         The open file; closed by `close`.
     locate
-        Where samples lie.
+        Places of the samples.
     mean_bytes
         About how many bytes a sample has.
     check
-        Called before and after bytes are copied; raises if the file is not what it was.
+        Called before and after bytes are copied; raises an error if the file has changed.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class PlannedReads:
         self._turns: Turns | None = Turns(file.path, readers) if readers else None
 
     def plan(self, batches: Sequence[Indices]) -> None:
-        """Forget the last plan and start on this one."""
+        """Replace the last plan by this one."""
         self._stop()
         if batches and self.policy.explicit and self.policy.merged:
             self._ahead = _Lookahead(self, batches)
@@ -154,7 +154,7 @@ class PlannedReads:
         return found
 
     def notes(self) -> dict[str, str]:
-        """Say what was decided by residency, and what was asked for."""
+        """Return notes on the decisions based on residency, and on the requested bytes."""
         tally = self.tally
         unknown = {"residency": f"not counted: {self.file.cannot_count}"} if self.file.cannot_count else {}
         return {
@@ -171,7 +171,7 @@ class PlannedReads:
             self._turns.close()
 
     def prepare(self, offsets: Offsets, lengths: Offsets) -> bool:
-        """See to it that samples are, or soon will be, in the page cache; return whether to copy from the mapping."""
+        """Make sure that samples are, or soon will be, in the page cache; return whether to copy from the mapping."""
         if not self.policy.explicit or not len(offsets):
             return True
         self._check()
@@ -182,7 +182,7 @@ class PlannedReads:
         return True
 
     def map_some(self) -> bool:
-        """Map the next part of what was found to be resident; return whether there is more to do.
+        """Map the next part of the resident ranges; return whether more is left.
 
         A fault for each 64 KiB would cost the consumer as much as copying does.
         """
@@ -219,7 +219,7 @@ class PlannedReads:
         return Pieces(starts=pieces.starts[absent], stops=pieces.stops[absent])
 
     def _resident_frac(self, offsets: Offsets, lengths: Offsets) -> float | None:
-        """Return how much of the span of some samples is resident; None where asking piece by piece is cheaper."""
+        """Return the resident share of the span of some samples; None if asking piece by piece is cheaper."""
         start, stop = int(offsets.min()), int((offsets + lengths).max())
         pages = (stop - start) // PAGE_BYTES
         dense = pages < _CALL_PAGES * len(offsets)
@@ -231,8 +231,8 @@ class PlannedReads:
         self._was_resident = frac == 1.0
         if self._was_resident:
             now = time.monotonic()
-            # All that this plan can touch is there, and asking again would cost: believe it for a moment.
-            self._resident_until = now + min(_BELIEVED_S, _BELIEVED_TIMES * (now - began))
+            # Everything that this plan can touch is resident. Asking again would cost time, so trust it for a moment.
+            self._resident_until = now + min(_TRUSTED_S, _TRUSTED_TIMES * (now - began))
             if not self._mapped:
                 self._mapped, self._to_map = True, (start, stop)
         return frac
@@ -260,7 +260,7 @@ class PlannedReads:
 
 
 class _Lookahead:
-    """One plan being worked through by one background thread."""
+    """One plan that a background thread works through."""
 
     def __init__(self, reads: PlannedReads, batches: Sequence[Indices]) -> None:
         self._reads = reads
@@ -317,7 +317,7 @@ class _Lookahead:
                 if self._stopped:
                     return
                 window = self._window(batches)
-                # Small samples are copied in so short calls that mapping beside them takes longer than mapping before.
+                # Small samples are copied in such short calls that mapping at the same time takes longer than mapping first.
                 while self._in_one_pass and self._reads.map_some():
                     pass
                 self._done.put(window)

@@ -1,4 +1,4 @@
-"""How a file is read ahead, as the options of the direct readers say it."""
+"""The options of the direct readers: how they read a file ahead of the loop."""
 
 import sys
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _SHARE_OF_LIMIT = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPolicy(Options):
-    """How a file is read: one field per option. The aliases are LMDBIO's names."""
+    """Settings for reading a file, one field per option. The aliases are LMDBIO's names."""
 
     explicit: bool = flag(
         default=True,

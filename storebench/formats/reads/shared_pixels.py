@@ -1,8 +1,8 @@
-"""Pixels in POSIX shared memory: filled by the first process that opens them, gone with the last.
+"""Pixels in POSIX shared memory: filled by the first process that opens them, removed by the last.
 
 The segment is a file in /dev/shm. Whoever uses it holds a shared file lock on
 it, which the kernel drops when the process dies, however it dies. Whoever gets
-the exclusive lock therefore knows that nobody uses the segment, and removes it.
+the exclusive lock therefore knows that no process uses the segment, and removes it.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class SharedPixels:
         size = int(np.prod(shape, dtype=np.int64))
         handle = self._locked(shape, size, fill)
         try:
-            # With its pages in place: the first epoch must not pay for a fault a page.
+            # Mapped with all its pages, so that the first epoch does not pay for a fault per page.
             self._map = mmap.mmap(
                 handle, _HEADER_BYTES + size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ
             )
@@ -88,10 +88,10 @@ class SharedPixels:
         return self._array
 
     def close(self) -> None:
-        """Unmap, and remove the segment if nobody else uses it. Calling it twice is harmless."""
+        """Unmap, and remove the segment if no other process uses it. Calling it twice is harmless."""
         if self._array is not None:
             self._array = None
-            with contextlib.suppress(BufferError):  # somebody still looks at a view: it goes with that
+            with contextlib.suppress(BufferError):  # a view is still in use; the mapping ends with it
                 self._map.close()
             self._release()
 
@@ -100,23 +100,23 @@ class SharedPixels:
         while True:
             handle = _open(self.path)
             try:
-                # Nobody ever waits for the exclusive lock: those who share it do so for as long as they read.
+                # No process ever waits for the exclusive lock, because readers hold the shared lock for as long as they read.
                 if lock_alone(handle) and is_at(handle, self.path) and not _is_complete(handle):
                     self._fill(handle, shape, size, fill)
-                # Waits only for somebody who fills it. Changing one lock into the other is not atomic: look again.
+                # This waits only for a process that fills it. Changing one lock into the other is not atomic, so check again.
                 fcntl.flock(handle, fcntl.LOCK_SH)
                 if is_at(handle, self.path) and _is_complete(handle):
                     return handle
             except BaseException:
                 os.close(handle)
                 raise
-            # Its filler died, or several came at once and each was in the others' way.
+            # The process that filled it died, or several came at once and blocked each other.
             os.close(handle)
             time.sleep(random.uniform(0, _AGAIN_S))
 
     def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: Fill) -> None:
-        found = os.statvfs(SEGMENTS)
-        if size > found.f_bavail * found.f_frsize:
+        room = os.statvfs(SEGMENTS)
+        if size > room.f_bavail * room.f_frsize:
             self.path.unlink()
             raise UsageError(
                 f"the pixels need {size / 2**20:.0f} MiB of shared memory",
@@ -125,9 +125,9 @@ class SharedPixels:
             )
         try:
             os.ftruncate(handle, 0)
-            # Touching a page that has no room would kill the process; this fails instead.
+            # Touching a page for which there is no memory would kill the process; this call fails instead.
             os.posix_fallocate(handle, 0, _HEADER_BYTES + size)
-            # Unmapped with its last view: an error's traceback may hold one.
+            # It is unmapped with its last view, which an error's traceback may hold.
             mapped = mmap.mmap(handle, _HEADER_BYTES + size)
             fill(np.frombuffer(mapped, np.uint8, size, _HEADER_BYTES).reshape(shape))
         except BaseException as error:
@@ -161,5 +161,5 @@ def store_tag(store: Path, manifest: Manifest) -> str:
 def gather(pixels: Pixels, indices: Indices, out: Batch) -> int:
     """Copy images of an array into `out`, uint8 [n, H, W, C], one for each index; return their bytes."""
     check_range(indices, len(pixels))
-    take_once(pixels, indices, out)  # it clips, but these indices were checked
+    take_once(pixels, indices, out)  # "clip" mode, but these indices have been checked
     return out.nbytes

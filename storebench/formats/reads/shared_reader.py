@@ -44,7 +44,7 @@ class SharedPixelsReader(Reader):
         return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
     def notes(self) -> dict[str, str]:
-        """Say which process filled the memory."""
+        """Return a note on which process filled the memory."""
         return {"shared memory": "filled by this reader" if self._shared.filled_here else "was there already"}
 
     def _close(self) -> None:

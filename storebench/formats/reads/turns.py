@@ -48,7 +48,7 @@ class Turns:
             except BlockingIOError:
                 continue
             return slot
-        # All are taken: queue for one of them, and different processes for different ones.
+        # All are taken: queue for one of them, different processes for different ones.
         slot = self._slots[os.getpid() % len(self._slots)]
         fcntl.flock(slot, fcntl.LOCK_EX)
         return slot

@@ -1,4 +1,4 @@
-"""How many bytes the device delivers for the bytes that were asked for."""
+"""Read amplification: the bytes that the device delivers over the bytes that were asked for."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ _ASKED = Look(colour="#BBBBBB", hatch="", marker="o", line="-")
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot of the cold cells, else of the panel's, where a device delivered anything."""
+    """Yield the plot of the cold cells, else of the panel's, if a device delivered anything."""
     cold = [cell for cell in selection.alike("cache") if cell.cell.cache == CacheState.COLD]
     cells = [cell for cell in cold or selection.measured if reads_device(cell)]
     if any(cell.median("device_read_bytes") for cell in cells):

@@ -1,4 +1,4 @@
-"""When a conversion pays."""
+"""The number of epochs after which a conversion has paid for itself."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ def paying_answer(paying: Sequence[Claim]) -> Sentence:
 
 
 def plot_break_even(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw after how many epochs the conversion of PNG files into each store has paid for itself."""
+    """Draw the number of epochs after which converting PNG files into each store has paid for itself."""
     cells = [cell for cell in as_cells(results) if cell.usable]
     facts = derive(cells)
     return _draw(facts.break_evens, cells, facts, ax)

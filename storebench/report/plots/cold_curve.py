@@ -1,4 +1,4 @@
-"""How the delivered rate changes over one cold epoch, as the page cache fills."""
+"""The delivered rate over one cold epoch, while the page cache fills."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -9,19 +9,20 @@ from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary
 from storebench.report.plots.curve import (
-    FAINT,
     Curve,
     curve_axes,
     curve_cells,
+    draw_rate,
+    finish_curves,
     first_replicate,
     line_styles,
-    rate_axis,
     reading,
+    residency_percent,
 )
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
-from storebench.report.plots.style import legend_below, look, plain_ticks, styled, title
-from storebench.report.texts.labels import backend_label, number, panel_state, percent, setting_slug
+from storebench.report.plots.style import look, plain_ticks, styled
+from storebench.report.texts.labels import backend_label, number, percent, setting_slug
 from storebench.settings.words import CacheState
 
 QUESTION = "How long is a cold epoch cold?"
@@ -39,17 +40,17 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 def cold_answer(cells: Sequence[CellSummary]) -> str:
     """Return how long the cells were cold, and the backend whose rate the page cache changed most afterwards."""
-    told = []
+    rates = []
     for cell in reading(cells, CacheState.COLD):
         cold, whole = cell.median("samples_per_s"), cell.median("whole_samples_per_s")
         asked = cell.median("portion_asked_frac")
         if cold and whole and asked is not None:
-            told.append((whole / cold, asked, cold, whole, backend_label(cell.backend)))
-    if not told:
+            rates.append((whole / cold, asked, cold, whole, backend_label(cell.backend)))
+    if not rates:
         return "The records do not say in which steps the cells were cold, so no cold rate is given."
-    shortest, longest = min(one[1] for one in told), max(one[1] for one in told)
+    shortest, longest = min(share for _, share, *_ in rates), max(share for _, share, *_ in rates)
     span = percent(longest) if shortest == longest else f"{percent(shortest)} to {percent(longest)}"
-    _, asked, cold, whole, name = max(told, key=lambda one: max(one[0], 1 / one[0]))
+    _, asked, cold, whole, name = max(rates, key=lambda rate: max(rate[0], 1 / rate[0]))
     return (
         f"Until {span} of the store had been asked for; {name} gave {number(cold)} samples/s while cold"
         f" (up to {percent(asked)}) and {number(whole)} over the whole epoch."
@@ -57,72 +58,50 @@ def cold_answer(cells: Sequence[CellSummary]) -> str:
 
 
 def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw the delivered rate against the share of the store that was asked for, and below it what was resident.
+    """Draw the delivered rate against the share of the store that was asked for, and below it the resident share.
 
-    One line per backend, of the first replicate. Its thick part is the cold one and ends with a dot: from there
-    on more was resident than had been asked for, so the rest of the epoch is fed by the page cache.
+    One line per backend, of the first replicate. Its thick part is the cold one and ends with a dot. After the
+    dot, more is resident than was asked for, so the page cache serves part of the rest of the epoch.
 
     Parameters
     ----------
     results
-        The table that `storebench.load_results` returned; of its cells the cold ones that read their store are drawn.
+        The table that `storebench.load_results` returned. Its cold cells that read their store are drawn.
     ax
-        Where to draw; None makes a new figure, and only there residency has axes of its own.
+        Axes to draw on; None makes a new figure. Only a new figure has axes for residency.
     """
     cells = reading(results, CacheState.COLD)
     with styled():
         ax, below = curve_axes(ax, cells)
         for cell, line in zip(cells, line_styles(cells), strict=True):
             for epoch in first_replicate(cell, growing=True)[:1]:
-                _draw_cold(ax, below, cell, epoch, line)
-        lowest = below or ax
-        lowest.set_xscale("log")
-        lowest.set_xlabel("share of the store that was asked for (%)")
-        rate_axis(ax)
-        low, high = lowest.get_xlim()
-        lowest.set_xlim(low, high)
-        lowest.set_xticks([tick for tick in _SHARES if low <= tick <= high])
-        plain_ticks(lowest.xaxis)
+                label = backend_label(cell.backend)
+                draw_rate(ax, cell, epoch, 100 * epoch.asked_frac, line=line, label=label, end_dot=True)
+                if below is not None and epoch.residency:
+                    _draw_residency(below, cell, epoch, line)
+        _share_axis(below or ax)
         if below is not None:
-            asked = np.geomspace(low, 100.0, 200)
+            asked = np.geomspace(below.get_xlim()[0], 100.0, 200)
             below.plot(asked, asked, color="black", linewidth=0.9, linestyle=":")
-            below.set_ylim(-3, 108)
-            below.set_ylabel("resident (%)")
-        legend_below(ax)
-        note = (
-            f"{panel_state(cells)}. Dot: the end of the cold part. Dotted: what was asked for"
-            if cells
-            else ""
-        )
-        title(ax, QUESTION, note, cells)
+        note = "Dot: the end of the cold part. Dotted: the share that was asked for"
+        finish_curves(ax, below, QUESTION, note, cells)
     return ax
 
 
-def _draw_cold(ax: Axes, below: Axes | None, cell: CellSummary, epoch: Curve, line: str) -> None:
-    style, shares = look(cell), 100 * epoch.asked_frac
-    ax.plot(shares, epoch.samples_per_s, color=style.colour, linestyle=line, linewidth=1, alpha=FAINT)
-    cold = np.flatnonzero(epoch.portion)
-    ax.plot(
-        shares[cold],
-        epoch.samples_per_s[cold],
-        color=style.colour,
-        linestyle=line,
-        linewidth=2.2,
-        marker="o",
-        markevery=[len(cold) - 1] if len(cold) else [],
-        markersize=6,
-        label=backend_label(cell.backend),
-    )
-    if below is not None and epoch.residency:
-        asked = np.array([100 * point.asked_frac for point in epoch.residency])
-        held = np.array([100 * point.resident_frac for point in epoch.residency])
-        seen = asked > 0
-        below.plot(asked[seen], held[seen], color=style.colour, linestyle=line, linewidth=1.2)
-        below.fill_between(
-            asked[seen],
-            asked[seen],
-            held[seen],
-            where=held[seen] > asked[seen],
-            color=style.colour,
-            alpha=0.12,
-        )
+def _share_axis(ax: Axes) -> None:
+    """Make the horizontal axis logarithmic, with ticks at round shares."""
+    ax.set_xscale("log")
+    ax.set_xlabel("share of the store that was asked for (%)")
+    low, high = ax.get_xlim()
+    ax.set_xlim(low, high)
+    ax.set_xticks([tick for tick in _SHARES if low <= tick <= high])
+    plain_ticks(ax.xaxis)
+
+
+def _draw_residency(below: Axes, cell: CellSummary, epoch: Curve, line: str) -> None:
+    """Draw the resident share, and shade where it exceeds the share that was asked for."""
+    colour, (asked_frac, held) = look(cell).colour, residency_percent(epoch)
+    seen = asked_frac > 0
+    asked, held = 100 * asked_frac[seen], held[seen]
+    below.plot(asked, held, color=colour, linestyle=line, linewidth=1.2)
+    below.fill_between(asked, asked, held, where=held > asked, color=colour, alpha=0.12)

@@ -1,4 +1,4 @@
-"""What the container costs, and what the codec costs."""
+"""The cost of the container and the cost of the codec, taken apart."""
 
 import functools
 import itertools
@@ -24,7 +24,7 @@ _CODECS = ("raw", "png", "jpeg", "original")
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot where the panel holds a container with two codecs, and a codec in two containers."""
+    """Yield the plot if the panel holds a container with two codecs, and a codec in two containers."""
     cells = selection.measured
     if crossed(cells):
         told = codec_answer(cells, selection.facts.claims)

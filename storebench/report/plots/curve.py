@@ -1,4 +1,4 @@
-"""The steps of one epoch as a curve: rate and residency over what was asked for."""
+"""Curves of an epoch: rate and residency over the share of the store that was asked for, as both curve plots draw them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,16 @@ from matplotlib.axes import Axes
 from storebench.errors import CorruptDataError
 from storebench.report.cells import CellSummary, Panel, as_cells
 from storebench.report.plots.selection import MOST_LINES, Selection, has_steps
-from storebench.report.plots.style import companion, look, new_axes, plain_numbers
+from storebench.report.plots.style import companion, legend_below, look, new_axes, plain_numbers, title
 from storebench.report.states import Row, bounded
+from storebench.report.texts.labels import panel_state
 from storebench.results import ResidencyPoint
 from storebench.runs.step_files import read_steps
 from storebench.settings.words import CacheState
 
 _BINS = 40
 FAINT = 0.35
-"""Opacity of the parts of a curve that the cell's rate is not of."""
+"""Opacity of the parts of a curve for which the cell's rate does not hold."""
 
 _LINES = ("-", "--", "-.", ":")
 
@@ -52,7 +53,7 @@ class Curve:
 
 
 def curve(row: Row, *, growing: bool) -> Curve | None:
-    """Return the curve of a record, or None where its steps cannot be read or the size of its store is missing.
+    """Return the curve of a record, or None if its steps cannot be read or the size of its store is missing.
 
     Growing pieces begin with single steps, others are of one length. The portion begins and ends with a piece.
     """
@@ -97,13 +98,6 @@ def reading(results: pd.DataFrame | Sequence[CellSummary], state: CacheState) ->
     ]
 
 
-def rate_axis(ax: Axes) -> None:
-    """Make the axis of the rate logarithmic, in plain numbers."""
-    ax.set_yscale("log")
-    plain_numbers(ax.yaxis)
-    ax.set_ylabel("throughput (samples/s)")
-
-
 def curve_cells(selection: Selection, state: CacheState) -> Iterator[tuple[Panel, list[CellSummary]]]:
     """Yield each panel of a cache state with those of its cells that read their store and have step files."""
     for panel in selection.facts.panels:
@@ -114,19 +108,19 @@ def curve_cells(selection: Selection, state: CacheState) -> Iterator[tuple[Panel
 
 
 def curve_axes(ax: Axes | None, cells: Sequence[CellSummary]) -> tuple[Axes, Axes | None]:
-    """Return the axes of the rate and, in a figure of our own and where it was sampled, those of residency."""
+    """Return the axes of the rate and, in a new figure and if residency was sampled, those of residency."""
     sampled = any(row["cache_curve"] for cell in cells for row in cell.usable)
     return companion(new_axes(4.6 if sampled else 3.6, ax), own=ax is None and sampled)
 
 
 def line_styles(cells: Sequence[CellSummary]) -> list[str]:
-    """Return a line style for each cell: its backend's, or another one where two would look the same."""
-    found: list[tuple[str, str]] = []
+    """Return a line style for each cell: its backend's, or another one if two would look the same."""
+    looks: list[tuple[str, str]] = []
     for cell in cells:
         style = look(cell)
-        free = (line for line in (style.line, *_LINES) if (style.colour, line) not in found)
-        found.append((style.colour, next(free, style.line)))
-    return [line for _, line in found]
+        free = (line for line in (style.line, *_LINES) if (style.colour, line) not in looks)
+        looks.append((style.colour, next(free, style.line)))
+    return [line for _, line in looks]
 
 
 def first_replicate(cell: CellSummary, *, growing: bool) -> list[Curve]:
@@ -137,3 +131,56 @@ def first_replicate(cell: CellSummary, *, growing: bool) -> list[Curve]:
         (row for row in rows if (row["run_id"], row["replicate"]) == first), key=lambda r: r["epoch"]
     )
     return [epoch for row in ours if (epoch := curve(row, growing=growing)) is not None]
+
+
+def draw_rate(
+    ax: Axes, cell: CellSummary, epoch: Curve, asked: Floats, *, line: str, label: str, end_dot: bool = False
+) -> None:
+    """Draw the rate of an epoch as a faint line, and as a thick one where the cell's rate holds.
+
+    Parameters
+    ----------
+    asked
+        Horizontal place of each piece, as many as `epoch` has.
+    line
+        Line style.
+    label
+        Name in the legend; "" leaves the line out of it.
+    end_dot
+        Mark the end of the thick part with a dot.
+    """
+    colour, part = look(cell).colour, np.flatnonzero(epoch.portion)
+    ax.plot(asked, epoch.samples_per_s, color=colour, linestyle=line, linewidth=1, alpha=FAINT)
+    [thick] = ax.plot(
+        asked[part], epoch.samples_per_s[part], color=colour, linestyle=line, linewidth=2.2, label=label
+    )
+    if end_dot:
+        thick.set(marker="o", markersize=6, markevery=[len(part) - 1] if len(part) else [])
+
+
+def residency_percent(epoch: Curve) -> tuple[Floats, Floats]:
+    """Return the share of the store that was asked for and the resident share in percent, float64 [counts] each."""
+    asked = np.array([point.asked_frac for point in epoch.residency])
+    return asked, np.array([100 * point.resident_frac for point in epoch.residency])
+
+
+def finish_curves(
+    ax: Axes, below: Axes | None, question: str, note: str, cells: Sequence[CellSummary]
+) -> None:
+    """Label the axes of rate and residency, and write legend and title.
+
+    Parameters
+    ----------
+    below
+        The axes of residency; None if residency is not drawn.
+    note
+        The meaning of dots and lines; it follows the state of the cells.
+    """
+    ax.set_yscale("log")
+    plain_numbers(ax.yaxis)
+    ax.set_ylabel("throughput (samples/s)")
+    if below is not None:
+        below.set_ylim(-3, 108)
+        below.set_ylabel("resident (%)")
+    legend_below(ax)
+    title(ax, question, f"{panel_state(cells)}. {note}" if cells else "", cells)

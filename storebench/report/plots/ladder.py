@@ -1,4 +1,4 @@
-"""LMDBIO's ladder: what each optimisation gains, with one and with several reader processes."""
+"""LMDBIO's ladder: the gain of each optimisation, with one and with several reader processes."""
 
 import functools
 import itertools
@@ -34,7 +34,7 @@ _LOOKS = {
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield one plot per cache state in which the ladder was climbed."""
+    """Yield one plot per cache state in which the ladder was measured."""
     for state, climbed in by_state(selection.facts.ladders).items():
         name = "ladder" if state == "cold" else f"ladder-{state}"
         told = ladder_answer(climbed, selection.facts.claims)

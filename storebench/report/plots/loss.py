@@ -8,19 +8,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from storebench.report.cells import NULL_FORMAT, CellSummary
+from storebench.report.cells import CellSummary
 from storebench.report.claims import has_distribution
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.step_lines import MOST_POINTS, step_lines
 from storebench.report.plots.style import legend_below, new_axes, styled, title
 from storebench.report.texts.labels import ORIGINAL
+from storebench.settings.backend import NULL_FORMAT
 
 QUESTION = "Does the format change the training?"
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot where the panel's steps were recorded with their losses."""
+    """Yield the plot if the panel's steps were recorded with their losses."""
     steps = selection.steps
     if steps is not None and steps["loss"].notna().any():
         draw = functools.partial(plot_loss, steps, note=selection.step_note)
@@ -46,7 +47,7 @@ def loss_answer(cells: Sequence[CellSummary]) -> str:
 
 
 def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") -> Axes:
-    """Draw the loss of every step, one line per backend, thick below thin: equal curves lie on top of each other."""
+    """Draw the loss of every step, one line per backend, thick lines below thin ones, so that equal curves remain visible."""
     with styled():
         ax = new_axes(3.9, ax)
         trained = steps[(steps["format"] != NULL_FORMAT) & steps["loss"].notna()]

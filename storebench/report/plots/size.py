@@ -1,4 +1,4 @@
-"""What speed costs in space on disk."""
+"""Throughput against the size of the store on disk."""
 
 import functools
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Where a step's time goes: the loop's stacked bar, and beside it what the producers did."""
+"""The parts of a step's time: those of the loop as a stacked bar, and beside it those of the producers."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from storebench.report.texts.labels import backend_label, common_setting, durati
 QUESTION = "Where does a step's time go?"
 
 LOOP_PARTS = {"data wait": "data_wait_s", "copy": "h2d_s", "compute": "compute_s"}
-PRODUCER_PARTS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "hand-over": "handover_s"}
+PRODUCER_PARTS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "handoff": "handover_s"}
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
@@ -67,7 +67,7 @@ def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | 
     results
         The table that `storebench.load_results` returned, filtered to the cells to draw.
     ax
-        Where to draw; None makes a new figure.
+        Axes to draw on; None makes a new figure.
     """
     cells = _drawable(as_cells(results))
     with styled():

@@ -25,7 +25,7 @@ from storebench.report.cells import CellSummary
 from storebench.report.intervals import Interval
 from storebench.report.texts.labels import backend_label, caveats
 
-# Okabe and Ito's palette, which people with any kind of colour blindness can tell apart.
+# Okabe and Ito's palette, which is distinguishable with any kind of colour blindness.
 BACKEND_COLOURS = {
     "png": "#D55E00",
     "hdf5": "#E69F00",
@@ -44,7 +44,7 @@ FORMAT_COLOURS = {
 }
 OTHER_COLOUR = "#666666"
 
-# Paul Tol's muted palette: other colours than the backends', because they mean something else.
+# Paul Tol's muted palette: not the backends' colours, because these mean parts of a step.
 PART_COLOURS = {
     "data wait": "#882255",
     "copy": "#DDCC77",
@@ -52,7 +52,7 @@ PART_COLOURS = {
     "fetch": "#332288",
     "decode": "#88CCEE",
     "prep": "#44AA99",
-    "hand-over": "#999933",
+    "handoff": "#999933",
 }
 
 _STYLE = {
@@ -70,7 +70,7 @@ _STYLE = {
     "legend.handlelength": 2.8,
     "hatch.linewidth": 0.7,
     "svg.hashsalt": "storebench",
-    "text.parse_math": False,  # a name with two dollar signs is no formula
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
     "figure.facecolor": "white",
 }
 WIDTH_IN = 5.4
@@ -78,10 +78,10 @@ WRAP = 80
 _COMPANION = "storebench: below"
 _DECADES = 50.0
 _MOST_BEYOND = 1.6
-"""An interval that is longer than its figure says nothing that is worth squeezing every bar for."""
+"""The axis ends at this multiple of the largest figure, even if an interval is longer, so that bars keep their length."""
 
 _MOST_DECADES = 6
-"""More of their long numbers side by side would overlap."""
+"""Most ticks of an axis of long numbers: more of them would overlap."""
 
 _DIGIT_PT, _APART_PT = 6.0, 12.0
 """Width of a digit of a tick, and the room between two ticks."""
@@ -89,7 +89,7 @@ _DIGIT_PT, _APART_PT = 6.0, 12.0
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How one backend is drawn."""
+    """Colour, pattern, marker and line of one backend."""
 
     colour: str
     hatch: str
@@ -114,7 +114,7 @@ def backend_look(backend: str, container: str, codec: str) -> Look:
     """Return the look of a backend; a backend looks the same in every plot."""
     colour = BACKEND_COLOURS.get(backend) or FORMAT_COLOURS.get(container, OTHER_COLOUR)
     hatch, marker, line = _CODEC_LOOKS.get(codec, ("xx", "D", "-."))
-    if container == "files":  # PNG is what files usually hold, so there the raw ones are the odd ones
+    if container == "files":  # files usually hold PNG, so raw files get the pattern
         hatch, line = (
             ("//", "--")
             if codec == "raw"
@@ -125,7 +125,7 @@ def backend_look(backend: str, container: str, codec: str) -> Look:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Make a plot in our style, and leave the caller's settings as they are.
+    """Make a plot in storebench's style, and leave the caller's settings unchanged.
 
     Matplotlib warns of labels that are longer than the figure, and of characters that its font lacks. Both come from
     names in the records, so the warnings would tell the reader of a report nothing that could be mended.
@@ -136,7 +136,7 @@ def styled() -> Iterator[None]:
 
 
 def new_axes(height_in: float = 3.2, ax: Axes | None = None) -> Axes:
-    """Return the axes to draw into: the caller's, or those of a new figure that pyplot does not know."""
+    """Return the axes to draw on: the caller's, or those of a new figure that pyplot does not manage."""
     if ax is not None:
         return ax
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
@@ -156,12 +156,12 @@ def companion(ax: Axes, *, own: bool) -> tuple[Axes, Axes | None]:
 
 
 def _shared(figure: Figure | None) -> bool:
-    """Whether the figure holds axes that are not this plot's."""
+    """Return whether the figure holds axes of other plots."""
     return figure is None or len([ax for ax in figure.axes if ax.get_label() != _COMPANION]) > 1
 
 
 def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] = ()) -> None:
-    """Head a plot with its question, and below it the conditions and caveats.
+    """Write a plot's question above it, and below that the conditions and caveats.
 
     In a figure of its own the head is set at the left edge of the figure; in
     the caller's axes it is the axes' title.
@@ -172,7 +172,7 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
     if figure is None or _shared(figure):
         ax.set_title(f"{large}\n{small}", loc="left", parse_math=False)
         return
-    # A legend is the one thing outside the axes that the layout makes room for and that takes two fonts.
+    # Only a legend gets room from the layout outside of the axes, and can have two fonts.
     head = figure.legend(
         [Patch(alpha=0)],
         [small],
@@ -188,18 +188,18 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
 
 
 def whiskers(intervals: Sequence[Interval]) -> npt.NDArray[np.float64] | None:
-    """Return the ends of intervals as errorbar wants them, or None where none has ends."""
+    """Return the distances of interval ends, float64 [2, n] as errorbar's `xerr`, or None if no interval has ends."""
     if all(one.lo is None or one.hi is None for one in intervals):
         return None
     below = [one.mid - (one.mid if one.lo is None else one.lo) for one in intervals]
     above = [(one.mid if one.hi is None else one.hi) - one.mid for one in intervals]
-    # The interval of a ratio's median may lie to one side of it by a rounding.
+    # By rounding, the interval of a ratio's median may end just beside it.
     ends: npt.NDArray[np.float64] = np.maximum(np.array([below, above], np.float64), 0.0)
     return ends
 
 
 def shown_end(intervals: Sequence[Interval]) -> float:
-    """Return how far an axis has to go: to the end of the longest interval, but not far beyond the largest figure."""
+    """Return the end of an axis: that of the longest interval, but not far beyond the largest figure."""
     largest = max((one.mid for one in intervals), default=1.0)
     end = max((one.hi or one.mid for one in intervals), default=1.0)
     return min(end, _MOST_BEYOND * largest) or 1.0
@@ -249,7 +249,7 @@ def make_room(ax: Axes) -> None:
 
 
 def name_rows(ax: Axes, cells: Sequence[CellSummary]) -> None:
-    """Name horizontal bars by their backends, from the top, with the cache state where that differs."""
+    """Name horizontal bars by their backends, from the top, with the cache state if that differs."""
     states = {cell.cell.cache for cell in cells if not cell.is_null}
     names = [
         backend_label(c.backend) + (f", {plain(c.cell.cache)}" if len(states) > 1 and not c.is_null else "")
@@ -288,7 +288,7 @@ def plain_ticks(axis: Axis) -> None:
 
 
 def legend_below(ax: Axes, heading: str | None = None) -> None:
-    """Put the legend below the axes, in two columns, and make the figure taller by what it takes."""
+    """Put the legend below the axes, in two columns, and make the figure taller by its height."""
     figure = ax.get_figure(root=True)
     handles, labels = ax.get_legend_handles_labels()
     if not handles:

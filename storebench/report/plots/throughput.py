@@ -29,14 +29,14 @@ from storebench.report.plots.style import (
 from storebench.report.texts.headline import panel_answer
 from storebench.report.texts.labels import common_setting, number, with_interval
 
-QUESTION = "How many images a second reach the network?"
+QUESTION = "How many images per second reach the network?"
 
 _NEAR = 2.5
-"""Ceilings above so many times the highest rate are left out: they would squeeze the bars, and the page lists them."""
+"""Ceilings above this multiple of the highest rate are not drawn: they would shorten the bars, and the page lists them."""
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot of the panel that speaks for the dataset."""
+    """Yield the plot of the dataset's main panel."""
     if selection.panel is None:
         return
     cells = (*selection.measured, *selection.null)

@@ -19,7 +19,7 @@ QUESTION = "How long does a step wait, and how long at worst?"
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot where the panel's steps were recorded."""
+    """Yield the plot if the panel's steps were recorded."""
     if selection.steps is not None:
         draw = functools.partial(plot_wait_distribution, selection.steps, note=selection.step_note)
         answer = worst_answer([cell for cell in selection.measured if has_distribution(cell)])
@@ -27,7 +27,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def worst_answer(cells: Sequence[CellSummary]) -> str:
-    """Return how long one step in a hundred waits: with the best backend, and with the worst."""
+    """Return the wait that one step in a hundred exceeds, with the best backend and with the worst."""
     waits = ranked(cells, "data_wait_p99_ns")
     if not waits:
         return ""
@@ -39,7 +39,7 @@ def worst_answer(cells: Sequence[CellSummary]) -> str:
 
 
 def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") -> Axes:
-    """Draw the share of steps that waited at most so long (ECDF, logarithmic), warm-up steps left out."""
+    """Draw the share of steps that waited at most a given time (ECDF, logarithmic), without warm-up steps."""
     with styled():
         ax = new_axes(3.9, ax)
         for label, style, one in step_lines(steps):

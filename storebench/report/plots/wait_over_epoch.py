@@ -23,7 +23,7 @@ Waits = npt.NDArray[np.float64]
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot where the panel's steps were recorded."""
+    """Yield the plot if the panel's steps were recorded."""
     if selection.steps is not None:
         told = tail_answer(selection.facts.claims.each(Kind.SPIKE, selection.measured))
         yield Plot(
@@ -79,7 +79,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
 
 
 def thinned(waits: Waits) -> tuple[npt.NDArray[np.int64], Waits]:
-    """Return (places, waits) of no more points than are drawn: the longest wait of each piece."""
+    """Return (places, waits), int64 and float64 [points], thinned to the longest wait of each piece."""
     if len(waits) <= MOST_POINTS:
         return np.arange(len(waits)), waits
     starts = np.linspace(0, len(waits), MOST_POINTS, endpoint=False).astype(np.int64)

@@ -28,11 +28,11 @@ from storebench.report.texts.sentence import Sentence
 QUESTION = "Do more workers help?"
 
 _AROUND = 3.0
-"""An axis goes so far beyond the points; intervals that are wider are cut, and stand in the table."""
+"""An axis extends this far beyond the points; wider intervals are cut here, but complete in the table."""
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot where the panel's cells were measured with several numbers of workers."""
+    """Yield the plot if the panel's cells were measured with several numbers of workers."""
     cells = selection.alike("workers")
     if len({cell.cell.workers for cell in cells}) > 1:
         told = workers_answer(cells, selection.facts.claims)

@@ -42,7 +42,7 @@ BACKENDS = {
     "lmdb": "LMDB",
     "null": "null (no loading)",
 }
-"""Names of backends; any other backend is called by its own name."""
+"""Labels of backends; any other backend has its own name as its label."""
 
 ORIGINAL = "original"
 """The codec of image files as they are."""
@@ -83,7 +83,7 @@ def codec_label(backend: Backend) -> str:
 
 
 def dataset_label(cell: Cell | CellSummary) -> str:
-    """Return a dataset in words, "ImageNet, 4,000 images"; of a summary also where it was read, if that varies."""
+    """Return a dataset in words, "ImageNet, 4,000 images"; for a summary also the place where it was read, if that varies."""
     fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
     name = fields.data.name
     title = Path(name).name if name.startswith((FOLDER_PREFIX, LIST_PREFIX)) else DATASETS.get(name, name)
@@ -95,7 +95,7 @@ def dataset_label(cell: Cell | CellSummary) -> str:
 
 
 def dataset_slug(cell: Cell | CellSummary) -> str:
-    """Return a dataset as part of a file name: "imagenet-4000"; of a summary with its place, if that varies."""
+    """Return a dataset as part of a file name: "imagenet-4000"; for a summary also its place, if that varies."""
     fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
     parts = [Path(fields.data.name).name] + [
         str(number) for number in (fields.data.size, fields.data.limit) if number
@@ -125,9 +125,9 @@ def setting_slug(cell: Cell, varying: Collection[str]) -> str:
 def setting_label(
     cell: Cell | CellSummary, varying: Collection[str] = (), *, without: Collection[str] = ()
 ) -> str:
-    """Return the conditions of a measurement in words: the usual ones, and the fields that vary around it.
+    """Return the conditions of a measurement in words: the usual ones, and the fields that vary.
 
-    `without` names fields that are told apart from it. Of a summary the cache state is called by what its
+    `without` names fields to leave out. The cache state of a summary is the one that its
     records prove (`state_label`).
     """
     fields = _fields(cell)
@@ -143,7 +143,7 @@ def setting_label(
 def state_label(cell: Cell | CellSummary) -> str:
     """Return the state of the page cache in words: "cold", "warm", "limited to 400 MiB", "cache as found".
 
-    Of a summary whose records do not prove in which steps the state held it is the state at the epoch's start.
+    For a summary whose records do not prove in which steps the state held, it is the state at the epoch's start.
     """
     fields = _fields(cell)
     whole = isinstance(cell, CellSummary) and cell.whole_only
@@ -194,7 +194,7 @@ def loading_label(cell: Cell) -> str:
 
 
 def compute_label(compute: Compute) -> str:
-    """Return emulated compute in words; "" where it is real or none."""
+    """Return emulated compute in words; "" if compute is real or none."""
     emulated = compute.kind is ComputeKind.EMULATED
     return f"compute EMULATED by a sleep of {plain(compute.duration)} ms" if emulated else ""
 
@@ -250,9 +250,9 @@ def _decimals(value: float, digits: int) -> int:
 
 
 def between(mid: float, lo: float | None, hi: float | None, digits: int = 3) -> tuple[str, str]:
-    """Return a figure and its interval " [lo, hi]" with equal decimals; "" instead of the interval where there is none.
+    """Return a figure and its interval " [lo, hi]" with equal decimals; "" instead of an interval if there is none.
 
-    An end below a power of ten that the figure is above gives all three one decimal more: 1.00 [0.96, 1.04].
+    If an end is below a power of ten and the figure above it, all three get one decimal more: 1.00 [0.96, 1.04].
     """
     if lo is None or hi is None:
         return number(mid, digits), ""
@@ -270,7 +270,7 @@ def _aligned(value: float, decimals: int, digits: int) -> str:
 
 
 def with_interval(interval: Interval | None, suffix: str = "") -> str:
-    """Return "3.1 [2.9, 3.3]", or the figure alone where there is no interval."""
+    """Return "3.1 [2.9, 3.3]", or the figure alone if there is no interval."""
     if interval is None:
         return ""
     mid, ends = between(interval.mid, interval.lo, interval.hi)
@@ -297,7 +297,7 @@ def size(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds in the unit that suits them: "12.3 ms", "4.1 s", "3 min"."""
+    """Return seconds in a suitable unit: "12.3 ms", "4.1 s", "3 min"."""
     if seconds is None:
         return ""
     steps = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (600.0, 1.0, "s"))

@@ -26,25 +26,25 @@ def method(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
 
 
 _STEPS = (
-    "Each step of the training loop is cut into data wait (the loop is blocked on the loader), copy to the"
+    "Each step of the training loop is divided into data wait (the loop is blocked on the loader), copy to the"
     " device, and compute (forward, backward and optimizer, the device synchronised once at the end)."
-    " What these three leave unexplained is given as overhead. Inside the loader fetch (bytes from the store"
+    " Time outside of these three is reported as overhead. Inside the loader, fetch (bytes from the store"
     " into private memory), decode (bytes into pixels) and prep (augment and collate) are timed in the process"
-    " that does them; all processes read one clock."
+    " that does the work; all processes read one clock."
 )
 _RATES = (
     "A rate is the samples of the timed steps over the wall time of the same steps. Warm-up steps are recorded,"
     " flagged, and left out of both. The first wait is part of the epoch unless it is a warm-up step."
 )
 _INTERVALS = (
-    "Figures are medians over replicates; several epochs of a replicate count once, by their median. Intervals"
-    " rest on replicates, never on steps. Ratios are taken round by round, on logarithms, by Student's t; with"
+    "Figures are medians over replicates; if a replicate has several epochs, their median counts. Intervals"
+    " are computed from replicates, never from steps. Ratios are paired by round, on logarithms, with Student's t; with"
     " probability 95% the intervals of all ratios on this page hold at once, within this run. Intervals of rates are"
-    " single, 95% each. Fewer than three rounds decide nothing, and rounds that were added to a run make intervals wider."
+    " individual, 95% each. Fewer than three rounds decide nothing, and rounds that were added to a run make intervals wider."
 )
 _VERDICTS = (
-    "Where a cell with no loading (null) and a warm cell stand beside a cold one, fetch stall is cold minus warm"
-    " and prep stall is warm minus null (DS-Analyzer's method, with verified cache states); otherwise the spans"
+    "If a cell without loading (null) and a warm cell were measured beside a cold one, fetch stall is cold minus warm"
+    " and prep stall is warm minus null (DS-Analyzer's method, with verified cache states). Otherwise the spans"
     " that the producers measured decide."
 )
 
@@ -53,7 +53,7 @@ def _replicates(cells: Sequence[CellSummary]) -> str:
     counts = sorted({len(cell.values("samples_per_s")) for cell in cells if cell.usable})
     said = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}" if counts else "no"
     return (
-        f"Every cell ran in {said} fresh process{'' if said == '1' else 'es'} of its own, interleaved with the others"
+        f"Every cell ran in {said} fresh process{'' if said == '1' else 'es'}, interleaved with the others"
         " in a seeded random order within each round, so that a machine that slows down slows every backend."
     )
 

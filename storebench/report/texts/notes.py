@@ -117,7 +117,7 @@ def _limits(cells: Sequence[CellSummary]) -> Iterator[str]:
 
 
 def usage_notes(cells: Iterable[CellSummary]) -> list[str]:
-    """Return how each cell's format was written and read, and what an expert in it would change."""
+    """Return notes on how each cell's format was written and read, and on what an expert in it would change."""
     notes: dict[str, None] = {}
     for cell in cells:
         if not cell.is_null and (note := _usage(cell)):

@@ -1,6 +1,7 @@
 """Verdicts in words: what was decided about two cells, why it was not, and what limits a cell."""
 
-from storebench.report.decisions import FEWEST_TRAINING_STEPS, Decision, Doubt, DoubtKind
+from storebench.report.cells import FEWEST_TRAINING_STEPS
+from storebench.report.decisions import Decision, Doubt, DoubtKind
 from storebench.report.texts.labels import backend_label, duration, number, percent, with_interval
 from storebench.report.verdict import Bound, CellVerdict
 from storebench.units import number_of
@@ -20,7 +21,7 @@ def decision_words(decision: Decision) -> str:
 
 
 def doubt_words(doubt: Doubt | None) -> str:
-    """Return why an interval must not be used; "" where it may."""
+    """Return why an interval must not be used; "" if it may."""
     if doubt is None:
         return ""
     if doubt.kind is DoubtKind.FEW_STEPS:

@@ -7,7 +7,7 @@ from storebench.results import Record
 
 
 class Kind(enum.StrEnum):
-    """Which rule a finding breaks."""
+    """The rule that a finding breaks."""
 
     SCHEMA = "schema"
     ARITHMETIC = "arithmetic"
@@ -30,7 +30,7 @@ class Finding:
     cell
         "backend, setting" in words, or the place in the file where there is no cell.
     cell_id, run_id
-        Of the record, or "".
+        Identifiers of the record, or "".
     figure
         Name of the figure that is wrong.
     message

@@ -11,7 +11,7 @@ _HEADROOM = 1.25
 """A ceiling is measured for half a second, in which the machine may have been slower than during the epoch."""
 
 _DEVICE_LEAST_FRAC = 0.9
-"""Block layers and counters disagree by a few percent; a tenth is missing for a reason."""
+"""Block layers and counters disagree by a few percent; if a tenth is missing, something else served it."""
 
 _WARM_MOST_FRAC = 0.05
 _WARM_MOST_BYTES = 16 << 20
@@ -25,7 +25,7 @@ _SAME = 1e-6
 
 def check_limits(record: Record) -> Iterator[Finding]:
     """Yield a finding for each figure of a usable record that is impossibly high or low."""
-    if record.cell.backend.format != "null":
+    if not record.cell.backend.is_null:
         yield from _memory_ceiling(record)
         yield from _device_ceiling(record)
         yield from _device_floor(record)
@@ -65,7 +65,7 @@ def _crop_frac(record: Record, axis: int) -> float:
 
 
 def _copying_s(record: Record, busy_s: float) -> float:
-    """Return the seconds that all threads together can have copied while producers were busy for `busy_s`.
+    """Return the seconds for which all threads together may have copied while producers were busy for `busy_s`.
 
     Several threads copy at once only on as many cores, and only in CPU time that was counted.
     """
@@ -128,7 +128,7 @@ def _limit(record: Record) -> Iterator[Finding]:
 
 
 def _portion(record: Record) -> Iterator[Finding]:
-    """Find a portion that is no part of its epoch, or whose figures do not follow from each other."""
+    """Find a portion that is not a part of its epoch, or whose figures contradict each other."""
     part = record.portion
     if part is None:
         return

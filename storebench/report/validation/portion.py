@@ -21,10 +21,10 @@ from storebench.worker.portion import (
 )
 
 COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
-"""What is needed of a step table besides the columns of `storebench.report.validation.validate`."""
+"""Columns of a step table that are needed besides those of `storebench.report.validation.validate`."""
 
 LATER_COLUMNS = ("paused_ns",)
-"""What tables of earlier releases lack."""
+"""Columns that tables of earlier releases lack."""
 
 _SAME = 1e-6
 _Steps = Mapping[str, Any]
@@ -75,7 +75,7 @@ def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
 
 
 def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> Iterator[Finding]:
-    """Find a cold portion that goes on after more was resident than had been asked for."""
+    """Find a cold portion that continues after more was resident than had been asked for."""
     curve = record.cache.curve if record.cache else ()
     if not curve:
         return  # `validation.run` reports it
@@ -88,7 +88,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
         yield finding(Kind.CACHE, record, "portion.steps", message)
     pages = StorePages(
         count=store.count,
-        # No more than were counted, so that no more is expected of the portion than when it was judged.
+        # At most as many as were counted, so that the portion has to meet the same condition as when it was found.
         pages=-(-store.file_bytes // PAGE_BYTES),
         payload_bytes=store.payload_bytes,
     )
@@ -107,7 +107,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
 
 
 def _within(record: Record, curve: tuple[ResidencyPoint, ...], end_s: float) -> Any:
-    """Return which points have to be good, bool [n]: those to the portion's end, and one that proves its last step.
+    """Return the points that have to be good, bool [n]: those up to the portion's end, and one that proves its last step.
 
     A recorded curve is thinned. Where each step's batch is begun when the loop asks for it, and there are fewer steps
     than points, the next point that was kept is the proof. Elsewhere the proof may have been left out.
@@ -131,7 +131,7 @@ def _asked(record: Record, steps: _Steps, store: StoreFacts) -> Any:
 
 
 def _is_planned(cell: Cell) -> bool:
-    """Whether the reader may be told the order: how far it read ahead is not recorded, so all may have been asked for."""
+    """Return whether the reader may know the order: its read-ahead is not recorded, so it may have requested everything."""
     try:
         reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
     except (StorebenchError, KeyError):

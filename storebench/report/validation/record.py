@@ -17,17 +17,17 @@ _SAME = 1e-6
 _OVERHEAD_FRAC = 0.05
 _OVERHEAD_STEP_S = 50e-6
 _OVERHEAD_EPOCH_S = 5e-3
-"""Overhead is a finding only where it is a large share, more than clock readings cost, and no single preemption."""
+"""Overhead is a finding only if it is a large share, more than clock readings cost, and more than one preemption."""
 
 _SPANS_FRAC = 0.02
 _SPANS_STEP_S = 50e-6
-"""What producers' spans may exceed the loop's wait by: two clocks are read at slightly different moments."""
+"""Excess of the producers' spans over the loop's wait that is allowed: the clocks are read at slightly different moments."""
 
 
 def check_record(record: Record) -> list[Finding]:
     """Return the findings about the arithmetic, the coverage and the cache state of one usable record."""
     checks = (_shares, _sums, _spans, _rates, _payload, _order, _coverage, _cache)
-    return [found for check in checks for found in check(record)]
+    return [finding for check in checks for finding in check(record)]
 
 
 def _shares(record: Record) -> Iterator[Finding]:
@@ -66,8 +66,8 @@ def _sums(record: Record) -> Iterator[Finding]:
 
 
 def _spans(record: Record) -> Iterator[Finding]:
-    """Find a wait that is shorter than what the same process did meanwhile."""
-    if record.cell.workers or record.timed_steps != record.steps or record.cell.backend.format == "null":
+    """Find a wait that is shorter than the producer's work in the same process."""
+    if record.cell.workers or record.timed_steps != record.steps or record.cell.backend.is_null:
         return
     worked = record.fetch_s + record.decode_s + record.prep_s
     most = record.data_wait_s * (1 + _SPANS_FRAC) + _SPANS_STEP_S * record.steps
@@ -79,9 +79,9 @@ def _spans(record: Record) -> Iterator[Finding]:
 
 
 def _payload(record: Record) -> Iterator[Finding]:
-    """Find a payload that the store does not have: samples of raw pixels are all of one size."""
+    """Find a payload that the store cannot have served: samples of raw pixels all have the same size."""
     store, seen = record.store, record.coverage
-    if store is None or not store.count or record.cell.backend.format == "null":
+    if store is None or not store.count or record.cell.backend.is_null:
         return
     whole = seen is not None and seen.complete and record.samples == store.count
     if record.cell.backend.codec != "raw" and not whole:
@@ -148,7 +148,7 @@ def _coverage(record: Record) -> Iterator[Finding]:
 def _cache(record: Record) -> Iterator[Finding]:
     cache = record.cache
     if cache is None:
-        if record.cell.cache != CacheState.ANY and record.cell.backend.format != "null":
+        if record.cell.cache != CacheState.ANY and not record.cell.backend.is_null:
             yield finding(
                 Kind.CACHE, record, "cache", f"{record.cell.cache} was asked for and nothing was counted"
             )
@@ -171,12 +171,12 @@ def _cache(record: Record) -> Iterator[Finding]:
 
 
 def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
-    """Find a page cache that is called limited and held more of the store than its limit before or after an epoch."""
+    """Find a limited page cache that held more of the store than its limit before or after an epoch."""
     if cache.limit_bytes is None or cache.limit_bytes != record.cell.memory_bytes:
         message = f"called limited to {record.cell.memory_bytes} bytes, but {cache.limit_bytes} were in force"
         yield finding(Kind.CACHE, record, "cache.limit_bytes", message)
         return
-    # What was sampled in between is held against the limit in `validation.limits`.
+    # `validation.limits` compares the samples in between with the limit.
     most = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0)
     size = record.store.file_bytes if record.store else 0
     if most * size > cache.limit_bytes + LIMIT_TOLERATED_FRAC * size:

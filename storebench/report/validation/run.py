@@ -16,11 +16,11 @@ from storebench.runs.about import read_about
 from storebench.runs.records import RUN_NAME
 
 _EXCESS_MOST_FRAC = 0.5
-"""No portion is believed to be cold beyond this, even of a store so small that its few pages of overhead are a tenth."""
+"""A portion cannot be cold beyond this share, even if the few pages of overhead are a tenth of a small store."""
 
 _MOST_NAMED = 20
 _CLOCK_S = 0.002
-"""Records give their start in whole milliseconds of a clock that may be slewed."""
+"""Tolerance for starts, which are whole milliseconds of a clock that may be slewed."""
 
 
 def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
@@ -41,7 +41,7 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
         about = read_about(path)
     except (OSError, CorruptDataError) as error:
         reason = error.what if isinstance(error, CorruptDataError) else str(error)
-        message = f"it is no whole JSON with a list of cells, so nothing says what should have run: {reason}"
+        message = f"it is not complete JSON with a list of cells, so the planned cells are unknown: {reason}"
         return [
             Finding(kind=Kind.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
         ]
@@ -123,7 +123,7 @@ def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fi
         return
     for record in records:
         seen = record.coverage
-        if record.status is not Status.OK or record.code is None or record.cell.backend.format == "null":
+        if record.status is not Status.OK or record.code is None or record.cell.backend.is_null:
             continue
         if seen is None or not seen.timed_checked or not seen.pixels_checked:
             message = "no sample of the timed batches was compared with the dataset"
@@ -137,7 +137,7 @@ def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fi
 
 
 def _fewest_checked(record: Record) -> int:
-    """Return how many samples of the timed batches are kept at least: fewer of large images."""
+    """Return the least number of samples that are kept from the timed batches; it is smaller for large images."""
     shape = record.store.image_shape if record.store else (1, 1, 1)
     return min(KEPT_AT_LEAST, record.timed_samples, max(1, KEPT_BYTES // max(1, math.prod(shape))))
 

@@ -29,7 +29,7 @@ from storebench.settings.words import ComputeKind
 from storebench.stats import MIN_ROUNDS
 
 _COMPUTE_HEADROOM = 1.15
-"""What the null cell may lose in a round to a busy machine: every round, or the whole interval, must be above this."""
+"""A null cell may be slowed down this much by a busy machine: every round, or the whole interval, must be above it."""
 
 _FEW_ROUNDS_HEADROOM = 2.0
 """With fewer than three rounds a busy machine may explain more: 1.54 was seen in a single round of a smoke run."""
@@ -45,7 +45,7 @@ Sourced = tuple[Record, Path]
 def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
     """Read every valid record; a complete line of JSON that is not a record becomes a finding.
 
-    A half-written line or replicate at the end is what a killed run leaves, and is dropped.
+    A half-written line or replicate at the end, as a killed run leaves it, is dropped.
     """
     records: list[Sourced] = []
     findings: list[Finding] = []
@@ -89,7 +89,7 @@ def validate(paths: Paths) -> list[Finding]:
 def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     """Return every finding about records, taken one by one and all together."""
     sound = [(record, file) for record, file in records if record.status is Status.OK]
-    findings = [found for record, _ in sound for found in (*check_record(record), *check_limits(record))]
+    findings = [finding for record, _ in sound for finding in (*check_record(record), *check_limits(record))]
     for record, file in sound:
         findings += _check_steps(record, file.parent)
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
@@ -126,12 +126,12 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         "samples": int(steps["samples"].sum()),
         "timed_samples": int(steps["samples"][timed].sum()),
     }
-    found = [
+    findings = [
         finding(Kind.STEPS, record, name, f"{getattr(record, name):.6g}, but its steps add up to {value:.6g}")
         for name, value in {**sums, **counts}.items()
         if abs(getattr(record, name) - value) > _NS_ROUNDING_S * max(1.0, abs(value))
     ]
-    return [*found, *check_portion(record, steps)]
+    return [*findings, *check_portion(record, steps)]
 
 
 def _duplicates(records: Iterable[Record]) -> Iterator[Finding]:
@@ -169,7 +169,7 @@ def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
     cells: dict[str, tuple[Record, dict[Round, float]]] = {}
     for record in records:
         when = (record.run_id, record.replicate)
-        if record.cell.backend.format == "null":
+        if record.cell.backend.is_null:
             for key in _ceiling_keys(record):
                 best = nulls.setdefault(key, {})
                 best[when] = max(best.get(when, 0.0), record.samples_per_s)
@@ -192,14 +192,14 @@ def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
 
 
 def _is_above(rounds: Sequence[float], above: Ratio) -> bool:
-    """Whether a cell was faster than compute alone in all of its rounds, by more than a busy machine explains."""
+    """Return whether a cell was faster than compute alone in all of its rounds, by more than a busy machine explains."""
     if len(rounds) < MIN_ROUNDS:
         return min(rounds) > _FEW_ROUNDS_HEADROOM
     return min(rounds) > _COMPUTE_HEADROOM or (above.lo is not None and above.lo > _COMPUTE_HEADROOM)
 
 
 def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
-    honest = [record for record in records if record.cell.backend.format != "null"]
+    honest = [record for record in records if not record.cell.backend.is_null]
     exact = [record for record in honest if record.store is not None and record.store.lossless]
     on_cpu = [record for record in exact if record.cell.device == "cpu"]
     yield from _differing(exact, _data_key, "store", "samples_digest")

@@ -741,7 +741,7 @@ def test_below_the_floor_of_the_noisier_side_nothing_alarms(tmp_path: Path) -> N
 
 def test_holm_keeps_forty_cells_of_the_same_code_quiet() -> None:
     """Forty cells at 5% spread, as in the simulation that condemns a gate at 10% (FACTS section 8)."""
-    from storebench.check.sides.model import CellData, Replicate, Side, Where
+    from storebench.check.sides.model import CellData, Place, Replicate, Side
 
     rng = np.random.default_rng(0)
 
@@ -756,7 +756,7 @@ def test_holm_keeps_forty_cells_of_the_same_code_quiet() -> None:
                 cell_id=str(number),
                 label=str(number),
                 calibration="gather",
-                environment=Where(**HERE),
+                environment=Place(**HERE),
                 replicates=replicates,
             )
         return Side(source="planted", kind="pytest-benchmark", cells=cells)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.check.confirm import How, confirm
+from storebench.check.confirm import RerunOptions, confirm
 from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
 from storebench.check.sides.read import read_side
@@ -71,22 +71,22 @@ def test_a_projects_own_slow_down_is_confirmed_and_a_passing_one_is_not(
     results = judge(baseline, contender, policy)
     assert [one.cell_id for one in results if one.suspected] == ["read/mine"]
     said: list[str] = []
-    how = How(stores=project, say=said.append)
+    options = RerunOptions(stores=project, say=said.append)
 
     monkeypatch.setenv("FACTOR", "10")
-    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, how)}
+    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
     assert again["read/mine"].state is State.WORSE
     assert again["read/mine"].confirmed
     assert "read/mine" in said[0]
     assert "read/other" not in said[0]
 
     monkeypatch.setenv("FACTOR", "1")
-    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, how)}
+    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
     assert again["read/mine"].state is State.INCONCLUSIVE
     assert "not in a second run" in again["read/mine"].reason
 
     (project / "test_speed.py").write_text("def test_read(benchmark): raise OSError\n")
-    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, how)}
+    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
     assert again["read/mine"].state is State.FAILED
 
 
@@ -96,7 +96,9 @@ def test_a_counter_needs_no_second_run(tmp_path: Path) -> None:
     second = read_side(write_run(tmp_path / "b", more), baseline=False)
     results = judge(first, second, Policy())
     said: list[str] = []
-    assert confirm(results, first, second, Policy(), How(stores=tmp_path, say=said.append)) == results
+    assert (
+        confirm(results, first, second, Policy(), RerunOptions(stores=tmp_path, say=said.append)) == results
+    )
     assert results[0].state is State.WORSE
     assert not said
 
@@ -127,6 +129,6 @@ def test_suspected_cells_of_a_run_go_through_the_runner_again(tmp_path: Path) ->
     results = judge(baseline, contender, policy)
     assert results[0].suspected
     with warm_cells():
-        again = confirm(results, baseline, contender, policy, How(stores=tmp_path / "stores"))
+        again = confirm(results, baseline, contender, policy, RerunOptions(stores=tmp_path / "stores"))
     assert again[0].confirmed
     assert len(read_records(run.folder)) == 2  # the contender's own folder is as it was

@@ -10,14 +10,14 @@ from storebench.check.calibration import VALIDATED, Kind, carries_over
 from storebench.check.counters import CounterResult, compare_counters, uncounted
 from storebench.check.pairs import INTERLEAVED, Pair, basis_of, other_work, resembling
 from storebench.check.policy import CellPolicy, CounterGate, Policy
-from storebench.check.sides.model import CellData, Replicate, Where, slowest_tenth
+from storebench.check.sides.model import CellData, Place, Replicate, slowest_tenth
 from storebench.check.sides.records import label_of
 from storebench.check.sides.rules import cell_of
 from storebench.errors import CorruptDataError
 from tests.support.planted_sides import record
 
-HERE = Where(key="here", match={"cpu": "planted", "kernel": "6.8"})
-THERE = Where(key="there", match={"cpu": "another", "kernel": "6.8"})
+HERE = Place(key="here", match={"cpu": "planted", "kernel": "6.8"})
+THERE = Place(key="there", match={"cpu": "another", "kernel": "6.8"})
 
 
 def cell(**changes: Any) -> CellData:
@@ -72,7 +72,7 @@ def test_seconds_hold_on_one_machine_and_trusted_ratios_on_two(
     [
         ({}, {"environment": THERE}, {}, "have not been shown to carry over to another machine"),
         ({}, {"environment": THERE}, {"basis": "seconds"}, "another environment: cpu planted -> another"),
-        ({}, {"environment": Where()}, {}, "the environment of one side is unknown or not unique"),
+        ({}, {"environment": Place()}, {}, "the environment of one side is unknown or not unique"),
         (
             {},
             {"calibration": ""},
@@ -139,7 +139,7 @@ def test_a_lost_cell_is_found_again_under_the_name_that_changed_least() -> None:
 # Counters
 
 
-def counted(*values: float, name: str = "read_calls", environment: Where = HERE) -> CellData:
+def counted(*values: float, name: str = "read_calls", environment: Place = HERE) -> CellData:
     replicates = tuple(
         Replicate(number=number, seconds=1e-3, counters={name: value}) for number, value in enumerate(values)
     )

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from storebench.datasets import DatasetSpec, open_dataset
 from storebench.datasets.cifar10 import parse_binary, parse_python
 from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.settings.words import Split
 from tests.support.dataset_files import cifar_binary, cifar_pickle, damaged, digests, labels, pixels, tar
 
 SPEC = DatasetSpec(name="cifar10", synthetic=False)
@@ -88,7 +89,7 @@ def test_a_missing_split_is_said(tmp_path: Path) -> None:
     write_binary(tmp_path / "cifar-10-batches-bin")
     (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").unlink()
     with pytest.raises(DataNotFoundError, match="no batch of its test split"):
-        open_dataset(DatasetSpec(name="cifar10", split="test"), tmp_path)
+        open_dataset(DatasetSpec(name="cifar10", split=Split.TEST), tmp_path)
 
 
 @pytest.mark.parametrize(

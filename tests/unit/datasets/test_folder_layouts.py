@@ -10,7 +10,7 @@ import pytest
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.formats import parse_backend
-from storebench.stores.convert import How, ensure_store
+from storebench.stores.convert import BuildOptions, ensure_store
 from tests.support.photo_folders import photo, photo_file
 
 
@@ -87,7 +87,9 @@ def test_a_large_resize_is_said_with_its_factor(tmp_path: Path) -> None:
     for number in range(2):
         write(tmp_path / "photos" / "a" / f"{number}.jpg", (32, 32), number)
     spec = DatasetSpec(name=f"folder:{tmp_path / 'photos'}", image_size=256)
-    store = ensure_store(spec, parse_backend("lmdb"), tmp_path / "stores", how=How(say=messages.append))
+    store = ensure_store(
+        spec, parse_backend("lmdb"), tmp_path / "stores", options=BuildOptions(say=messages.append)
+    )
     clause = "images of 32 x 32 (median) become 256 x 256, 64 times the pixels"
     assert messages == [f"lmdb+raw: {clause}"]
     assert store.manifest.dataset.provenance.note == f"one class only, so every label is 0; {clause}"

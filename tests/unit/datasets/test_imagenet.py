@@ -18,10 +18,11 @@ from storebench.datasets import DatasetSpec, Origin, open_dataset
 from storebench.datasets.imagenet import TRAIN_TAR, VAL_TAR
 from storebench.datasets.matfile import check_mat
 from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.settings.words import Split
 from tests.support.dataset_files import damaged, digests, image_file, tar, write_class_folders
 
 TRAIN = DatasetSpec(name="imagenet", synthetic=False)
-TEST = DatasetSpec(name="imagenet", split="test", synthetic=False)
+TEST = DatasetSpec(name="imagenet", split=Split.TEST, synthetic=False)
 CLASSES = {"n03": 2, "n01": 3, "n02": 1}
 
 

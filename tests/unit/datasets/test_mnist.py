@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from storebench.datasets import DatasetSpec, Origin, open_dataset
 from storebench.datasets.mnist import open_mnist, read_idx
 from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.settings.words import Split
 from tests.support.dataset_files import damaged, digests, idx, labels, pixels, write_mnist
 
 TRAIN = DatasetSpec(name="mnist", synthetic=False)
@@ -59,7 +60,7 @@ def test_images_and_labels_come_in_the_order_of_the_files(tmp_path: Path) -> Non
 def test_the_files_are_found_where_other_tools_put_them(tmp_path: Path, layout: str) -> None:
     write_mnist(tmp_path / layout)
     assert len(open_dataset(TRAIN, tmp_path)) == 7
-    assert len(open_dataset(DatasetSpec(name="mnist", split="test"), tmp_path)) == 3
+    assert len(open_dataset(DatasetSpec(name="mnist", split=Split.TEST), tmp_path)) == 3
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_a_missing_split_of_real_data_is_not_replaced_by_a_stand_in(tmp_path: Pa
     for file in tmp_path.glob("t10k*"):
         file.unlink()
     with pytest.raises(DataNotFoundError, match="t10k-images-idx3-ubyte"):
-        open_dataset(DatasetSpec(name="mnist", split="test"), tmp_path)
+        open_dataset(DatasetSpec(name="mnist", split=Split.TEST), tmp_path)
 
 
 def test_the_fingerprint_follows_the_samples_and_nothing_else(tmp_path: Path) -> None:
@@ -140,4 +141,4 @@ def test_the_real_mnist_has_its_known_counts_and_labels(data_root: Path) -> None
     train = open_dataset(TRAIN, data_root)
     assert len(train) == 60_000
     assert [train.sample(index)[1] for index in range(10)] == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
-    assert len(open_dataset(DatasetSpec(name="mnist", split="test"), data_root)) == 10_000
+    assert len(open_dataset(DatasetSpec(name="mnist", split=Split.TEST), data_root)) == 10_000

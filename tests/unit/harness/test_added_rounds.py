@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from storebench.cli.bench_watch import Teller
+from storebench.cli.bench_watch import StderrWatcher
 from storebench.errors import UsageError
 from storebench.probes.code import package_folder
 from storebench.report.cells import summarise
@@ -129,7 +129,7 @@ def test_only_imprecise_cells_run_again_until_they_are_precise(
     bench: Bench, processes: Processes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = created(adding(max_replicates=9), tmp_path)
-    execute(run, bench.stores, assess=Widths(run, imprecise=7), watcher=Teller())
+    execute(run, bench.stores, assess=Widths(run, imprecise=7), watcher=StderrWatcher())
     assert tally(tmp_path) == rounds_of(png=7, lmdb=7, hdf5=5)
     told = about(tmp_path)
     ids = [Widths(run, 7).ids[name] for name in ("png", "lmdb")]

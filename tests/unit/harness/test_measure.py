@@ -9,7 +9,7 @@ import pytest
 from storebench.loading.batch import Spans
 from storebench.results import Cell, Percentiles, Record
 from storebench.training.loop import StepTimes
-from storebench.training.trace import StepTable, handover_ns, queue_depth, step_table
+from storebench.training.step_table import StepTable, handover_ns, queue_depth, step_table
 from storebench.worker.measure import epoch_record
 
 MS = 1_000_000

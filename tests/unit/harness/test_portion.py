@@ -10,7 +10,7 @@ from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import Curve
 from storebench.results import PortionKind
 from storebench.training.loop import StepTimes
-from storebench.training.trace import StepTable, step_table
+from storebench.training.step_table import StepTable, step_table
 from storebench.worker.portion import (
     EXCESS_MAX_FRAC,
     KEPT_POINTS,

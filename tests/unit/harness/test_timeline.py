@@ -147,7 +147,7 @@ def test_a_cell_that_is_not_there_is_refused_with_those_that_are(traced: tuple[P
 def test_a_table_of_steps_that_was_not_copied_along_is_named(
     traced: tuple[Path, Record], tmp_path: Path
 ) -> None:
-    with pytest.raises(DataNotFoundError, match="the table of steps is missing"):
+    with pytest.raises(DataNotFoundError, match="the step table is missing"):
         trace_events(traced[1], tmp_path)
 
 

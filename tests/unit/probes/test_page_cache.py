@@ -25,6 +25,7 @@ from storebench.probes.page_cache import (
     warm,
     who_maps,
 )
+from storebench.settings.words import CacheState
 
 HOLD = """
 import mmap, sys
@@ -58,7 +59,7 @@ def counted(pages: int | None, total: int = 10_000) -> Residency:
 def test_eviction_leaves_at_most_one_percent_and_is_verified_cold(big_file: Path) -> None:
     warm([big_file])
     how = evict([big_file])
-    facts = cache_facts("cold", resident([big_file]), paths=[big_file], how=how)
+    facts = cache_facts(CacheState.COLD, resident([big_file]), paths=[big_file], how=how)
     assert facts.resident_frac_before is not None
     assert facts.resident_frac_before <= 0.01
     assert (facts.verdict, facts.reason) == ("verified", "")
@@ -68,7 +69,7 @@ def test_eviction_leaves_at_most_one_percent_and_is_verified_cold(big_file: Path
 def test_warming_fills_at_least_99_percent_and_is_verified_warm(big_file: Path) -> None:
     evict([big_file])
     assert warm([big_file]) == big_file.stat().st_size
-    facts = cache_facts("warm", resident([big_file]), how="read")
+    facts = cache_facts(CacheState.WARM, resident([big_file]), how="read")
     assert facts.resident_frac_before is not None
     assert facts.resident_frac_before >= 0.99
     assert facts.verdict == "verified"
@@ -170,7 +171,7 @@ def test_pages_that_an_open_reader_maps_are_not_waited_for(big_file: Path) -> No
 def test_a_mapping_of_another_process_is_named_and_not_cold(big_file: Path) -> None:
     with another_process_mapping(big_file, "touch") as pid:
         how = evict([big_file])
-        facts = cache_facts("cold", resident([big_file]), paths=[big_file], how=how)
+        facts = cache_facts(CacheState.COLD, resident([big_file]), paths=[big_file], how=how)
     assert facts.verdict == "failed"
     assert f"pid {pid} (python" in facts.reason
     assert "100.0% of the store was resident" in facts.reason
@@ -189,7 +190,7 @@ def test_a_mapping_of_our_own_is_named_as_ours(disk: Path) -> None:
 def test_a_cold_cell_without_a_mapping_blames_nobody_by_name(disk: Path) -> None:
     path = disk / "plain"
     path.write_bytes(b"x" * PAGE_BYTES)
-    facts = cache_facts("cold", counted(10_000), paths=[path])
+    facts = cache_facts(CacheState.COLD, counted(10_000), paths=[path])
     assert facts.verdict == "failed"
     assert "pid" not in facts.reason
     assert "another process is reading or writing" in facts.reason
@@ -199,7 +200,7 @@ def test_cold_cannot_exist_on_tmpfs(shm: Path) -> None:
     started = time.perf_counter()
     evict([shm])
     assert time.perf_counter() - started < 1, "there is nothing to wait for on tmpfs"
-    facts = cache_facts("cold", resident([shm]), paths=[shm], how="fadvise")
+    facts = cache_facts(CacheState.COLD, resident([shm]), paths=[shm], how="fadvise")
     assert facts.verdict == "failed"
     assert "cold cannot exist on tmpfs" in facts.reason
 
@@ -227,13 +228,13 @@ def test_the_verdict_follows_the_count_before(requested: str, pages: int | None,
 
 
 def test_what_nobody_could_count_says_why() -> None:
-    facts = cache_facts("cold", counted(None), how="fadvise")
+    facts = cache_facts(CacheState.COLD, counted(None), how="fadvise")
     assert facts.resident_frac_before is None
     assert "no kernel" in facts.reason
 
 
 def test_a_warm_failure_names_memory_and_reclaim() -> None:
-    reason = cache_facts("warm", counted(10)).reason
+    reason = cache_facts(CacheState.WARM, counted(10)).reason
     assert "GiB are free" in reason
     assert "reclaim of idle pages" in reason
 
@@ -241,7 +242,7 @@ def test_a_warm_failure_names_memory_and_reclaim() -> None:
 def test_a_store_without_pages_is_unverified(disk: Path) -> None:
     path = disk / "nothing"
     path.touch()
-    facts = cache_facts("cold", resident([path]), paths=[path])
+    facts = cache_facts(CacheState.COLD, resident([path]), paths=[path])
     assert facts.verdict == "unverified"
     assert "no pages" in facts.reason
 

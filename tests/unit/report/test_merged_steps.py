@@ -118,7 +118,7 @@ def test_the_steps_of_one_record_are_read_without_those_of_the_others(split: Pat
     results = storebench.load_results(merged)
     steps = storebench.load_steps(results.head(3))
     pd.testing.assert_frame_equal(steps, storebench.load_steps(storebench.load_results(split).head(3)))
-    with pytest.raises(CorruptDataError, match=r"steps\.parquet: no table of steps"):
+    with pytest.raises(CorruptDataError, match=r"steps\.parquet: not a step table"):
         storebench.load_steps(results.tail(1))
     [found] = validate(merged)
     assert found.figure == "steps_file"
@@ -203,7 +203,7 @@ def test_a_table_that_does_not_fit_keeps_its_own_file(split: Path, kind: str) ->
 
 def test_a_damaged_table_is_named_and_the_others_merge(split: Path) -> None:
     (split / "steps" / "00001.parquet").write_bytes(b"PAR1 it is not PAR1")
-    with pytest.raises(CorruptDataError, match=r"steps/00001\.parquet: no table of steps"):
+    with pytest.raises(CorruptDataError, match=r"steps/00001\.parquet: not a step table"):
         merge_tables(split)
     assert len(merged_tables(split)) == 3
     assert [path.name for path in (split / "steps").iterdir()] == ["00001.parquet"]
@@ -213,7 +213,7 @@ def test_a_damaged_file_of_all_steps_is_never_written_over(merged: Path) -> None
     damage(merged / "steps.parquet", 1)
     content = (merged / "steps.parquet").read_bytes()
     name = add(merged, "00004", steps_table(RECORDS[0]))
-    with pytest.raises(CorruptDataError, match=r"steps\.parquet: no table of steps"):
+    with pytest.raises(CorruptDataError, match=r"steps\.parquet: not a step table"):
         merge_tables(merged)
     assert (merged / "steps.parquet").read_bytes() == content
     assert list(own_tables(merged)) == [name]

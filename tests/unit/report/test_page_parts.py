@@ -228,7 +228,7 @@ def test_the_method_counts_this_reports_own_replicates_and_samples() -> None:
 
 def test_where_no_cache_state_was_asked_for_the_method_says_so() -> None:
     assert statements(make_record("lmdb", cache="any"))["Cache"].startswith("No cache state was asked for")
-    assert "ran in 1 fresh process of its own" in statements(make_record("lmdb"))["Replicates"]
+    assert "ran in 1 fresh process, interleaved" in statements(make_record("lmdb"))["Replicates"]
 
 
 def test_how_a_format_is_used_is_told_once_and_not_of_the_null_cell() -> None:

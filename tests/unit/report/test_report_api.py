@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 import storebench
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.runs.conversions import append_conversion
-from storebench.training.trace import step_table
+from storebench.training.step_table import step_table
 from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
 
 

@@ -13,13 +13,13 @@ import torch
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import open_reader, parse_backend
 from storebench.loading.batch import LOOP_WORKER, Batch, Spans
-from storebench.settings.words import Compute
-from storebench.stores.convert import How, ensure_store
+from storebench.settings.words import Compute, Split
+from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.evaluate import accuracy
 from storebench.training.loop import run_epoch
 from storebench.training.models import MODELS
+from storebench.training.step_table import step_table, write_steps
 from storebench.training.steps import CpuStep, Step, make_step
-from storebench.training.trace import step_table, write_steps
 
 
 def batches(count: int, wait_s: float = 0.0) -> Iterator[Batch]:
@@ -104,8 +104,8 @@ def test_a_loss_that_is_not_a_number_is_kept_as_such(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", [1, 256, 300])
 def test_accuracy_is_the_share_of_right_answers_over_every_test_sample(limit: int, tmp_path: Path) -> None:
-    spec = DatasetSpec(name="mnist", split="test", limit=limit, synthetic=True)
-    store = ensure_store(spec, parse_backend("memory+raw"), tmp_path, how=How(verify=False)).path
+    spec = DatasetSpec(name="mnist", split=Split.TEST, limit=limit, synthetic=True)
+    store = ensure_store(spec, parse_backend("memory+raw"), tmp_path, options=BuildOptions(verify=False)).path
     torch.manual_seed(0)
     step = make_step(Compute("real"), MODELS["tiny"], (28, 28, 1), 10, "cpu")
     assert isinstance(step, CpuStep)

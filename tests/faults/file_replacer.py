@@ -1,6 +1,6 @@
-"""A tiny program that replaces a file, in ways of which only "whole" is right: the harness must catch all others.
+"""A tiny program that replaces a file, in several ways. Only "whole" is right; the harness must catch the others.
 
-``python planted.py WAY``; it works in the current folder and imports nothing of storebench.
+``python file_replacer.py WAY``; it works in the current folder and imports nothing of storebench.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ def whole() -> None:
 
 
 def in_place() -> None:
-    """Open the file itself: there is half of it for a moment."""
+    """Write into the file itself: for a moment it is incomplete."""
     _write(ANSWER, sync=True)
 
 
 def unsynced() -> None:
-    """Rename what has not reached the disk yet."""
+    """Rename a file that has not reached the disk yet."""
     unfinished = _unfinished()
     _write(unfinished, sync=False)
     unfinished.replace(ANSWER)
 
 
 def two_renames() -> None:
-    """Put the older file aside and the new one in its place: for a moment there is none."""
+    """Move the older file aside and the new one into its place: for a moment there is no file."""
     unfinished = _unfinished()
     _write(unfinished, sync=True)
     aside = Path("out", "aside.tmp")
@@ -46,7 +46,7 @@ def two_renames() -> None:
 
 
 def silent() -> None:
-    """Take no notice of errors."""
+    """Ignore errors."""
     with contextlib.suppress(OSError):
         whole()
 
@@ -57,7 +57,7 @@ def loud() -> None:
 
 
 def littering() -> None:
-    """Write it well, and leave what was killed to nobody."""
+    """Write it well, but under a temporary name that no later run removes."""
     unfinished = ANSWER.with_name(f"answer.tmp-{os.getpid()}")
     _write(unfinished, sync=True)
     unfinished.replace(ANSWER)
@@ -71,7 +71,7 @@ WAYS: dict[str, Callable[[], None]] = {
 
 def _unfinished() -> Path:
     for path in ANSWER.parent.glob("*.tmp"):
-        path.unlink()  # a process that was killed left it
+        path.unlink()  # left by a killed process
     return ANSWER.with_name("answer.tmp")
 
 

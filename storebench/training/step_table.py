@@ -25,19 +25,19 @@ def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_
     table: StepTable = {
         "step": np.arange(len(times), dtype=np.int64),
         "warmup": _warm_up_flags(times, warmup_steps),
-        "samples": _column([len(one.indices) for one in times]),
-        "payload_bytes": _column([one.payload_bytes for one in times]),
-        "start_ns": _column([one.asked_ns for one in times]),
-        "data_wait_ns": _column([one.got_ns - one.asked_ns for one in times]),
-        "h2d_ns": _column([one.copied_ns - one.got_ns for one in times]),
-        "compute_ns": _column([one.done_ns - one.copied_ns for one in times]),
-        "paused_ns": _column([one.paused_ns for one in times]),
-        "worker": _column([one.worker for one in times]),
-        "fetch_start_ns": _column([one.spans.start_ns for one in times]),
-        "fetch_ns": _column([one.spans.fetch_ns for one in times]),
-        "decode_ns": _column([one.spans.decode_ns for one in times]),
-        "prep_ns": _column([one.spans.prep_ns for one in times]),
-        "ready_ns": _column([one.spans.ready_ns for one in times]),
+        "samples": _column([len(step.indices) for step in times]),
+        "payload_bytes": _column([step.payload_bytes for step in times]),
+        "start_ns": _column([step.asked_ns for step in times]),
+        "data_wait_ns": _column([step.got_ns - step.asked_ns for step in times]),
+        "h2d_ns": _column([step.copied_ns - step.got_ns for step in times]),
+        "compute_ns": _column([step.done_ns - step.copied_ns for step in times]),
+        "paused_ns": _column([step.paused_ns for step in times]),
+        "worker": _column([step.worker for step in times]),
+        "fetch_start_ns": _column([step.spans.start_ns for step in times]),
+        "fetch_ns": _column([step.spans.fetch_ns for step in times]),
+        "decode_ns": _column([step.spans.decode_ns for step in times]),
+        "prep_ns": _column([step.spans.prep_ns for step in times]),
+        "ready_ns": _column([step.spans.ready_ns for step in times]),
     }
     counted = [one.io for one in times if one.io is not None]
     if len(counted) == len(times):
@@ -68,7 +68,11 @@ def _warm_up_flags(times: Sequence["StepTimes"], warmup_steps: int) -> Column:
     if not 0 < warmup_steps < len(times):
         return flags
     asked_ns = times[warmup_steps].asked_ns
-    begun = [step for step, one in enumerate(times) if step >= warmup_steps and one.spans.start_ns < asked_ns]
+    begun = [
+        number
+        for number, step in enumerate(times)
+        if number >= warmup_steps and step.spans.start_ns < asked_ns
+    ]
     last = max(begun, default=warmup_steps - 1)
     if 2 * (last + 1 - warmup_steps) > len(times) - warmup_steps:
         return flags
@@ -95,7 +99,7 @@ def handover_ns(table: StepTable) -> Column:
 
 
 def write_steps(table: StepTable, path: Path) -> None:
-    """Write the table as Parquet; it gets its name only when it is complete."""
+    """Write the table as Parquet, under a temporary name until it is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

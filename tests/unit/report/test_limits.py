@@ -1,0 +1,100 @@
+"""Limits of one record: each is kept by a sound record, and broken just beyond it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from storebench.report.validation.limits import check_limits
+from storebench.results import Counters, PortionKind, Record, ResidencyPoint
+from tests.support.planted import ENVIRONMENT, make_record, portion_of
+
+STORE_BYTES = 800_000_000
+LIMIT: dict[str, Any] = {"cache": "limited", "memory_bytes": STORE_BYTES // 2}
+
+
+def broken(record: Record) -> list[str]:
+    """Return the figures that break a limit."""
+    return [finding.figure for finding in check_limits(record)]
+
+
+def with_portion(record: Record, **changes: Any) -> Record:
+    return dataclasses.replace(record, portion=portion_of(record, **changes))
+
+
+@pytest.mark.parametrize("backend", ["lmdb", "png", "memory:native", "null"])
+@pytest.mark.parametrize("state", [{"cache": "cold"}, {"cache": "warm"}, {"cache": "any"}, LIMIT])
+def test_a_sound_record_keeps_every_limit(backend: str, state: dict[str, Any]) -> None:
+    assert broken(make_record(backend, **state)) == []
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.91, True), (0.89, False)])
+def test_cold_bytes_come_from_a_device_but_for_a_tenth(share: float, kept: bool) -> None:
+    assert broken(make_record("lmdb", amplification=share)) == ([] if kept else ["device_read_bytes"])
+    assert broken(make_record("memory:native", amplification=share)) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "read", "kept"),
+    [(2, 16 << 20, True), (2, (16 << 20) + 1, False), (100, 31_000_000, True), (100, 32_000_000, False)],
+)
+def test_a_warm_epoch_reads_little_from_a_device(steps: int, read: int, kept: bool) -> None:
+    record = make_record("lmdb", cache="warm", steps=steps, counters=Counters(device_read_bytes=read))
+    assert broken(record) == ([] if kept else ["device_read_bytes"])
+
+
+@pytest.mark.parametrize(("resident", "kept"), [(0.509, True), (0.511, False)])
+def test_a_limited_page_cache_holds_its_limit_and_two_percent(resident: float, kept: bool) -> None:
+    record = make_record("lmdb", bytes_on_disk=STORE_BYTES, **LIMIT)
+    assert record.cache is not None
+    point = ResidencyPoint(elapsed_s=1.0, asked_frac=0.7, resident_frac=resident)
+    held: list[dict[str, Any]] = [{"curve": (point,)}, {"resident_max_frac": resident}]
+    for facts in held:
+        cache = dataclasses.replace(record.cache, **facts)
+        assert broken(dataclasses.replace(record, cache=cache)) == ([] if kept else ["resident_max_frac"])
+
+
+@pytest.mark.parametrize(
+    ("share", "cores", "cpu", "kept"),
+    [(1.01, 1, 9.0, True), (0.99, 1, 9.0, False), (0.51, 2, 9.0, True), (0.51, 2, 1.0, False)],
+)
+def test_fetching_is_no_faster_than_the_cores_can_copy(
+    share: float, cores: int, cpu: float, kept: bool
+) -> None:
+    record = make_record("lmdb", cache="warm", threads=cores)
+    ceiling = share * record.payload_bytes / record.fetch_s / 1.25
+    record = dataclasses.replace(
+        record,
+        ceilings=dataclasses.replace(record.ceilings, memory_bytes_per_s=ceiling),
+        counters=dataclasses.replace(record.counters, cpu_user_s=cpu * record.fetch_s, cpu_system_s=0.0),
+        environment=dataclasses.replace(ENVIRONMENT, match={"cores": cores}),
+    )
+    assert broken(record) == ([] if kept else ["payload_bytes_per_s"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "figure"),
+    [
+        ({"kind": PortionKind.STEADY}, "portion.kind"),
+        ({"steps": 101}, "portion.steps"),
+        ({"samples": 0}, "portion.steps"),
+        ({"samples_per_s": 1.0}, "portion.samples_per_s"),
+        ({"seconds": 0.0}, "portion.samples_per_s"),
+        ({"data_wait_s": 99.0}, "portion.seconds"),
+    ],
+)
+def test_a_portion_is_part_of_its_epoch_and_its_figures_agree(changes: dict[str, Any], figure: str) -> None:
+    assert broken(with_portion(make_record("lmdb"), **changes)) == [figure]
+
+
+@pytest.mark.parametrize(("best", "kept"), [(1.0, True), (0.79, False)])
+def test_cold_bytes_arrive_no_faster_than_the_device_delivers(best: float, kept: bool) -> None:
+    record = make_record("lmdb")
+    assert record.portion is not None
+    rate = record.portion.payload_bytes / record.portion.seconds
+    ceilings = dataclasses.replace(record.ceilings, device_best_bytes_per_s=best * rate)
+    assert broken(dataclasses.replace(record, ceilings=ceilings)) == (
+        [] if kept else ["portion.samples_per_s"]
+    )
+    bounded = with_portion(dataclasses.replace(record, ceilings=ceilings), upper_bound=True)
+    assert broken(bounded) == []

@@ -1,0 +1,63 @@
+"""Sizes and counts as people write and read them, and the definitions of the metrics."""
+
+import pytest
+
+from storebench.units import METRICS, format_bytes, number_of, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("400 MiB", 400 << 20),
+        ("2GB", 2 * 10**9),
+        (" 1.5 KiB ", 1536),
+        ("0 bytes", 0),
+        ("1 byte", 1),
+        ("3 kB", 3000),
+        ("4 TiB", 4 << 40),
+    ],
+)
+def test_a_size_has_a_number_and_a_unit(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["400", "MiB", "-1 MiB", "1 mib", "1 MiB extra", "1e3 B", "1,000 B", "²MiB", ""]
+)
+def test_a_text_that_is_not_a_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size: write a number with a unit, such as '400 MiB'"):
+        parse_bytes(text)
+
+
+def test_a_size_that_no_machine_has_is_refused_in_a_short_line() -> None:
+    with pytest.raises(ValueError, match="is too large a size") as refused:
+        parse_bytes("9" * 400 + " TiB")
+    assert len(str(refused.value)) < 100
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (400 << 20, "400 MiB"),
+        (1 << 40, "1 TiB"),
+        ((1 << 20) + 1, "1048577 B"),
+        (1536, "1536 B"),
+        (2048, "2 KiB"),
+    ],
+)
+def test_a_size_is_written_in_the_largest_unit_that_is_exact(size: int, text: str) -> None:
+    assert format_bytes(size) == text
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 cells"), (1, "1 cell"), (2, "2 cells")])
+def test_a_count_agrees_with_its_noun(count: int, text: str) -> None:
+    assert number_of(count, "cell") == text
+
+
+def test_every_metric_has_a_name_of_its_own_and_seconds_a_unit() -> None:
+    assert len({metric.label for metric in METRICS.values()}) == len(METRICS)
+    assert {
+        metric.unit for name, metric in METRICS.items() if name.endswith("_s") and "_per_" not in name
+    } == {"s"}
+    assert METRICS["handover_s"].label == "handoff"
