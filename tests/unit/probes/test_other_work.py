@@ -13,7 +13,7 @@ PROBE = """
 import dataclasses, json, os, resource, subprocess, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
 from storebench.probes.other_work import OtherWork
-burn = [sys.executable, "-c", "import time; end = time.monotonic() + 0.4\\nwhile time.monotonic() < end: pass"]
+burn = [sys.executable, "-c", "import time\\nwhile time.process_time() < 0.3: pass"]
 neighbour = subprocess.Popen(burn) if sys.argv[2] == "neighbour" else None
 others = OtherWork()
 subprocess.run(burn if neighbour is None else ["sleep", "0.3"], check=True)
@@ -39,8 +39,7 @@ def test_the_time_of_a_child_is_not_that_of_others() -> None:
     found, child_s = measured("child")
     assert found.cores == 1
     assert found.others_cpu_s is not None
-    assert found.wall_s >= 0.4
-    assert child_s > 0.1
+    assert found.wall_s >= child_s >= 0.3
     assert found.others_cpu_s <= found.wall_s - child_s + 0.06
     assert found.attempt == 2
 
