@@ -112,8 +112,6 @@ def flags(content: Content) -> list[Flag]:
     failed = [cell for cell in cells if cell.failure]
     doubtful = [cell for cell in cells if not cell.failure and mark(cell).startswith("cache")]
     found = [Flag(kind="note", text=text) for text in _caveats(content)]
-    panel = content.headline.panel
-    found += [Flag(kind="note", text=text) for text in (cache_notes(panel.cells) if panel else [])]
     if content.findings:
         named = _names(cell for cell in cells if cell.invalid)
         found.insert(
@@ -145,6 +143,12 @@ def flags(content: Content) -> list[Flag]:
             )
         )
     return found
+
+
+def _states(content: Content) -> list[str]:
+    """Return what the cache states of the leading panel mean."""
+    panel = content.headline.panel
+    return cache_notes(panel.cells) if panel is not None else []
 
 
 def _caveats(content: Content) -> list[str]:
@@ -232,6 +236,7 @@ def _context(content: Content) -> dict[str, Any]:
         "content": content,
         "question": QUESTION,
         "flags": flags(content),
+        "states": _states(content),
         "method": method(content.cells),
         "rules": RULES,
         "stalls": STALLS,

@@ -8,7 +8,6 @@ from storebench.report.cells import CellSummary, Panel
 from storebench.report.claims import Claim, Claims, Kind, leading
 from storebench.report.decisions import Decisions, rounds_to_tell
 from storebench.report.facts import Facts
-from storebench.report.intervals import Interval
 from storebench.report.texts.deciding import deciding
 from storebench.report.texts.labels import (
     MODELS,
@@ -22,7 +21,7 @@ from storebench.report.texts.labels import (
     times,
     with_interval,
 )
-from storebench.report.texts.roofline import roofline_answer
+from storebench.report.texts.roofline import roofline_sentences
 from storebench.report.texts.sentence import Sentence, joined
 from storebench.report.texts.verdicts import doubt_words
 from storebench.settings.words import ComputeKind
@@ -37,24 +36,25 @@ class Headline:
 
     Attributes
     ----------
-    answer
-        What is decided with its interval, what decides the ranking, what of it reaches training, and what is undecided.
+    sentences
+        What is decided with its interval, what decides the ranking, what of it reaches training, and what is undecided;
+        the first one is the answer for those who read no further.
     panel
         The panel that it rests on; None where nothing was measured.
-    slow, fast
-        The two cells that the first sentence compares; None where there are not two.
-    ratio
-        How many times as fast `fast` is as `slow`.
-    claims
-        What the answer asserts, in the order of its sentences.
     """
 
-    answer: str
+    sentences: tuple[Sentence, ...]
     panel: Panel | None = None
-    slow: CellSummary | None = None
-    fast: CellSummary | None = None
-    ratio: Interval | None = None
-    claims: tuple[Claim, ...] = ()
+
+    @property
+    def answer(self) -> str:
+        """All sentences."""
+        return joined(self.sentences).text
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the answer asserts, in the order of its sentences."""
+        return joined(self.sentences).claims
 
 
 def headline(facts: Facts) -> Headline:
@@ -68,24 +68,12 @@ def headline(facts: Facts) -> Headline:
     place = next((n for n, one in enumerate(leads) if one is not None and one.decided), 0)
     panel, claim, before = facts.ordered[place], leads[place], facts.ordered[:place]
     other = _other(facts, panel)
-    said = [_roofline(facts), panel_answer(panel, facts.claims), deciding(facts, claim)]
+    feeding = [Sentence(text=text) for text in roofline_sentences(facts.rooflines)]
+    shown = joined(feeding).text
+    said = [*feeding, _answer(panel, _where(panel, shown), facts.claims), deciding(facts, claim)]
     said += [_beside(other, facts.claims)] if other is not None and other not in before else []
     said += [_undecided(before, facts.claims)] if before else []
-    told = joined([one for one in said if one is not None])
-    return Headline(
-        answer=told.text,
-        panel=panel,
-        slow=claim.object if claim else None,
-        fast=claim.subject if claim else None,
-        ratio=claim.figure if claim else None,
-        claims=told.claims,
-    )
-
-
-def _roofline(facts: Facts) -> Sentence | None:
-    """Return which accelerators the stores feed, and what decides it; None where no starving point is decided."""
-    answer = roofline_answer(facts.rooflines)
-    return Sentence(text=answer) if answer else None
+    return Headline(sentences=tuple(one for one in said if one is not None), panel=panel)
 
 
 def panel_answer(panel: Panel, claims: Claims) -> Sentence:
@@ -148,10 +136,11 @@ def _undecided(before: Sequence[Panel], claims: Claims) -> Sentence:
 
 def _nothing(cells: Sequence[CellSummary]) -> Headline:
     if not any(cell.usable for cell in cells):
-        return Headline(answer="Nothing was measured: every cell failed.")
-    return Headline(
-        answer="Nothing can be concluded: these records do not show in which steps the requested cache state held."
+        return Headline(sentences=(Sentence(text="Nothing was measured: every cell failed."),))
+    text = (
+        "Nothing can be concluded: these records do not show in which steps the requested cache state held."
     )
+    return Headline(sentences=(Sentence(text=text),))
 
 
 def _other(facts: Facts, main: Panel) -> Panel | None:
@@ -205,8 +194,9 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
     return slow, fast or max(alike or others, key=lambda cell: cell.median("samples_per_s") or 0.0)
 
 
-def _where(panel: Panel) -> str:
-    said = "".join(f" ({one})" for one in caveats(panel.cells))
+def _where(panel: Panel, shown: str = "") -> str:
+    """Return the machine and the setting of a panel in words; caveats that were `shown` before are left out."""
+    said = "".join(f" ({one})" for one in caveats(panel.cells) if one not in shown)
     drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
     work = drained if panel.first.cell.compute.kind is ComputeKind.NONE else ""
     named = dataset_label(panel.first)

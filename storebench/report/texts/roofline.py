@@ -29,7 +29,12 @@ _LENGTH_FREE = frozenset({"max_steps", "warmup_steps", "passes"})
 
 
 def roofline_answer(rooflines: Sequence[Roofline]) -> str | None:
-    """Return which accelerators each backend feeds, and what decides it; None where nothing is decided.
+    """Return which accelerators each backend feeds, and what decides it; None where nothing is decided."""
+    return " ".join(roofline_sentences(rooflines)) or None
+
+
+def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
+    """Return which accelerators each backend feeds, and a sentence on what decides it; empty where nothing is decided.
 
     Parameters
     ----------
@@ -39,10 +44,10 @@ def roofline_answer(rooflines: Sequence[Roofline]) -> str | None:
     """
     lead = next((one for one in rooflines if _decided(one)), None)
     if lead is None:
-        return None
+        return []
     others = [one for one in rooflines if one is not lead]
     said = [_feeding_sentence(lead, others), _deciding_sentence(lead, others)]
-    return " ".join(sentence for sentence in said if sentence)
+    return [sentence for sentence in said if sentence]
 
 
 def one_roofline_answer(roofline: Roofline) -> str:

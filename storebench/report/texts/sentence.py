@@ -1,5 +1,6 @@
 """A sentence with the claims that it puts into words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench.report.claims import Claim
@@ -21,7 +22,7 @@ class Sentence:
     claims: tuple[Claim, ...] = ()
 
 
-def joined(sentences: list[Sentence]) -> Sentence:
+def joined(sentences: Sequence[Sentence]) -> Sentence:
     """Return sentences one after the other."""
     text = " ".join(one.text for one in sentences)
     return Sentence(text=text, claims=tuple(claim for one in sentences for claim in one.claims))
