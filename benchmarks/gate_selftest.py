@@ -117,13 +117,9 @@ def compare(
     baseline: Sequence[Session], contender: Sequence[Session], again: Sequence[Session], policy: Policy
 ) -> tuple[list[CellResult], list[CellResult]]:
     """Return the results before and after the second run of the suspected cells."""
-    first = side(baseline)
-    results = judge(first, side(contender), policy)
-    suspects = [one.cell_id for one in results if one.suspected]
-    if not suspects:
-        return results, results
-    second = {one.cell_id: one for one in judge(first, side(again), policy, only=suspects)}
-    return results, [confirmed(one, second[one.cell_id]) if one.suspected else one for one in results]
+    first, second = side(baseline), side(contender)
+    results = judge(first, second, policy)
+    return results, confirmed(results, (first, second), (first, side(again)), policy)
 
 
 def draw(pool: Sequence[Session], rng: random.Random) -> list[list[Session]]:

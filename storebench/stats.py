@@ -222,18 +222,7 @@ def compare(
     first, second = np.asarray(baseline, np.float64), np.asarray(contender, np.float64)
     _check(first, second, better, paired=paired)
     rounds = min(len(first), len(second))
-    blank = Comparison(
-        ratio=None,
-        low=None,
-        high=None,
-        p_value=None,
-        p_adjusted=None,
-        rounds=rounds,
-        better=better,
-        practical_frac=practical_frac,
-        alpha=alpha,
-        verdict=Verdict.INCONCLUSIVE,
-    )
+    blank = _undecided(rounds, better, practical_frac, alpha)
     if not (_positive(first) and _positive(second)):
         return dataclasses.replace(blank, reason="a value is not positive, so there is no ratio")
     centre = float(np.log(second).mean() - np.log(first).mean())
@@ -245,6 +234,51 @@ def compare(
         _, half, p_value = _student(np.log(second) - np.log(first), alpha)
     else:
         half, p_value = _welch(np.log(first), np.log(second), alpha)
+    return _with_interval(blank, centre, half, p_value)
+
+
+def comparison_of(
+    centre: float,
+    error: float,
+    freedom: int,
+    *,
+    rounds: int,
+    better: Better,
+    practical_frac: float = PRACTICAL_FRAC,
+    alpha: float = ALPHA,
+) -> Comparison:
+    """Return the comparison that an estimate of the ratio's logarithm gives, by Student's t.
+
+    Parameters
+    ----------
+    centre, error
+        The estimate and its standard error.
+    freedom
+        Degrees of freedom of the error, at least 1.
+    rounds
+        Replicates of the side that has fewer.
+    """
+    blank = _undecided(rounds, better, practical_frac, alpha)
+    return _with_interval(blank, centre, *_t_test(centre, error, freedom, alpha))
+
+
+def _undecided(rounds: int, better: Better, practical_frac: float, alpha: float) -> Comparison:
+    return Comparison(
+        ratio=None,
+        low=None,
+        high=None,
+        p_value=None,
+        p_adjusted=None,
+        rounds=rounds,
+        better=better,
+        practical_frac=practical_frac,
+        alpha=alpha,
+        verdict=Verdict.INCONCLUSIVE,
+    )
+
+
+def _with_interval(blank: Comparison, centre: float, half: float, p_value: float) -> Comparison:
+    """Return the comparison with its ratio, interval and verdict; `centre` and `half` are logarithms."""
     return _judged(
         dataclasses.replace(
             blank,

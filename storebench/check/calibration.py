@@ -23,7 +23,7 @@ VALIDATED: dict[Kind, bool] = {
     Kind.MEMORY: False,
     Kind.INFLATE: False,
     Kind.INTERPRETER: False,
-    Kind.MATRIX_PRODUCT: False,
+    Kind.MATRIX_PRODUCT: True,
     Kind.DEVICE: False,
 }
 """Kind -> whether ratios to it were shown to stay within `Policy.other_environment_frac` on other machines.

@@ -42,7 +42,7 @@ class RerunOptions:
 def confirm(
     results: Sequence[CellResult], baseline: Side, contender: Side, policy: Policy, options: RerunOptions
 ) -> list[CellResult]:
-    """Run the suspected cells again; only those that are worse again stay worse.
+    """Run the suspected cells again, and judge them by all their replicates; see `confirmed`.
 
     The second run has as many replicates as the first. A counter outside its band needs no
     confirmation, because it is not noise.
@@ -54,26 +54,68 @@ def confirm(
         f"running {number_of(len(suspects), 'suspected cell')} again: {', '.join(one.label for one in suspects)}"
     )
     with scratch_folder("confirmation") as scratch:
-        first, second = _again(suspects, baseline, contender, scratch, options)
-        again = {
-            one.cell_id: one for one in judge(first, second, policy, only=[one.cell_id for one in suspects])
-        }
-    return [confirmed(one, again.get(one.cell_id)) if one.suspected else one for one in results]
+        again = _again(suspects, baseline, contender, scratch, options)
+        return confirmed(results, (baseline, contender), again, policy)
 
 
-def confirmed(first: CellResult, again: CellResult | None) -> CellResult:
-    """Return the combined verdict of two runs of a suspected cell."""
+def confirmed(
+    results: Sequence[CellResult], sides: tuple[Side, Side], again: tuple[Side, Side], policy: Policy
+) -> list[CellResult]:
+    """Return the verdicts with those of suspected cells from both of their runs.
+
+    A cell is worse if the second run alone is slower by more than the threshold, and the replicates of both runs
+    together are slower beyond chance, corrected for all cells. Cells are only suspected by the first run, so this
+    claims less than a test of twice as many replicates would, and its error is below that of such a test.
+
+    Parameters
+    ----------
+    sides
+        Baseline and contender of the first run.
+    again
+        Those of the second run; the baseline is the same object where it was not run again.
+    """
+    ids = [one.cell_id for one in results if one.suspected]
+    if not ids:
+        return list(results)
+    alone = {one.cell_id: one for one in judge(*again, policy, only=ids)}
+    fresh = [None if new is old else new for old, new in zip(sides, again, strict=True)]
+    later = 1 + max(one.number for side in sides for name in ids for one in side.cells[name].replicates)
+    first, second = (_pooled(side, new, ids, later) for side, new in zip(sides, fresh, strict=True))
+    together = {one.cell_id: one for one in judge(first, second, policy)}
+    return [
+        _settled(one, alone.get(one.cell_id), together[one.cell_id]) if one.suspected else one
+        for one in results
+    ]
+
+
+def _pooled(side: Side, again: Side | None, cell_ids: Sequence[str], number: int) -> Side:
+    """Return a side whose named cells have the replicates of a second run, too, numbered from `number` on."""
+    if again is None:
+        return side
+    cells = dict(side.cells)
+    for name, cell in side.cells.items():
+        more = again.cells.get(name)
+        if name in cell_ids and more is not None:
+            later = tuple(dataclasses.replace(one, number=one.number + number) for one in more.replicates)
+            cells[name] = dataclasses.replace(cell, replicates=cell.replicates + later)
+    return dataclasses.replace(side, cells=cells)
+
+
+def _settled(first: CellResult, again: CellResult | None, together: CellResult) -> CellResult:
+    """Return the verdict on a suspected cell after its second run."""
     if again is None or again.state is State.MISSING:
         return dataclasses.replace(
             first, state=State.FAILED, reason="it could not be run again to confirm it"
         )
-    if again.state is State.WORSE:
-        return dataclasses.replace(first, confirmed=True, reason=f"{first.reason}; again: {again.reason}")
     if again.state is State.FAILED:
         return dataclasses.replace(first, state=State.FAILED, reason=f"when it was run again: {again.reason}")
     ratio = "" if again.ratio is None else f" ({again.ratio - 1:+.0%})"
+    if together.state is State.WORSE and (again.perhaps_slower or again.state is State.WORSE):
+        return dataclasses.replace(
+            together, confirmed=True, reason=f"{together.reason}; again: {ratio[2:-1]} time"
+        )
     reason = f"{first.reason}, but not in a second run{ratio}"
-    return dataclasses.replace(first, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
+    return dataclasses.replace(together, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
 
 
 def _again(

@@ -1,13 +1,17 @@
 """A cell that both sides have: whether both did the same work, and the basis for comparing their times."""
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from storebench.check.adjustment import Adjustment, adjustment
 from storebench.check.calibration import carries_over
 from storebench.check.policy import CellPolicy, Policy
 from storebench.check.sides.model import CellData
 
 INTERLEAVED = "seconds, interleaved"
+ADJUSTED = "seconds, adjusted by the calibration"
+SECONDS = "seconds"
 
 _MOST_CHANGES = 3
 
@@ -43,6 +47,11 @@ class Pair:
         """Whether both sides were calibrated by the same kind of work."""
         return bool(self.baseline.calibration) and self.baseline.calibration == self.contender.calibration
 
+    @functools.cached_property
+    def adjustment(self) -> Adjustment | None:
+        """The seconds of both sides with what their calibration explains removed; None where that cannot be estimated."""
+        return adjustment(self.baseline, self.contender) if self.calibrated else None
+
     @property
     def practical_frac(self) -> float:
         """The smallest slow-down that alarms."""
@@ -72,7 +81,7 @@ def basis_of(pair: Pair) -> tuple[str, str]:
     if why_not := _other_figures(pair):
         return "", why_not
     if pair.same_environment and policy.basis != "ratio":
-        return INTERLEAVED if pair.paired else "seconds", ""
+        return _basis_here(pair), ""
     differs = _difference(pair)
     if policy.basis == "seconds":
         return "", f"seconds were asked for, and {differs}"
@@ -81,6 +90,13 @@ def basis_of(pair: Pair) -> tuple[str, str]:
     if pair.same_environment or carries_over(kind, policy.trust_calibration):
         return f"ratio to {kind}", ""
     return "", f"ratios to {kind!r} have not been shown to carry over to another machine, and {differs}"
+
+
+def _basis_here(pair: Pair) -> str:
+    """Return the basis for two sides of one environment."""
+    if pair.paired:
+        return INTERLEAVED
+    return ADJUSTED if pair.policy.basis == "auto" and pair.adjustment is not None else SECONDS
 
 
 def _other_figures(pair: Pair) -> str:

@@ -29,7 +29,8 @@ class CellResult:
     Attributes
     ----------
     ratio
-        Time of the contender over time of the baseline; above 1 is slower. None if not compared.
+        Time of the contender over time of the baseline; above 1 is slower. None if not compared. Where `basis` is
+        adjusted, what the sides' calibrations explain of it is removed.
     low, high
         Interval of `ratio` for this cell alone.
     p_adjusted
@@ -41,7 +42,8 @@ class CellResult:
     practical_frac
         The policy's threshold for this cell.
     basis
-        Basis of the comparison ("seconds", "seconds, interleaved", "ratio to memory"), or "".
+        Basis of the comparison ("seconds", "seconds, adjusted by the calibration", "seconds, interleaved",
+        "ratio to memory"), or "".
     replicates
         (baseline's, contender's).
     confirmed
@@ -115,5 +117,9 @@ class CellResult:
 
     @property
     def suspected(self) -> bool:
-        """Whether time alone is worse, which a second run can confirm."""
-        return self.state is State.WORSE and not self.worse_counters
+        """Whether time alone is worse, or may be: its own interval excludes "no difference", before any correction."""
+        if self.worse_counters:
+            return False
+        alone = self.low is not None and self.low > 1
+        slower = self.ratio is not None and self.ratio > 1 + (self.practical_frac or 0.0)
+        return self.state is State.WORSE or (self.state is State.INCONCLUSIVE and alone and slower)

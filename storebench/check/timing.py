@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench import stats
-from storebench.check.pairs import INTERLEAVED, Pair
+from storebench.check.pairs import ADJUSTED, INTERLEAVED, SECONDS, Pair
 from storebench.check.result import CellResult, State
 from storebench.check.sides.model import CellData, slowest_tenth
 from storebench.units import Better
@@ -28,11 +28,10 @@ class Timing:
 def compare_times(pair: Pair, basis: str) -> Timing:
     """Return the comparisons of one cell, not yet corrected for the number of cells."""
     tails = _tails(pair)
-    paired = basis == INTERLEAVED
     return Timing(
         pair=pair,
         basis=basis,
-        time=_compare(_costs(pair, basis), pair, pair.practical_frac, paired=paired),
+        time=_compare_means(pair, basis),
         tail=None if tails is None else _compare(tails, pair, _tail_frac(pair), paired=pair.paired),
     )
 
@@ -108,7 +107,7 @@ def _decided(result: CellResult, timing: Timing, rounds: int) -> CellResult:
     state, reason = _time_state(result, policy.alpha, timing.time.reason)
     state, reason = _with_tail(state, reason, timing)
     state, reason = _with_slowest(state, reason, result)
-    if timing.basis == "seconds":
+    if timing.basis in (SECONDS, ADJUSTED):
         state, reason = _with_machine(state, reason, result, timing.pair)
     return dataclasses.replace(result, state=state, reason=reason)
 
@@ -214,6 +213,12 @@ def _busy(cell: CellData) -> float | None:
     return statistics.median(values) if values else None
 
 
+def _compare_means(pair: Pair, basis: str) -> stats.Comparison:
+    if basis == ADJUSTED and pair.adjustment is not None:
+        return pair.adjustment.compare(practical_frac=pair.practical_frac, alpha=pair.policy.alpha)
+    return _compare(_costs(pair, basis), pair, pair.practical_frac, paired=basis == INTERLEAVED)
+
+
 def _compare(costs: _Costs, pair: Pair, frac: float, *, paired: bool) -> stats.Comparison:
     return stats.compare(
         *costs, better=Better.LOWER, paired=paired, practical_frac=frac, alpha=pair.policy.alpha
@@ -222,6 +227,8 @@ def _compare(costs: _Costs, pair: Pair, frac: float, *, paired: bool) -> stats.C
 
 def _costs(pair: Pair, basis: str) -> _Costs:
     """Return a cost for each replicate of both sides; unpaired rounds are left out of pairs."""
+    if basis == ADJUSTED and pair.adjustment is not None:
+        return pair.adjustment.seconds
     field = "relative" if basis.startswith("ratio") else "seconds"
     return _values(pair, field, paired=basis == INTERLEAVED)
 
