@@ -159,9 +159,10 @@ def test_what_would_fit_whole_is_refused_before_a_cell_runs(
 def test_a_process_that_the_limit_kills_is_a_failed_cell_that_says_so(
     photos: str, bench: Bench, tmp_path: Path
 ) -> None:
+    """The payloads of a batch of files are taken under the limit; memory of the batch itself is there before."""
     large = ("-d", photos, *WORK, "--batch-size", str(COUNT))
     done, [record, *_] = bench.run(
-        "lmdb", *large, "--cache", "limited", "--memory", "32 MiB", out=tmp_path / "run"
+        "png", *large, "--cache", "limited", "--memory", "32 MiB", out=tmp_path / "run"
     )
     assert done.returncode == 5
     assert record["status"] == "failed"
