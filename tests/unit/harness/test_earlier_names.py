@@ -54,8 +54,8 @@ Raw = dict[str, Any]
 
 def cell_id(cell: Raw) -> str:
     """Return the id of a cell's fields, as every release computes it."""
-    later = ("memory_bytes", "readahead_kib", "passes")
-    fields = {name: value for name, value in cell.items() if name not in later or value is not None}
+    later = ("memory_bytes", "readahead_kib", "passes", "image_size", "codec_options")
+    fields = {name: value for name, value in cell.items() if name not in later or value not in (None, [])}
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
