@@ -64,7 +64,8 @@ def in_earlier_names(cell: Raw) -> Raw:
     backend = EARLIER[cell["backend"]]
     pairs = [pair.split("=") for pair in backend.partition("?")[2].split(",") if pair]
     reader = "direct" if cell["reader"] == "shared" else cell["reader"]
-    return cell | {"backend": backend, "reader": reader, "reader_options": pairs}
+    known = {name: value for name, value in cell.items() if name not in ("image_size", "codec_options")}
+    return known | {"backend": backend, "reader": reader, "reader_options": pairs}
 
 
 def make_earlier(run: Path) -> None:
