@@ -204,6 +204,6 @@ def _check(spec: DatasetSpec) -> None:
             )
     _check_image_size(spec)
     if not 0 <= spec.seed <= MOST_SEED:
-        raise UsageError(f"no seed is {spec.seed}", hint="Name 0 or more, below 2^63.")
+        raise UsageError(f"{spec.seed} is not a seed", hint="Name 0 or more, below 2^63.")
     if spec.synthetic and spec.name not in _ENTRIES:
         raise UsageError(f"{spec.name} has no synthetic stand-in", hint=f"Known: {', '.join(_ENTRIES)}.")

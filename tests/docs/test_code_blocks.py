@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storebench.check.policy import Policy, load_policy
-from storebench.scenario import load_scenario
+from storebench.scenario import Scenario, load_scenario
 from tests.docs.doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences, name_of
 from tests.docs.sandbox import Sandbox
 
@@ -53,10 +53,14 @@ def test_toml_blocks_are_valid(fence: Fence, tmp_path: Path) -> None:
     path = tmp_path / "block.toml"
     path.write_text(fence.text)
     keys = set(tomllib.loads(fence.text))
-    if "matrix" in keys:
-        assert load_scenario(path).cells()
-    elif keys & set(Policy.model_fields):
+    if keys <= set(Policy.model_fields):
         load_policy(path)
+    elif keys <= set(Scenario.model_fields):
+        if "matrix" not in keys:
+            path.write_text(
+                f'name = "block"\n{fence.text}\n[[matrix]]\ndataset = "mnist"\nbackends = ["lmdb"]\n'
+            )
+        assert load_scenario(path).cells()
 
 
 @pytest.mark.parametrize("fence", _in("json"), ids=_name)

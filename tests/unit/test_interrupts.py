@@ -28,6 +28,7 @@ WORDS = {
     "trace": ("run",),
     "report": ("run",),
     "check": ("run", "run"),
+    "export": ("run",),
     "formats": (),
     "accelerators": (),
     "doctor": (),

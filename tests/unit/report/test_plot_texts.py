@@ -111,7 +111,8 @@ def misplaced(ax: Axes) -> list[str]:
     figure = ax.get_figure(root=True)
     assert isinstance(figure, Figure)
     figure.draw_without_rendering()
-    boxes = [(one.get_text(), one.get_window_extent()) for one in texts_of(figure)]
+    # That of an annotation would include its arrow.
+    boxes = [(one.get_text(), Text.get_window_extent(one)) for one in texts_of(figure)]
     edge = figure.bbox
     found = [
         f"outside: {text}"
