@@ -1,7 +1,8 @@
 """The storage roofline: which accelerators each backend feeds, from cells with nothing and with a pause to compute.
 
 The supply rate of a backend comes from the cell that only loads. The formula of `storebench.report.roofline_model` makes
-a curve of it, and cells with emulated compute are the points that the curve is tested on: nothing is fitted to them.
+a curve of it, and cells with emulated compute are the points that the curve is tested on. They may lower its constant c
+(the least handoff of all cells of the backend), and nothing else of them enters the curve.
 """
 
 import dataclasses
