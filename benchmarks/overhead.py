@@ -39,6 +39,7 @@ from storebench.loading.kept import SampleKeeper
 from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.batch_io import IoMeter
+from storebench.settings.words import Compute
 from storebench.stats import Comparison, compare
 from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.loop import keep_nothing, run_epoch
@@ -57,14 +58,14 @@ class Case:
     """A step to trace: what is computed, and how many steps one side of a round has."""
 
     name: str
-    compute: str
+    compute: Compute
     steps: int
     rounds: int
 
 
 CASES = (
-    Case(name="a step of 2 ms (emulated)", compute="emulated:2", steps=50, rounds=100),
-    Case(name="LeNet, batch 64", compute="real", steps=10, rounds=60),
+    Case(name="a step of 2 ms (emulated)", compute=Compute("emulated:2"), steps=50, rounds=100),
+    Case(name="LeNet, batch 64", compute=Compute("real"), steps=10, rounds=60),
 )
 
 
