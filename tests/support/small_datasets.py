@@ -8,6 +8,7 @@ import numpy as np
 
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, Origin, Provenance
 from storebench.digests import sample_digest, set_digest
+from storebench.settings.words import Split
 
 CLASSES = tuple("abcdefghij")
 SPEC = DatasetSpec(name="small")
@@ -16,7 +17,7 @@ SPEC = DatasetSpec(name="small")
 def info(count: int, shape: tuple[int, int, int], fingerprint: str = "small") -> DatasetInfo:
     return DatasetInfo(
         name="small",
-        split="train",
+        split=Split.TRAIN,
         count=count,
         image_shape=shape,
         class_names=CLASSES,

@@ -6,6 +6,7 @@ import pytest
 
 from storebench.cli.bench_watch import outcome
 from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, PortionKind, Record
+from storebench.settings.words import CacheState
 
 CELL = Cell.of_fields(
     dataset="mnist",
@@ -20,7 +21,7 @@ CELL = Cell.of_fields(
 RECORD = Record(
     storebench_version="0", run_id="r", cell=CELL, replicate=0, epoch=0, started_utc="", samples_per_s=1900.0,
     steps=4, cache=CacheFacts(
-        requested="cold", method="", resident_frac_before=0.0, resident_frac_after=1.0, verdict=CacheVerdict.VERIFIED
+        requested=CacheState.COLD, method="", resident_frac_before=0.0, resident_frac_after=1.0, verdict=CacheVerdict.VERIFIED
     ),
 )  # fmt: skip
 COLD = Portion(

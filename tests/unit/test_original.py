@@ -35,12 +35,12 @@ def files_of(photos: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(photos.glob("*/*"))]
 
 
-def opened(photos: Path, **options: object) -> tuple[Dataset, DatasetSpec]:
+def opened(photos: Path, **options: Any) -> tuple[Dataset, DatasetSpec]:
     spec = DatasetSpec(name=f"folder:{photos}", **options)
     return open_dataset(spec), spec
 
 
-def stored(photos: Path, backend: str, stores: Path, **options: object) -> Store:
+def stored(photos: Path, backend: str, stores: Path, **options: Any) -> Store:
     dataset, spec = opened(photos, **options)
     return convert(dataset, spec, parse_backend(backend), stores)
 

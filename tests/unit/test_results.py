@@ -30,6 +30,7 @@ from storebench.runs.records import (
     record_from_dict,
     record_to_dict,
 )
+from storebench.settings.words import CacheState
 
 ISSUE_NAMES = {
     "": "schema_version cell replicate epoch samples steps epoch_s samples_per_s payload_bytes_per_s data_wait_s "
@@ -68,7 +69,7 @@ def make(replicate: int = 0, **more: Any) -> Record:
         loss=Loss(first=2.5, last=0.25),
         data_wait_ns=Percentiles(p50=1, p95=2, p99=3, max=4),
         cache=CacheFacts(
-            requested="cold",
+            requested=CacheState.COLD,
             method="fadvise+cachestat",
             resident_frac_before=0.0,
             resident_frac_after=None,

@@ -213,7 +213,7 @@ def test_a_record_and_a_job_hold_the_flat_fields_of_a_cell(tmp_path: Path) -> No
     assert (cell.data.name, cell.backend.format, cell.backend.name) == ("mnist", "lmdb", "lmdb?readahead=off")
     record = Record(storebench_version="0", run_id="x", cell=cell, replicate=0, epoch=0, started_utc="")
     assert json.dumps(record_to_dict(record)["cell"]) == CELL_JSON
-    folders = {name: tmp_path / name for name in ("run", "tables", "store", "out")}
+    folders: dict[str, Any] = {name: tmp_path / name for name in ("run", "tables", "store", "out")}
     job = CellJob(cell=cell, replicate=0, run_id="x", **folders)
     write_job(job, tmp_path / "job.json")
     assert f'"cell": {CELL_JSON}' in (tmp_path / "job.json").read_text()

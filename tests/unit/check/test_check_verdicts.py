@@ -16,6 +16,7 @@ from storebench.check.policy import Policy
 from storebench.check.sides.read import read_side
 from storebench.cli.main import app
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Percentiles
+from storebench.settings.words import CacheState
 from tests.support.planted_sides import (
     CELLS,
     ELSEWHERE,
@@ -544,7 +545,7 @@ def test_a_cold_cell_that_nobody_verified_fails_the_check(tmp_path: Path, verdic
 
 def test_a_cold_run_that_nobody_verified_fails_the_check(tmp_path: Path) -> None:
     facts = CacheFacts(
-        requested="cold",
+        requested=CacheState.COLD,
         method="none",
         resident_frac_before=None,
         resident_frac_after=None,

@@ -82,7 +82,7 @@ def test_an_undecided_cell_that_looks_slower_does_not_pass() -> None:
     ],
 )
 def test_any_figure_beyond_its_threshold_makes_a_cell_suspicious(
-    figures: dict[str, float], perhaps: bool
+    figures: dict[str, Any], perhaps: bool
 ) -> None:
     assert result(State.INCONCLUSIVE, **figures).perhaps_slower is perhaps
     assert not result(State.WORSE, **figures).perhaps_slower

@@ -168,8 +168,8 @@ def test_a_counter_may_vary_by_band_slack_and_the_baselines_own_spread(
 
 
 def test_a_counter_that_is_exact_both_ways_may_not_fall_either() -> None:
-    served = {"name": "samples_served"}
-    assert worse(counted(1000, **served), counted(999, **served)) == [True]
+    served = "samples_served"
+    assert worse(counted(1000, name=served), counted(999, name=served)) == [True]
     gate = {"counters": {"read_calls": CounterGate(both_ways=True)}}
     assert worse(counted(1000), counted(999), **gate) == [True]
 

@@ -55,7 +55,7 @@ def test_unknown_names_offer_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'cifar10'"):
         open_dataset(DatasetSpec(name="cifar"))
     with pytest.raises(UnknownNameError, match="Did you mean 'train'"):
-        open_dataset(DatasetSpec(name="mnist", split="trian"))
+        open_dataset(DatasetSpec(name="mnist", split="trian"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("options", [{"size": 0}, {"limit": 0}, {"size": -3}, {"seed": -1}])

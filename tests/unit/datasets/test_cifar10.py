@@ -62,7 +62,7 @@ def test_both_layouts_and_both_archives_give_the_same_samples(tmp_path: Path, sp
         target.write_bytes(gzip.compress(tar(files), 1))
     roots = ("a", "b", "flat", "a-archive", "b-archive")
     opened = [
-        open_dataset(DatasetSpec(name="cifar10", split=split, synthetic=False), tmp_path / root)
+        open_dataset(DatasetSpec(name="cifar10", split=Split(split), synthetic=False), tmp_path / root)
         for root in roots
     ]
     assert all(digests(dataset) == digests(opened[0]) for dataset in opened)

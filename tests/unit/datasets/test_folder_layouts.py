@@ -10,6 +10,7 @@ import pytest
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.formats import parse_backend
+from storebench.settings.words import Split
 from storebench.stores.convert import BuildOptions, ensure_store
 from tests.support.photo_folders import photo, photo_file
 
@@ -30,7 +31,7 @@ def test_a_folder_with_a_test_split_only_is_no_training_data(tmp_path: Path) -> 
         DataNotFoundError, match=r"only a test split, test/, and no training images.*--split test"
     ):
         open_at(tmp_path)
-    assert len(open_at(tmp_path, split="test")) == 1
+    assert len(open_at(tmp_path, split=Split.TEST)) == 1
     assert open_at(tmp_path / "test").info.class_names == ("cat",)
 
 
@@ -49,7 +50,7 @@ def test_flat_train_and_val_folders_are_splits(tmp_path: Path) -> None:
     write(tmp_path / "train" / "1.jpg")
     write(tmp_path / "train" / "2.jpg")
     write(tmp_path / "val" / "3.jpg")
-    assert (len(open_at(tmp_path)), len(open_at(tmp_path, split="test"))) == (2, 1)
+    assert (len(open_at(tmp_path)), len(open_at(tmp_path, split=Split.TEST))) == (2, 1)
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_list_names_files_and_labels(tmp_path: Path) -> None:
     assert dataset.original(1)[0] == outside.read_bytes()
     assert spec.store_id.startswith("list-train.txt-")
     with pytest.raises(DataNotFoundError, match="no test split"):
-        open_dataset(DatasetSpec(name=f"list:{listed}", split="test"))
+        open_dataset(DatasetSpec(name=f"list:{listed}", split=Split.TEST))
 
 
 @pytest.mark.parametrize(

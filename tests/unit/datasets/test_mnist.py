@@ -80,7 +80,7 @@ def test_a_wrong_file_is_refused_by_its_name(tmp_path: Path, name: str, damage: 
     write_mnist(tmp_path)
     (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
     with pytest.raises(CorruptDataError) as caught:
-        open_mnist(tmp_path, "train")
+        open_mnist(tmp_path, Split.TRAIN)
     assert says in str(caught.value)
     assert name in str(caught.value)
 
@@ -112,7 +112,7 @@ def test_the_fingerprint_follows_the_samples_and_nothing_else(tmp_path: Path) ->
     changed = bytearray((tmp_path / "three" / IMAGES).read_bytes())
     changed[-1] ^= 1
     (tmp_path / "three" / IMAGES).write_bytes(changed)
-    one, two, three = (open_mnist(tmp_path / name, "train") for name in ("one", "two", "three"))
+    one, two, three = (open_mnist(tmp_path / name, Split.TRAIN) for name in ("one", "two", "three"))
     assert one.info.fingerprint == two.info.fingerprint
     assert one.info.fingerprint != three.info.fingerprint
     assert digests(one) == digests(two)
@@ -120,7 +120,7 @@ def test_the_fingerprint_follows_the_samples_and_nothing_else(tmp_path: Path) ->
 
 def test_a_pickled_dataset_is_small_and_serves_the_same_samples(tmp_path: Path) -> None:
     write_mnist(tmp_path, train=50)
-    dataset = open_mnist(tmp_path, "train")
+    dataset = open_mnist(tmp_path, Split.TRAIN)
     pickled = pickle.dumps(dataset)
     assert len(pickled) < 2000
     assert digests(pickle.loads(pickled)) == digests(dataset)
@@ -128,7 +128,7 @@ def test_a_pickled_dataset_is_small_and_serves_the_same_samples(tmp_path: Path) 
 
 def test_a_sample_may_be_changed_without_changing_the_dataset(tmp_path: Path) -> None:
     write_mnist(tmp_path)
-    dataset = open_mnist(tmp_path, "train")
+    dataset = open_mnist(tmp_path, Split.TRAIN)
     before = digests(dataset)
     dataset.sample(0)[0][:] = 0
     assert digests(dataset) == before

@@ -8,6 +8,7 @@ import pytest
 
 from storebench.loading.batch import Spans
 from storebench.results import Cell, Percentiles, Record
+from storebench.settings.words import ComputeKind
 from storebench.training.loop import StepTimes
 from storebench.training.step_table import StepTable, handover_ns, queue_depth, step_table
 from storebench.worker.measure import epoch_record
@@ -31,7 +32,7 @@ def record(au_kind: str = "real") -> Record:
         replicate=0,
         epoch=0,
         started_utc="now",
-        au_kind=au_kind,
+        au_kind=ComputeKind(au_kind),
     )
 
 

@@ -203,7 +203,7 @@ def test_a_kernel_that_mirrors_nothing_fails_the_cell(
     right = Kernel.cut
 
     def cut(kernel: Kernel, source: Any, offsets: Any, places: np.ndarray, *rest: Any) -> int:
-        return right(kernel, source, offsets, places * (1, 1, 0), *rest)
+        return right(kernel, source, offsets, places * np.array((1, 1, 0)), *rest)
 
     monkeypatch.setattr(Kernel, "cut", cut)
     matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}

@@ -22,10 +22,11 @@ from storebench.probes.below import (
 from storebench.probes.mounts import mount_of
 from storebench.probes.unread import Candidates, unread_ranges
 from storebench.results import BelowCache, CacheFacts, CacheVerdict
+from storebench.settings.words import CacheState
 from tests.support.disks import loop_disk
 
 COLD = CacheFacts(
-    requested="cold",
+    requested=CacheState.COLD,
     method="fadvise",
     resident_frac_before=0.0,
     resident_frac_after=0.5,

@@ -221,7 +221,7 @@ def test_cold_cannot_exist_on_tmpfs(shm: Path) -> None:
     ],
 )
 def test_the_verdict_follows_the_count_before(requested: str, pages: int | None, verdict: str) -> None:
-    facts = cache_facts(requested, counted(pages), counted(5_000))
+    facts = cache_facts(CacheState(requested), counted(pages), counted(5_000))
     assert facts.verdict == verdict
     assert bool(facts.reason) == (verdict != "verified")
     assert facts.resident_frac_after == 0.5
@@ -249,7 +249,7 @@ def test_a_store_without_pages_is_unverified(disk: Path) -> None:
 
 def test_an_unknown_state_is_refused() -> None:
     with pytest.raises(UsageError, match="cold, warm or any"):
-        cache_facts("lukewarm", counted(0))
+        cache_facts("lukewarm", counted(0))  # type: ignore[arg-type]
 
 
 AS_NOBODY = """

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ from storebench.results import Record
 from storebench.runs.conversions import append_conversion
 from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
 
-LIMIT = {"cache": "limited", "memory_bytes": 300 << 20}
+LIMIT: dict[str, Any] = {"cache": "limited", "memory_bytes": 300 << 20}
 
 
 def ladder_records() -> list[Record]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def cell_of(facts: Facts, backend: str) -> CellSummary:
     return next(cell for cell in facts.cells if cell.backend == backend)
 
 
-def pair(png_ms: list[float], lmdb_ms: list[float], **changes: object) -> Facts:
+def pair(png_ms: list[float], lmdb_ms: list[float], **changes: Any) -> Facts:
     return facts_of(replicates("png", png_ms, **changes) + replicates("lmdb", lmdb_ms, **changes))
 
 
@@ -147,7 +148,7 @@ def test_a_figure_is_above_a_limit_where_its_whole_interval_is(
 
 
 def test_panels_are_asked_in_an_order_that_no_rate_decides() -> None:
-    def backends(**changes: object) -> list[Record]:
+    def backends(**changes: Any) -> list[Record]:
         return [make_record(name, **changes) for name in ("png", "lmdb")]
 
     limit = {"cache": "limited", "memory_bytes": 1 << 28}

@@ -308,7 +308,7 @@ def strangers(page: Page) -> list[str]:
     sets = (page.facts.told.claims, page.facts.shown.claims)
     known = {id(one) for claims in sets for one in claims.found}
     for one in page.said():
-        if one.kind is Kind.SHARE:
+        if one.kind is Kind.SHARE and one.object is not None:
             parents = (claims.between(one.subject, one.object) for claims in sets)
             known |= {
                 id(share)
@@ -418,6 +418,7 @@ def test_a_contradiction_between_two_claims_of_a_page_is_seen(pages: list[Page])
     page = next(page for page in pages if any(one.kind is Kind.FASTER for one in page.said()))
     faster = next(one for one in page.said() if one.kind is Kind.FASTER)
     told = page.content.headline
+    assert faster.object is not None
     turned = replace(faster, subject=faster.object, object=faster.subject)
     more = Sentence(text="Both ways.", claims=(faster, turned))
     content = replace(page.content, headline=replace(told, sentences=(*told.sentences, more)))

@@ -123,7 +123,8 @@ def test_a_cell_that_does_not_validate_is_shown_and_decides_nothing() -> None:
     assert [cell.backend for cell in page.told.cells] == ["lmdb"]
     assert [cell.backend for cell in page.shown.cells] == ["png", "lmdb"]
     assert page.shown.decisions is page.told.decisions
-    assert page.shown.decisions.between(*page.shown.cells) is None
+    first, second = page.shown.cells
+    assert page.shown.decisions.between(first, second) is None
 
 
 def test_where_no_cell_validates_all_are_told_and_none_is_advised() -> None:

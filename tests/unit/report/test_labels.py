@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,9 +142,7 @@ def test_a_backend_is_called_by_its_container_codec_reader_and_options(backend: 
         ({"synthetic": True}, "ImageNet, 4,000 images", "imagenet-4000-synthetic"),
     ],
 )
-def test_a_dataset_is_called_by_its_name_and_its_size(
-    fields: dict[str, object], label: str, slug: str
-) -> None:
+def test_a_dataset_is_called_by_its_name_and_its_size(fields: dict[str, Any], label: str, slug: str) -> None:
     cell = make_cell(**fields)
     assert (dataset_label(cell), dataset_slug(cell)) == (label, slug)
 
@@ -176,7 +175,7 @@ def test_only_the_fields_that_vary_are_part_of_a_file_name() -> None:
         ({"readahead_kib": 128}, "read-ahead 128 KiB"),
     ],
 )
-def test_a_setting_is_told_in_words(fields: dict[str, object], words: str) -> None:
+def test_a_setting_is_told_in_words(fields: dict[str, Any], words: str) -> None:
     assert f", {words}," in f", {setting_label(make_cell(**fields))},"
 
 

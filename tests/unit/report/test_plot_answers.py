@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from storebench.report.plots.wait_distribution import worst_answer
 from storebench.report.plots.wait_over_epoch import tail_answer, thinned
 from storebench.report.plots.workers import workers_answer
 from storebench.results import Ceilings, Counters, Digests, Percentiles, Record
+from storebench.settings.words import CacheState
 from tests.support.planted import make_record, portion_of, replicates
 
 
@@ -123,7 +125,7 @@ def test_spikes_are_told_as_multiples_of_the_median_wait() -> None:
     assert worst_answer([]) == ""
 
 
-def trained(backend: str, loss: str | None, **changes: object) -> Record:
+def trained(backend: str, loss: str | None, **changes: Any) -> Record:
     return make_record(backend, digests=Digests(samples="aa", order="bb", loss=loss), **changes)
 
 
@@ -153,7 +155,7 @@ def test_losses_of_another_device_need_not_be_equal() -> None:
     assert loss_answer(cells).startswith("The curves lie together; on this device")
 
 
-def timed(backend: str, step_ms: float, **changes: object) -> Record:
+def timed(backend: str, step_ms: float, **changes: Any) -> Record:
     return make_record(backend, wait_ms=step_ms - 10, cache="warm", **changes)
 
 
@@ -221,7 +223,7 @@ def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:
 
 
 def test_a_limit_is_a_share_of_the_store() -> None:
-    limit = {"cache": "limited", "memory_bytes": 250, "bytes_on_disk": 1000}
+    limit: dict[str, Any] = {"cache": "limited", "memory_bytes": 250, "bytes_on_disk": 1000}
     (limited,) = cells_of(make_record("lmdb", **limit))
     (cold,) = cells_of(make_record("lmdb"))
     assert limit_frac(limited) == pytest.approx(0.25)
@@ -230,8 +232,8 @@ def test_a_limit_is_a_share_of_the_store() -> None:
 
 def test_only_cells_that_read_their_store_in_a_state_have_a_curve() -> None:
     cells = cells_of(make_record("lmdb"), make_record("png", cache="warm"), make_record("memory:native"))
-    assert [cell.backend for cell in reading(cells, "cold")] == ["lmdb"]
-    assert reading(cells, "warm") == []
+    assert [cell.backend for cell in reading(cells, CacheState.COLD)] == ["lmdb"]
+    assert reading(cells, CacheState.WARM) == []
 
 
 def test_lines_of_one_colour_are_told_apart() -> None:

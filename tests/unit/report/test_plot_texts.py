@@ -24,7 +24,7 @@ from tests.support.planted import make_conversion, make_record, paper_records, r
 _SLACK = 1.0
 """Pixels by which texts may touch: boxes include the room above and below letters."""
 
-_LIMIT = {"cache": "limited", "memory_bytes": 300 << 20}
+_LIMIT: dict[str, Any] = {"cache": "limited", "memory_bytes": 300 << 20}
 
 
 def usual() -> list[Record]:

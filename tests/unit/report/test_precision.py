@@ -42,7 +42,8 @@ def test_the_widths_are_those_of_the_pages_own_intervals() -> None:
     by_id = {cell.cell.cell_id: cell for cell in cells}
     decisions = derive(cells).decisions
     for pair in (pair for panel in page_precision(cells) for pair in panel.pairs):
-        decision = decisions.between(*(by_id[cell_id] for cell_id in pair.cell_ids))
+        first, second = (by_id[cell_id] for cell_id in pair.cell_ids)
+        decision = decisions.between(first, second)
         assert decision is not None
         assert decision.ratio.lo is not None
         assert decision.ratio.hi is not None

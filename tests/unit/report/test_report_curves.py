@@ -86,7 +86,7 @@ def test_the_cold_part_is_drawn_at_its_rate_and_ends_at_its_share(results: pd.Da
 def test_the_whole_epoch_is_drawn_but_no_arrays_in_memory(results: pd.DataFrame) -> None:
     axes = storebench.plot_cold_curve(results)
     whole = [line for line in axes.lines if str(line.get_label()).startswith("_")]
-    ends = {(float(line.get_xdata()[-1]), round(float(line.get_ydata()[-1]))) for line in whole}  # type: ignore[index]
+    ends = {tuple(np.asarray(line.get_xydata())[-1].round()) for line in whole}
     assert ends == {(80.0, 500), (80.0, 4000)}
     assert set(lines(axes)) >= {"PNG files", "LMDB"}
     assert not any("memory" in name for name in lines(axes))

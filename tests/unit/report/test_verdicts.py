@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_a_slow_augmentation_is_prep_bound() -> None:
 
 
 def test_a_huge_model_is_compute_bound_with_and_without_workers() -> None:
-    parts = {"wait_ms": 2.0, "compute_ms": 98.0, "fetch_ms": 2.0}
+    parts: dict[str, Any] = {"wait_ms": 2.0, "compute_ms": 98.0, "fetch_ms": 2.0}
     for workers in (0, 2):
         verdict = verdict_of([make_record("lmdb", workers=workers, **parts)])
         assert verdict.bound is Bound.COMPUTE
@@ -65,7 +66,7 @@ def test_with_the_cache_as_found_the_device_counter_decides(share: float, bound:
 
 
 def test_producers_that_wait_for_the_queue_are_handoff_bound() -> None:
-    parts = {"fetch_ms": 2.0, "prep_ms": 1.0, "handover_ms": 12.0}
+    parts: dict[str, Any] = {"fetch_ms": 2.0, "prep_ms": 1.0, "handover_ms": 12.0}
     verdict = verdict_of([make_record("lmdb", workers=2, wait_ms=11, compute_ms=1, **parts)])
     assert verdict.bound is Bound.HANDOVER
     assert limit_sentence(verdict).startswith("handoff-bound: ")
@@ -96,9 +97,15 @@ ARRIVING = 32 * 196_608 / 0.019
 """Bytes per second that `fetching` gets while it fetches."""
 
 
-def fetching(best: float, cache: str = "cold", **changes: object) -> Record:
+def fetching(best: float, cache: str = "cold", **changes: Any) -> Record:
     """Plant a cell that fetches a batch in 19 ms, beside a device of so many bytes per second."""
-    parts = {"wait_ms": 20.0, "compute_ms": 1.0, "fetch_ms": 19.0, "prep_ms": 1.0, "bytes_on_disk": 0}
+    parts: dict[str, Any] = {
+        "wait_ms": 20.0,
+        "compute_ms": 1.0,
+        "fetch_ms": 19.0,
+        "prep_ms": 1.0,
+        "bytes_on_disk": 0,
+    }
     ceilings = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=best)
     return make_record("lmdb", cache=cache, ceilings=ceilings, **(parts | changes))
 
@@ -173,7 +180,7 @@ def test_without_workers_the_larger_of_waiting_and_computing_is_the_limit(
 
 @pytest.mark.parametrize(("wait_ms", "bound"), [(0.9, Bound.COMPUTE), (1.2, Bound.READER)])
 def test_with_workers_a_tenth_of_waiting_is_the_limit(wait_ms: float, bound: Bound) -> None:
-    parts = {"workers": 2, "wait_ms": wait_ms, "compute_ms": 10 - wait_ms, "fetch_ms": 9.0}
+    parts: dict[str, Any] = {"workers": 2, "wait_ms": wait_ms, "compute_ms": 10 - wait_ms, "fetch_ms": 9.0}
     assert verdict_of([make_record("lmdb", cache="warm", **parts)]).bound is bound
 
 
@@ -185,7 +192,13 @@ def test_the_null_cell_never_raises_what_free_loading_could_gain(null_ms: float,
 
 
 def test_the_handover_limits_what_mending_another_stage_gains() -> None:
-    parts = {"fetch_ms": 30.0, "prep_ms": 0.0, "handover_ms": 8.0, "cache": "warm", "workers": 2}
+    parts: dict[str, Any] = {
+        "fetch_ms": 30.0,
+        "prep_ms": 0.0,
+        "handover_ms": 8.0,
+        "cache": "warm",
+        "workers": 2,
+    }
     verdict = verdict_of([make_record("lmdb", wait_ms=14, compute_ms=1, **parts)])
     assert verdict.bound is Bound.READER
     assert verdict.gain == pytest.approx(15 / 8)
