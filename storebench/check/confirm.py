@@ -107,14 +107,14 @@ def _settled(first: CellResult, again: CellResult | None, together: CellResult) 
         return dataclasses.replace(
             first, state=State.FAILED, reason="it could not be run again to confirm it"
         )
-    if again.state is State.FAILED:
-        return dataclasses.replace(first, state=State.FAILED, reason=f"when it was run again: {again.reason}")
+    if again.state in (State.FAILED, State.NOT_COMPARABLE, State.NEW):
+        return dataclasses.replace(first, state=again.state, reason=f"when it was run again: {again.reason}")
     ratio = "" if again.ratio is None else f" ({again.ratio - 1:+.0%})"
     if together.state is State.WORSE and (again.perhaps_slower or again.state is State.WORSE):
         return dataclasses.replace(
             together, confirmed=True, reason=f"{together.reason}; again: {ratio[2:-1]} time"
         )
-    reason = f"{first.reason}, but not in a second run{ratio}"
+    reason = f"{first.reason}, which a second run does not confirm{ratio}"
     return dataclasses.replace(together, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
 
 

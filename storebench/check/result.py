@@ -61,7 +61,8 @@ class CellResult:
     tail_ratio, tail_low, tail_high
         Same as `ratio`, `low` and `high`, for the tail; None if it was not compared.
     rounds_ratio
-        Median of the rounds' ratios if rounds were paired, else the ratio of the medians; None if not compared.
+        Median of the rounds' ratios if rounds were paired, else the ratio of the medians, in plain seconds where
+        `basis` is adjusted; None if not compared.
     slowest_ratio
         Mean cost of the slowest tenth of the contender's replicates (at least one) over the baseline's; None if
         not compared.

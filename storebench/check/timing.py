@@ -75,7 +75,9 @@ def verdict(result: CellResult, timing: Timing, family: int) -> CellResult:
         tail_ratio=tail.ratio if tail else None,
         tail_low=tail.low if tail else None,
         tail_high=tail.high if tail else None,
-        rounds_ratio=_rounds_ratio(costs, timing.basis),
+        rounds_ratio=_rounds_ratio(
+            _values(pair, "seconds", paired=False) if timing.basis == ADJUSTED else costs, timing.basis
+        ),
         slowest_ratio=_slowest_ratio(costs),
         slowest_frac=_tail_frac(pair),
     )
@@ -109,6 +111,8 @@ def _decided(result: CellResult, timing: Timing, rounds: int) -> CellResult:
     state, reason = _with_slowest(state, reason, result)
     if timing.basis in (SECONDS, ADJUSTED):
         state, reason = _with_machine(state, reason, result, timing.pair)
+    if timing.basis == ADJUSTED:
+        state, reason = _with_calibration(state, reason, result, policy.machine_frac)
     return dataclasses.replace(result, state=state, reason=reason)
 
 
@@ -177,6 +181,20 @@ def _with_machine(state: State, reason: str, result: CellResult, pair: Pair) -> 
         return state, reason
     told = f"{reason}, but " if reason else ""
     return State.INCONCLUSIVE, f"{told}{why}"
+
+
+def _with_calibration(
+    state: State, reason: str, result: CellResult, machine_frac: float
+) -> tuple[State, str]:
+    """Return the state, or inconclusive if what was removed may be the change's own work.
+
+    A change that slows its whole process slows the calibration in it, too. The machine may as well.
+    """
+    machine = result.machine_ratio
+    if state not in (State.BETTER, State.WITHIN_NOISE) or machine is None or machine <= 1 + machine_frac:
+        return state, reason
+    words = f"the calibration itself took {machine:.2f} times as long, which the change may have caused"
+    return State.INCONCLUSIVE, f"{reason}, but {words}" if reason else words
 
 
 def _busier(pair: Pair) -> tuple[bool, str, None] | None:

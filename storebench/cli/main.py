@@ -35,7 +35,8 @@ BEGINNING = """\
 storebench measures how to store image training data. Where to begin:
 
 To find the best way to store your own images, one subfolder per class:
-  storebench run jpeg lmdb+jpeg lmdb --dataset folder:PATH --compute none
+  storebench run original lmdb+original lmdb -d PATH --compute none \\
+    --replicates 3
 
 To repeat the comparison of a paper, first in two minutes, then as a whole:
   storebench bench smoke --out runs/smoke

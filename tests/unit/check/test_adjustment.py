@@ -1,6 +1,7 @@
 """Seconds adjusted by their calibration: slow-downs behind a restless machine are seen, and nothing is made up."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,7 +125,7 @@ def test_a_second_run_that_is_not_slow_confirms_nothing() -> None:
     [second] = confirmed([first], (baseline, contender), (baseline, again), policy)
     assert first.state is State.WORSE
     assert second.state is State.INCONCLUSIVE
-    assert "not in a second run" in second.reason
+    assert "a second run does not confirm" in second.reason
 
 
 def test_the_same_code_is_hardly_ever_worse_and_never_confirmed() -> None:
@@ -139,3 +140,30 @@ def test_a_slow_first_run_alone_is_not_a_regression() -> None:
     first, second = verdicts(side(rng), side(rng, {CELLS[0]: 1.5}), side(rng))
     assert first == {CELLS[0]}
     assert second == set()
+
+
+def test_a_change_that_slows_its_calibration_too_is_never_within_noise() -> None:
+    rng, found = np.random.default_rng(12), []
+    for _ in range(60):
+        cells = cell("a", rng), cell("a", rng, slower=1.0, drift=math.log(1.3))  # both take 1.3 times as long
+        first, second = (Side(source="planted", kind="pytest-benchmark", cells={"a": one}) for one in cells)
+        [result] = judge(first, second, Policy())
+        found.append(result)
+    slower = [one for one in found if one.machine_ratio is not None and one.machine_ratio > 1.1]
+    assert len(slower) > 30
+    assert not {State.WITHIN_NOISE, State.BETTER} & {one.state for one in slower}
+
+
+def test_a_second_run_that_cannot_be_compared_says_so() -> None:
+    rng = np.random.default_rng(13)
+    baseline, contender = (
+        Side(source="planted", kind="pytest-benchmark", cells={"a": one})
+        for one in (cell("a", rng), cell("a", rng, slower=1.5))
+    )
+    elsewhere = replace(cell("a", rng, slower=1.5), environment=Place(key="elsewhere"))
+    again = Side(source="planted", kind="pytest-benchmark", cells={"a": elsewhere})
+    [result] = confirmed(
+        judge(baseline, contender, Policy()), (baseline, contender), (baseline, again), Policy()
+    )
+    assert result.state is State.NOT_COMPARABLE
+    assert "when it was run again" in result.reason
