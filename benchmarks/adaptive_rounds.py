@@ -15,7 +15,8 @@ from storebench.report.decisions import Topic
 from storebench.report.facts import derive
 from storebench.report.precision import page_precision
 from storebench.rounds import Costs, RunRounds, StoppingRule, next_round
-from storebench.stats import ALPHA, t_quantile
+from storebench.stats import ALPHA
+from storebench.student_t import t_quantile
 
 
 @dataclass(frozen=True, kw_only=True)

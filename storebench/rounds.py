@@ -3,7 +3,7 @@
 Pure functions. `storebench.report.precision` says how wide each interval is, by the definitions of a page;
 `storebench.runner` runs the rounds. docs/statistics.md holds the simulations of the rule.
 
-The rule looks at widths only, never at a ratio itself or at a verdict: rounds that stop when a difference is
+The rule looks at widths, never at a verdict: rounds that stop when a difference is
 "significant" would find differences where there are none.
 """
 

@@ -131,6 +131,8 @@ def execute(
     with claimed(run.folder):
         run.mend()
         recorded, work = run.recorded(), run.left(retry_failed=retry_failed)
+        if work and run.stopped:
+            run = run.going_on()
         rounds = ConversionRounds.of(run.folder, run.run_id, run.scenario, cell_environment())
         going = {one.key for one in work}
         if going or _may_grow(run):

@@ -8,7 +8,6 @@ logarithms, by Student's t; a table has Holm's correction.
 import bisect
 import dataclasses
 import enum
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.results import Percentiles
+from storebench.student_t import t_quantile, t_two_sided
 from storebench.units import Better
 
 ALPHA = 0.05
@@ -40,6 +40,7 @@ simulation (docs/statistics.md).
 """
 
 _FEWEST_FOR_ORDER = 6
+_ROUNDING = 1e-9  # whole degrees of freedom that come out just below a whole number
 """With fewer, no distribution-free interval of the median reaches 95%: [min, max] of 5 covers 93.75%."""
 
 _MOST_LOGARITHM = 700.0
@@ -442,37 +443,3 @@ def _t_test(centre: float, error: float, freedom: int, alpha: float) -> tuple[fl
     if error == 0:  # counters that repeat exactly: any difference is real
         return 0.0, 1.0 if centre == 0 else 0.0
     return t_quantile(1 - alpha / 2, freedom) * error, t_two_sided(centre / error, freedom)
-
-
-def t_two_sided(t: float, freedom: int) -> float:
-    """Return P(|T| >= |t|) of Student's t with whole degrees of freedom.
-
-    Uses the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4; accurate to about 1e-15.
-    """
-    angle = math.atan(abs(t) / math.sqrt(freedom))
-    cosine = math.cos(angle)
-    odd = freedom % 2
-    term = total = cosine if odd else 1.0
-    if freedom == 1:
-        total = 0.0
-    for step in range(3 if odd else 2, freedom - 1, 2):
-        term *= cosine**2 * (step - 1) / step
-        total += term
-    inner = math.sin(angle) * total
-    inside = (angle + inner) * 2 / math.pi if odd else inner
-    return min(1.0, max(0.0, 1.0 - inside))
-
-
-@functools.lru_cache(maxsize=256)
-def t_quantile(share: float, freedom: int) -> float:
-    """Return the quantile of Student's t for a share over 0.5."""
-    low, high = 0.0, 1.0
-    while 1 - t_two_sided(high, freedom) / 2 < share:
-        low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        if 1 - t_two_sided(middle, freedom) / 2 < share:
-            low = middle
-        else:
-            high = middle
-    return high

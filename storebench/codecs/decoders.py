@@ -84,7 +84,10 @@ class _PillowOpened(Opened):
         if least is not None:
             self._image.draft(None, least)
         self._image.load()
-        return to_rgb(self._image) if mode == "RGB" else self._image.convert(mode)
+        if mode == "RGB":
+            return to_rgb(self._image)
+        # Pillow's own conversion to 8-bit grey clips 16 bits instead of scaling them.
+        return (to_rgb(self._image) if self._image.mode.startswith(("I", "F")) else self._image).convert(mode)
 
 
 class PillowDecoder(Decoder):

@@ -231,6 +231,20 @@ class Run:
         self._amend(stops=[dataclasses.asdict(one) for one in stops])
         return dataclasses.replace(self, stopped=True)
 
+    def going_on(self) -> "Run":
+        """Return this run as one whose rule decides again, because some of its replicates run once more.
+
+        Raises
+        ------
+        OutputError
+            The file cannot be written.
+        """
+        with claimed(self.folder):
+            about = read_about(self.folder / RUN_NAME)
+            about.pop("stops", None)
+            _write_about(self.folder, about)
+        return dataclasses.replace(self, stopped=False)
+
     def _amend(self, **changed: object) -> None:
         with claimed(self.folder):
             _write_about(self.folder, read_about(self.folder / RUN_NAME) | changed)

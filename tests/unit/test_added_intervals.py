@@ -14,7 +14,8 @@ from benchmarks.adaptive_rounds import grown_page, outcomes, sequential_ratios
 from benchmarks.drawn_pages import BACKENDS, Truth
 from benchmarks.power_tables import ONE_RATIO_ALPHA, page_alpha
 from storebench.rounds import StoppingRule
-from storebench.stats import ADDED_ROUNDS_FRAC, ALPHA, look_alpha, t_two_sided
+from storebench.stats import ADDED_ROUNDS_FRAC, ALPHA, look_alpha
+from storebench.student_t import t_two_sided
 
 PAGE = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8")
 EQUAL = dict.fromkeys(BACKENDS, 1000.0)

@@ -94,7 +94,7 @@ def _state(panel: Panel, claim: Claim, other: Claim) -> str:
     where = _state_words(panel.speaker, claim.subject)
     assert other.object is not None
     if other.kind is Kind.EQUAL:
-        return f"{where}, the two differ by less than 10% (ratio {times(other.figure)})"
+        return f"{where}, the two differ by less than 10% (ratio {times(other.figure, 3)})"
     names = [store_label(one, (other.subject, other.object)) for one in (other.subject, other.object)]
     verb = agreed(other.subject, "is", "are")
     return f"{where}, {names[0]} {verb} {times(other.figure)} as fast as {names[1]}"

@@ -126,7 +126,9 @@ def _undecided(before: Sequence[Panel], claims: Claims) -> Sentence:
     """Return the undecided panels that precede the one told."""
     first = before[0]
     more = f", and {number_of(len(before) - 1, 'further setting')}" if len(before) > 1 else ""
-    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}"
+    ahead = first.first.cell.readahead_kib
+    said = "" if ahead is None else f", read-ahead {ahead} KiB"
+    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}{said}"
     found = (leading(_asked(panel, claims)) for panel in before)
     return Sentence(
         text=f"Asked before, and undecided: {where}{more}.",
@@ -237,7 +239,7 @@ def _sentence(panel: Panel, claim: Claim, where: str, decisions: Decisions) -> S
     if claim.kind is Kind.FASTER:
         text = f"{names[0]} {_feeds(panel, winner)} {ratio} as fast as {names[1]}"
     elif claim.kind is Kind.EQUAL:
-        text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {ratio})"
+        text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {times(claim.figure, 3)})"
     elif decision.doubt:
         text = f"{names[0]} and {names[1]} cannot be ranked: {doubt_words(decision.doubt)}"
     else:

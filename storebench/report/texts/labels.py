@@ -133,6 +133,8 @@ def setting_label(
     fields = _fields(cell)
     named = {row.name for row in SETTINGS if row.always} | set(varying)
     shown = [name for name in SETTING_COLUMNS if name in named and name not in without]
+    if "cache" in shown:
+        shown = [name for name in shown if name != "memory_bytes"]  # the state's label gives it
     words = [
         (state_label(cell) if name == "cache" else _setting_word(name, getattr(fields, name), fields))
         for name in shown
@@ -180,6 +182,8 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
         if cell.compute.kind is ComputeKind.NONE:
             return ""
         return MODELS.get(str(value), str(value))
+    if name == "memory_bytes":
+        return f"limited to {size(cell.memory_bytes)}" if cell.memory_bytes else ""
     if name == "compute":
         return compute_label(cell.compute) or loading_label(cell)
     return "" if value is None else _SETTINGS[name].label.format(value)
@@ -277,11 +281,11 @@ def with_interval(interval: Interval | None, suffix: str = "") -> str:
     return f"{mid}{suffix}{ends}"
 
 
-def times(interval: Interval | None) -> str:
-    """Return a ratio in words with two digits: "3.1 times [2.9, 3.3]"."""
+def times(interval: Interval | None, digits: int = 2) -> str:
+    """Return a ratio in words: "3.1 times [2.9, 3.3]"; one that is close to 1 needs three digits."""
     if interval is None:
         return ""
-    mid, ends = between(interval.mid, interval.lo, interval.hi, 2)
+    mid, ends = between(interval.mid, interval.lo, interval.hi, digits)
     return f"{mid} times{ends}"
 
 

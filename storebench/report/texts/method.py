@@ -87,7 +87,7 @@ def _rule(rounds: RunRounds) -> str:
         f"Rounds were added until the interval of each ratio that matters was within {rule.until:.0%} of its middle: at"
         f" least {rule.min_replicates} rounds, at most {rule.max_replicates}{most}. The ratios that matter are those of"
         " a panel's stores to its base and, in the main panel of a dataset, to the fastest. Cells whose ratios were"
-        f" precise were not repeated.{said} The rule was fixed beforehand, in the scenario. It looks at widths only, and the"
+        f" precise were not repeated.{said} The rule was fixed beforehand, in the scenario. It looks at widths, not at verdicts, and the"
         f" intervals of this page spend {ADDED_ROUNDS_FRAC:.0%} of the error that they would after a fixed number of rounds."
     )
 

@@ -256,3 +256,23 @@ def test_interrupted_before_its_second_attempt_a_replicate_still_gets_it(
     assert processes.started == 6
     kept = [one.conditions for one in read_records(tmp_path)]
     assert [one.attempt for one in kept if one] == [2, 2, 2]
+
+
+def test_a_retry_after_all_cells_failed_lets_the_rule_decide_again(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = created(adding(until=1e-4), tmp_path / "run")
+    answer_of = processes.answer_of
+
+    def fail(*_: Any) -> dict[str, Any]:
+        return {"failure": "planted"}
+
+    monkeypatch.setattr("storebench.runner.answer_of", fail)
+    execute(run, tmp_path / "stores", assess=run_precision)
+    assert about(run.folder)["stops"] == []
+    assert set(tally(run.folder).values()) == {1}
+
+    monkeypatch.setattr("storebench.runner.answer_of", answer_of)
+    execute(Run.resume(run.folder), tmp_path / "stores", retry_failed=True, assess=run_precision)
+    assert tally(run.folder) == rounds_of(png=7, lmdb=7, hdf5=7)
+    assert {stop["why"] for stop in about(run.folder)["stops"]} == {Why.MAXIMUM}

@@ -77,7 +77,7 @@ def test_without_lmdb_the_fastest_other_store_stands_beside_png(
 def test_equality_is_said_where_the_interval_is_narrow_around_one() -> None:
     records = rounds("png", [20.0, 20.1, 20.0, 20.1]) + rounds("lmdb", [20.1, 20.0, 20.1, 20.0])
     answer = headline(facts_of(records))
-    assert "differ by less than 10% (ratio 1.00 times [0.98, 1.02]" in answer.answer
+    assert "differ by less than 10% (ratio 1.000 times [0.981, 1.020]" in answer.answer
     assert [one.kind for one in answer.claims] == [Kind.EQUAL]
 
 
@@ -153,7 +153,9 @@ def test_an_undecided_setting_does_not_lead_and_is_not_kept_back_either() -> Non
     limited = two([30, 60, 40], [44, 35, 52], readahead_kib=128, **LIMITED)
     answer = headline(facts_of(limited + two([60] * 3, [20] * 3)))
     assert "cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer.answer
-    assert answer.answer.endswith("Asked before, and undecided: ImageNet, 4,000 images, limited to 128 MiB.")
+    assert answer.answer.endswith(
+        "Asked before, and undecided: ImageNet, 4,000 images, limited to 128 MiB, read-ahead 128 KiB."
+    )
     assert {Kind.FASTER, Kind.UNDECIDED} <= {one.kind for one in answer.claims}
     assert answer.panel is not None
     assert answer.panel.first.cell.cache == "cold"
