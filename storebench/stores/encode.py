@@ -70,6 +70,20 @@ class Chunk:
     spent_s: float = 0.0
     process: int = 0
 
+    @classmethod
+    def made_here(
+        cls, part: range, payloads: list[bytes], labels: list[int], digests: list[bytes], started: float
+    ) -> "Chunk":
+        """Return the samples of a part that this process has encoded since `started` (`time.perf_counter`)."""
+        return cls(
+            first=part.start,
+            payloads=payloads,
+            labels=labels,
+            digests=b"".join(digests),
+            spent_s=time.perf_counter() - started,
+            process=os.getpid(),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
@@ -102,14 +116,7 @@ class Encoder:
             labels.append(label)
             if self.digest:
                 digests.append(sample_digest(image, label))
-        return Chunk(
-            first=part.start,
-            payloads=payloads,
-            labels=labels,
-            digests=b"".join(digests),
-            spent_s=time.perf_counter() - started,
-            process=os.getpid(),
-        )
+        return Chunk.made_here(part, payloads, labels, digests, started)
 
     def _files(self, dataset: Originals, part: range) -> Chunk:
         """Read image files as they are; their digests cover their bytes."""
@@ -120,14 +127,7 @@ class Encoder:
             payloads.append(payload)
             labels.append(self._checked_label(index, label))
             digests.append(payload_digest(payload, label))
-        return Chunk(
-            first=part.start,
-            payloads=payloads,
-            labels=labels,
-            digests=b"".join(digests),
-            spent_s=time.perf_counter() - started,
-            process=os.getpid(),
-        )
+        return Chunk.made_here(part, payloads, labels, digests, started)
 
     def _sample(self, index: int) -> tuple[Image, int]:
         info = self.dataset.info
