@@ -245,7 +245,15 @@ def _prepared_loss_key(record: Record) -> Hashable:
 
 def _order_key(record: Record) -> Hashable:
     cell = record.cell
-    return (_data_key(record), record.epoch, cell.seed, cell.shuffle, cell.batch_size, cell.max_steps)
+    return (
+        _data_key(record),
+        record.epoch,
+        cell.seed,
+        cell.shuffle,
+        cell.batch_size,
+        cell.max_steps,
+        cell.passes,
+    )
 
 
 def _loss_key(record: Record) -> Hashable:
