@@ -472,3 +472,13 @@ def test_the_command_prints_findings_and_exits_5(tmp_path: Path, cli: Cli) -> No
     assert "data_wait_frac" in bad.stdout
     assert json.loads(as_json.stdout)[0]["figure"] == "data_wait_frac"
     assert len(bad.stderr.splitlines()) == 1
+
+
+def test_epochs_of_more_passes_have_another_order(tmp_path: Path) -> None:
+    once = make_record("png")
+    assert validate(write_run(tmp_path / "a", [once, part(make_record("lmdb"), "digests", order="else")]))
+    longer = [
+        part(make_record(name, passes=4), "digests", order="else", loss="longer") for name in ("png", "lmdb")
+    ]
+    found = validate(write_run(tmp_path / "b", [once, *longer]))
+    assert [one for one in found if "order" in f"{one.figure} {one.message}"] == []
