@@ -138,6 +138,8 @@ class _MatrixWithoutLoop(Strict):
         max_steps: int | None
         warmup_steps: int
         passes: int | None
+        ranks: list[int]
+        device: str
 
     @pydantic.field_validator("dataset")
     @classmethod
@@ -215,6 +217,10 @@ class _MatrixWithoutLoop(Strict):
             asked = [str(state) for state in self.cache]
             raise ValueError(
                 f"later passes read what the first one made warm, so with passes the cache cannot be {asked}"
+            )
+        if max(self.ranks) > 1 and ":" in self.device:
+            raise ValueError(
+                f"each rank has a GPU of its own, so with ranks the device is 'cuda', not {self.device!r}"
             )
         return self
 

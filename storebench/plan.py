@@ -17,6 +17,9 @@ from storebench.surroundings import permitted
 PROCESS_START_S = 3.0
 """Start of a process with torch (1 to 2 s for its import), its checks and its evaluation, on 2 cores."""
 
+RANK_START_S = 2.0
+"""The same for each rank of several, which share the cores while they import torch; and for what starts them."""
+
 ENCODE_BYTES_PER_S = {"raw": 200e6, "png": 15e6, "jpeg": 60e6, "original": 500e6}
 """Pixels converted per second on 2 cores."""
 
@@ -100,11 +103,11 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
             to_convert = pixels * (sides - path.is_dir())
             convert_bytes += to_convert
             convert_s += to_convert / ENCODE_BYTES_PER_S[cell.backend.codec]
-        once = min(count, (cell.max_steps or count) * cell.batch_size) * cell.epochs * sides
+        once = min(count, (cell.max_steps or count) * cell.batch_size * cell.ranks) * cell.epochs * sides
         again = once * ((cell.passes or 1) - 1)
         read_bytes += (once + again) * image_bytes * scenario.least_replicates
         round_s += again * (image_bytes / AGAIN_BYTES_PER_S[cell.backend.codec] + _compute_s(cell))
-        round_s += PROCESS_START_S * sides + once * _sample_s(cell, image_bytes)
+        round_s += _start_s(cell) * sides + once * _sample_s(cell, image_bytes)
     return RunPlan(
         cells=list(cells),
         stores=list(planned.values()),
@@ -128,7 +131,12 @@ def _sample_s(cell: Cell, image_bytes: int) -> float:
     return 2 * image_bytes / READ_BYTES_PER_S[cell.backend.codec] + _compute_s(cell)
 
 
+def _start_s(cell: Cell) -> float:
+    """Return the seconds for starting the processes of a replicate."""
+    return PROCESS_START_S + (RANK_START_S * (1 + cell.ranks) if cell.ranks > 1 else 0.0)
+
+
 def _compute_s(cell: Cell) -> float:
     if cell.compute.kind is ComputeKind.EMULATED:
-        return cell.compute.milliseconds / 1000 / cell.batch_size
+        return cell.compute.milliseconds / 1000 / (cell.batch_size * cell.ranks)
     return STEP_S[cell.model] / STEP_BATCH[cell.model] if cell.compute.kind is ComputeKind.REAL else 0.0

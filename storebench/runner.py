@@ -323,6 +323,8 @@ def _answered(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_ca
             drop_caches=drop_caches,
             memory_group=around.group.folder if around.group else None,
             image=around.image,
+            stall_s=run.scenario.stall_s,
+            timeout_s=run.scenario.timeout_s,
         )
         log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
         answer = answer_of(job, scratch, log, around, run.scenario.timeout_s)

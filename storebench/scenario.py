@@ -43,6 +43,9 @@ from storebench.units import parse_duration
 TIMEOUT_S = 6 * 3600.0
 """Default of `timeout_s`: a replicate that takes longer hangs."""
 
+STALL_S = 600.0
+"""Default of `stall_s`: a rank that makes no progress for so long hangs."""
+
 MOST_FILE_BYTES = 4 * 2**20
 MOST_CELLS = 100_000
 """Cells of one scenario: the product of the axes, summed over its matrices."""
@@ -98,6 +101,9 @@ class Scenario(Strict):
         Most test samples for the test accuracy; 0 measures none.
     timeout_s
         Seconds after which a replicate of a cell, or a conversion, is killed and recorded as failed.
+    stall_s
+        With `ranks`: seconds after which a rank that makes no progress (no batch, no next phase) counts as hanging. The
+        replicate is killed and recorded as failed, and the record names the rank.
     matrix
         The matrices, at least one.
     """
@@ -115,6 +121,7 @@ class Scenario(Strict):
     check_pixels: bool = True
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
     timeout_s: Seconds = TIMEOUT_S
+    stall_s: Seconds = STALL_S
     matrix: Annotated[list[Matrix], pydantic.Field(min_length=1)]
 
     @pydantic.field_validator("budget")

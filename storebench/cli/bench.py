@@ -190,9 +190,10 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
         Run.read(folder)  # raises if there is no run, before a folder is created
     with claimed(folder):
         run = _resumed(scenario, folder, how) if found is None else _created(scenario, folder, found)
-        # The option applies to this command only, and the given file decides: run.json holds neither.
+        # The option applies to this command only, and the given file decides, not run.json.
         timeout_s = scenario.timeout_s if how.timeout is None else how.timeout
-        run = dataclasses.replace(run, scenario=run.scenario.model_copy(update={"timeout_s": timeout_s}))
+        limits = {"timeout_s": timeout_s, "stall_s": scenario.stall_s}
+        run = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
         from storebench.runner import execute
 
         sweep(stores)

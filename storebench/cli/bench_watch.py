@@ -58,7 +58,13 @@ def describe(cell: "Cell") -> str:
         cache = f"cache limited to {format_bytes(cell.memory_bytes)}"
     if cell.readahead_kib is not None:
         cache += f", read-ahead {cell.readahead_kib} KiB"
-    return f"{cell.data.name} from {cell.backend.name}, {cache}, {number_of(cell.workers, 'worker')}{loader}, {compute}"
+    parts = [
+        f"{cell.data.name} from {cell.backend.name}",
+        cache,
+        number_of(cell.workers, "worker") + loader,
+        compute,
+    ]
+    return ", ".join(parts if cell.ranks == 1 else [*parts, f"{cell.ranks} ranks"])
 
 
 def outcome(record: "Record") -> str:

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 def require_devices(cells: Iterable["Cell"]) -> None:
-    """Refuse cells of a device that is not there.
+    """Refuse cells of a device that is not there, and ranks that would have to share a GPU.
 
     Raises
     ------
     UsageError
-        A cell asks for a CUDA device that torch cannot use.
+        A cell asks for CUDA devices that torch cannot use.
     """
-    wanted = {cell.device for cell in cells} - {"cpu"}
-    if wanted:  # torch takes longer to import than most commands take
+    on_gpus = [cell for cell in cells if cell.device != "cpu"]
+    if on_gpus:  # torch takes longer to import than most commands take
         from storebench.training.devices import require_devices as require
 
-        require(wanted)
+        require({cell.device for cell in on_gpus}, ranks=max(cell.ranks for cell in on_gpus))
 
 
 @contextmanager

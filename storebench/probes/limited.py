@@ -53,6 +53,12 @@ class LimitedCache:
             self._inside = set(pids)
         return dataclasses.replace(cold, requested=CacheState.LIMITED, limit_bytes=self.limit_bytes)
 
+    def enter(self, pids: Collection[int]) -> None:
+        """Move processes into the group that another process of the cell has prepared; the first time only."""
+        if not self._inside:
+            self.group.enter(pids)
+            self._inside = set(pids)
+
     def judged(self, facts: CacheFacts, after: Residency) -> CacheFacts:
         """Return the facts after an epoch: failed if more was resident at any time than the limit allows.
 

@@ -52,7 +52,7 @@ _MEANINGS = {
 } | {row.name: row.meaning for row in SETTINGS}
 
 _ADDED: dict[str, Any] = {
-    **{row.name: None for row in SETTINGS if row.added},
+    **{row.name: row.default for row in SETTINGS if row.added},
     "image_size": None,
     "codec_options": (),
 }

@@ -12,6 +12,7 @@ from storebench.settings.words import REAL, CacheState, Compute, LoaderKind
 MOST_SEED = 2**63 - 1
 MOST_WORKERS = 256
 MOST_THREADS = 1024
+MOST_RANKS = 1024
 MOST_EPOCHS = 10_000
 MOST_STEPS = 2**31 - 1
 MOST_BATCH = 2**20
@@ -210,6 +211,22 @@ class LoopSettings:
             least=1,
             most=MOST_EPOCHS,
             label="{} passes",
+            added=True,
+        ).metadata,
+    )
+    ranks: int = field(
+        default=1,
+        metadata=Setting(
+            meaning="Processes that train together, each on its own shard of every epoch, started by torchrun; 1 is a "
+            "plain process without torch.distributed.",
+            asked="Processes that train together, started by torchrun; each serves its own shard of every epoch.",
+            axis=6,
+            least=1,
+            most=MOST_RANKS,
+            option="Processes that train together, started by torchrun.",
+            label="{} ranks",
+            labels={1: ""},
+            always=True,
             added=True,
         ).metadata,
     )

@@ -8,13 +8,15 @@ import torch
 from storebench.errors import UsageError
 
 
-def require_devices(devices: Iterable[str]) -> None:
+def require_devices(devices: Iterable[str], *, ranks: int = 1) -> None:
     """Refuse a CUDA device that is not there.
 
     Parameters
     ----------
     devices
         Devices as scenarios name them: "cpu", "cuda" or "cuda:NUMBER".
+    ranks
+        Most ranks of a cell on "cuda" that run on one node; each needs a GPU of its own.
 
     Raises
     ------
@@ -32,3 +34,9 @@ def require_devices(devices: Iterable[str]) -> None:
             raise UsageError(
                 "there is no such device here", where=device, hint=f"Use cuda:0 to cuda:{count - 1}."
             )
+    if ranks > max(1, count):
+        raise UsageError(
+            f"{ranks} ranks need as many GPUs, and this machine has {count}",
+            where="cuda",
+            hint=f"Ask for {count} ranks at most, or use the device cpu.",
+        )

@@ -1,5 +1,6 @@
 """Test accuracy, outside every timer: the same test samples for every backend, from one store in memory."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,13 @@ from storebench.training.steps import CpuStep
 BATCH = 256
 
 
-def accuracy(step: CpuStep, augment: Augment, test_store: Path) -> tuple[float, int]:
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def accuracy(
+    step: CpuStep, augment: Augment, test_store: Path, *, after_batch: Callable[[], None] = _nothing
+) -> tuple[float, int]:
     """Return the share of the test store's samples that the network classifies correctly, and their number.
 
     Parameters
@@ -22,6 +29,8 @@ def accuracy(step: CpuStep, augment: Augment, test_store: Path) -> tuple[float, 
     augment
         How training images are made: the size of test images follows from it. Of images of one size the middle is
         cropped; of image files as they are the short side is resized and the middle cropped.
+    after_batch
+        Called after each batch of test samples.
     """
     step.network.eval()
     right = total = 0
@@ -34,6 +43,7 @@ def accuracy(step: CpuStep, augment: Augment, test_store: Path) -> tuple[float, 
             guesses = step.network(images.to(step.device)).argmax(dim=1).cpu().numpy()
             right += int((guesses == reader.labels[indices]).sum())
             total += len(indices)
+            after_batch()
     step.network.train()
     return (right / total if total else 0.0), total
 

@@ -1,5 +1,6 @@
 """One timed epoch: train on every batch while the kernel's counters count and the store's residency is sampled."""
 
+import dataclasses
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +12,14 @@ from storebench.probes.batch_io import IO_COLUMNS
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import resident
 from storebench.results import CacheFacts, Counters, Portion
+from storebench.settings.words import BOUNDED_STATES
 from storebench.training.loop import run_epoch
 from storebench.training.step_table import StepTable, step_table
 from storebench.worker.after_step import AfterStep
 from storebench.worker.setup import Setup
 from storebench.worker.watch import ResidencyWatch
+
+_MANY_RANKS = "the steps that had this state are not known for several ranks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,27 +77,32 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
         The facts of the cache as it was prepared for this epoch.
     """
     batches = setup.batches(number)
+    setup.progress.begin(f"epoch {number}")
     with setup.outside_limit():
         keeper = _keeper(setup, batches)
         watch = _watch(setup)
     probe = CounterProbe(setup.pids, setup.job.store)
     with watch:
         gc.collect()
-        if cache.applies_to == "epoch":
+        if cache.applies_to == "epoch" and setup.membership.leads_node:
             setup.pages.drop()
         probe.start()
+        setup.group.barrier()
         plan = EpochPlan(epoch=number, batches=batches)
         with AfterStep(keeper, setup.loader.paused) as after_step:
-            times = run_epoch(watch.over(setup.loader.epoch(plan)), setup.step, after_step)
+            times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
         counters = probe.stop(
             sum(step.payload_bytes for step in times), own_reads=reported + after_step.own_reads
         )
+        setup.group.barrier()  # until no rank is timed any more
         watch.stop()
     after = resident(setup.pages.files)
     losses = setup.step.losses()
     table = _with_known_counters(step_table(times, losses, warmup_steps=setup.cell.warmup_steps), counters)
     cache, portion = watch.judge(cache, after, table, number)
+    if not setup.membership.alone:
+        cache, portion = _without_portion(cache), None
     cache = cache if setup.limit is None else setup.limit.judged(cache, after)
     return (
         Measured(cache=cache, portion=portion, table=table, counters=counters),
@@ -112,6 +121,12 @@ def _with_known_counters(table: StepTable, counters: Counters) -> StepTable:
     return {name: column for name, column in table.items() if name not in unknown}
 
 
+def _without_portion(cache: CacheFacts) -> CacheFacts:
+    """Return the facts without what needs the steps of all ranks: which samples had been requested at each moment."""
+    reason = cache.reason or (_MANY_RANKS if cache.requested in BOUNDED_STATES else "")
+    return dataclasses.replace(cache, curve=(), reason=reason)
+
+
 def _keeper(setup: Setup, batches: Sequence[Indices]) -> SampleKeeper:
     """Return the keeper for samples of the timed batches; it keeps none of ready-made batches."""
     return SampleKeeper(
@@ -127,6 +142,6 @@ def _watch(setup: Setup) -> ResidencyWatch:
         setup.cell,
         setup.manifest,
         setup.pages.files,
-        served_from_store=not setup.traits.holds_pixels,
+        served_from_store=not setup.traits.holds_pixels and setup.membership.leads_node,
         late=setup.pages.drops,
     )

@@ -35,6 +35,10 @@ class CellJob:
         Control group that limits the page cache of a limited cell; None for other cells.
     image
         Image to mount on `store` in this process's own mount namespace; None if the store is read in place.
+    torchrun
+        Start even a single rank by torchrun, as several ranks are, to measure what that costs.
+    stall_s, timeout_s
+        Seconds without progress after which a rank counts as hanging, and seconds that the replicate may take.
     """
 
     cell: Cell
@@ -49,6 +53,14 @@ class CellJob:
     drop_caches: bool = False
     memory_group: Path | None = None
     image: Path | None = None
+    torchrun: bool = False
+    stall_s: float = 600.0
+    timeout_s: float = 21_600.0
+
+    @property
+    def by_torchrun(self) -> bool:
+        """Whether torchrun starts the processes of the replicate."""
+        return self.torchrun or self.cell.ranks > 1
 
 
 def read_job(path: Path) -> CellJob:

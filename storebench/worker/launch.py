@@ -5,17 +5,20 @@ it works in, so the next start of storebench finds what a killed runner left and
 If memory runs out, the cell ends, not the runner.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from storebench.probes.cgroup import oom_kills
 from storebench.probes.code import cell_environment
 from storebench.probes.machine import read_text
+from storebench.ranks.launch import RANKS_DIR, JobEnding, RankWatch, agent_command, collect_output
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked
@@ -46,17 +49,29 @@ def answer_of(
     """
     write_job(job, scratch / "job.json")
     memory = OomWatch(job.memory_group)
-    code = _fresh_process(scratch / "job.json", log, around, timeout_s)
+    ending = _ending(job, scratch, log, around, timeout_s)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
     if "records" in answer:
         return answer
     sweep_segments()
-    # The output of a cell that is being killed only reports its own end.
-    reported = None if code is None else answer.get("failure")
-    if reported and answer.get("see_log"):
-        reported = f"{reported}; see {log.parent.name}/{log.name}"
-    failure = reported or _no_answer(code, scratch, log, timeout_s)
+    failure = _reported(ending, answer, log) or _no_answer(ending.code, scratch, log, timeout_s)
     return {"failure": _with_memory(around.explained(failure, job.cell), failure, memory)}
+
+
+def _ending(job: CellJob, scratch: Path, log: Path, around: Surroundings, timeout_s: float) -> JobEnding:
+    """Run a job in one process, or in as many as it has ranks, and return how that ended."""
+    if job.by_torchrun:
+        return _ranks(job, scratch / "job.json", log, around, timeout_s)
+    return JobEnding(code=_fresh_process(scratch / "job.json", log, around, timeout_s))
+
+
+def _reported(ending: JobEnding, answer: dict[str, Any], log: Path) -> str | None:
+    """Return the reason that the job's processes gave for its failure; None if they gave none."""
+    failure, see_log = ending.failure, ending.see_log
+    if failure is None and ending.code is not None:
+        # The output of a cell that is being killed only reports its own end.
+        failure, see_log = answer.get("failure"), bool(answer.get("see_log"))
+    return f"{failure}; see {log.parent.name}/{log.name}" if failure and see_log else failure
 
 
 class OomWatch:
@@ -97,28 +112,55 @@ def _with_memory(explained: str, failure: str, memory: OomWatch) -> str:
 
 
 def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -> int | None:
-    """Run one job in a fresh interpreter and return its exit code, None if it ran out of time; it never outlives us.
+    """Run one job in a fresh interpreter and return its exit code, None if it ran out of time; it never outlives us."""
+    command = [sys.executable, *_program(job)]
+    with _started(command, job.parent, log, around) as process:
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
 
-    Its remaining descendants end as well, before their control group is removed.
+
+def _ranks(job: CellJob, path: Path, log: Path, around: Surroundings, timeout_s: float) -> JobEnding:
+    """Run one job in as many fresh interpreters as it has ranks, and return how it ended; they never outlive us."""
+    folder = path.parent / RANKS_DIR
+    watch = RankWatch(folder, job.cell.ranks, stall_s=job.stall_s, timeout_s=timeout_s)
+    command = agent_command(job.cell.ranks, folder, _program(path))
+    with _started(command, path.parent, log, around) as process:
+        ending = watch.wait(process)
+    collect_output(folder, log)
+    return ending
+
+
+def _program(job: Path) -> list[str]:
+    """Return the arguments with which an interpreter runs a job."""
+    return ["-P", "-m", "storebench.worker.replicate", str(job)]
+
+
+@contextlib.contextmanager
+def _started(
+    command: list[str], scratch: Path, log: Path, around: Surroundings
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants.
+
+    They end before their control group is removed.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
-            around.command([sys.executable, "-P", "-m", "storebench.worker.replicate", str(job)]),
-            env=_environment(job.parent),
+            around.command(command),
+            env=_environment(scratch),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
     try:
         expend(process.pid)
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
+        yield process
     finally:
         if process.poll() != 0:
             with Held():
                 end(process)
-                end_processes([job.parent])
+                end_processes([scratch])
 
 
 def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:

@@ -95,7 +95,8 @@ def _check_pixels(setup: Setup, number: int) -> PixelCheck:
         return PixelCheck()
     table = read_digest_table(setup.job.store, setup.manifest)
     plan = EpochPlan(epoch=number, batches=setup.batches(number, passes=1), check=True)
-    return check_pixels(setup.loader.epoch(plan), table)
+    setup.progress.begin(f"the check of epoch {number}")
+    return check_pixels(setup.served(plan), table)
 
 
 def _first(check: PixelCheck | TimedCheck) -> str:

@@ -1,15 +1,19 @@
 """Make the record of an epoch: its status, its figures, and its step table in a file."""
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench._version import __version__
 from storebench.manifest import store_facts
 from storebench.probes.environment import environment
+from storebench.ranks.membership import Membership
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, Record, Status
 from storebench.runs.records import STEPS_DIR
-from storebench.training.step_table import write_steps
+from storebench.training.step_table import StepTable, write_steps
 from storebench.worker.ceilings import with_cache_below
 from storebench.worker.epoch import Measured
+from storebench.worker.job import CellJob
 from storebench.worker.measure import epoch_record
 from storebench.worker.proof import Proof
 from storebench.worker.setup import Setup
@@ -46,8 +50,25 @@ class Epoch:
         return None if self.proof is None else self.proof.failure
 
 
-def record_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Record:
-    """Write the step table of an epoch and return its record.
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One rank's part of an epoch; of a process that is alone, all of it.
+
+    Attributes
+    ----------
+    record
+        Its record, which names a step table that is not written yet.
+    table
+        The times of its steps; None if the epoch was not timed.
+    """
+
+    membership: Membership
+    record: Record
+    table: StepTable | None
+
+
+def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Part:
+    """Return this rank's part of an epoch.
 
     Parameters
     ----------
@@ -56,8 +77,6 @@ def record_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, s
     """
     job, cell, measured, proof = setup.job, setup.cell, epoch.measured, epoch.proof
     name = f"{cell.cell_id}-r{job.replicate}-e{epoch.number}.parquet"
-    if measured is not None:
-        write_steps(measured.table, job.tables / name)
     record = Record(
         storebench_version=__version__,
         run_id=job.run_id,
@@ -83,4 +102,25 @@ def record_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, s
         environment=environment(job.store, cell.device, image=job.image),
         code=setup.code,
     )
-    return record if measured is None else epoch_record(record, measured.table)
+    if measured is None:
+        return Part(membership=setup.membership, record=record, table=None)
+    record = epoch_record(record, measured.table)
+    return Part(membership=setup.membership, record=record, table=measured.table)
+
+
+def recorded(job: CellJob, parts: Sequence[Part]) -> Record:
+    """Write the step table of an epoch and return its record.
+
+    Parameters
+    ----------
+    parts
+        Those of all ranks, in their order.
+    """
+    first = parts[0]
+    if first.table is not None and first.record.steps_file is not None:
+        write_steps(first.table, job.tables / first.record.steps_file.removeprefix(f"{STEPS_DIR}/"))
+    failed = next((part for part in parts if part.record.failed), None)
+    if failed is None or len(parts) == 1:
+        return first.record
+    failure = f"{failed.membership}: {failed.record.failure}"
+    return dataclasses.replace(first.record, status=Status.FAILED, failure=failure)

@@ -1,11 +1,11 @@
 """Run one replicate of one cell in this process: prepare the cache, open, run epochs, count, prove, record.
 
-The runner starts ``python -P -m storebench.worker.replicate JOB.json``, a fresh process for every replicate. It writes
+The runner starts ``python -P -m storebench.worker.replicate JOB.json``, a fresh process for every replicate; in a job of
+ranks, torchrun starts it once per rank (`storebench.worker.rank`). It writes
 step tables into the job's folder, and its records, or why there are none, to the job's `out` file.
 """
 
 import contextlib
-import dataclasses
 import datetime as dt
 import os
 import sys
@@ -17,17 +17,19 @@ from storebench.loading.loader import Loader
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
-from storebench.results import CacheFacts, CacheVerdict, Record
+from storebench.ranks.launch import RANKS_DIR
+from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
-from storebench.settings.words import CacheState
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.answer import answer_failure
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
 from storebench.worker.job import read_job, write_answer
+from storebench.worker.prepared import before_opening, prepare_cache
 from storebench.worker.proof import prove
-from storebench.worker.record import Epoch, record_of
+from storebench.worker.rank import run_rank
+from storebench.worker.record import Epoch, part_of, recorded
 from storebench.worker.setup import Setup
 from storebench.worker.stopping import end_with_the_runner
 
@@ -35,23 +37,28 @@ from storebench.worker.stopping import end_with_the_runner
 def run(setup: Setup) -> list[Record]:
     """Run every epoch of a replicate, write its step tables and return its records.
 
-    A cell that is not in its cache state fails and is not timed.
+    In a job of ranks, rank 0 does so for all of them, and the others return none. A cell that is not in its cache state
+    fails and is not timed.
     """
-    at_open = setup.pages.before_opening()
+    at_open = before_opening(setup)
+    setup.progress.begin("the opening of the store")
     setup.opened = setup.loader.open()
     with _closed_after_an_error(setup.loader):
         epochs = [_run_epoch(setup, number, at_open) for number in range(setup.cell.epochs)]
     closed = setup.loader.close()
     if setup.limit is not None:
         setup.limit.leave()
-    ceilings = measure_ceilings(setup)
+    setup.group.barrier()
+    setup.progress.begin("the measurement of ceilings")
+    ceilings = measure_ceilings(setup) if setup.membership.leads else Ceilings()
     notes = {key: text for producer in (*setup.opened, *closed) for key, text in producer.notes.items()}
-    return [record_of(setup, epoch, ceilings, notes) for epoch in epochs]
+    by_rank = setup.group.gather([part_of(setup, epoch, ceilings, notes) for epoch in epochs])
+    return [] if by_rank is None else [recorded(setup.job, parts) for parts in zip(*by_rank, strict=True)]
 
 
 def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
     """Prepare the cache, train on every batch while everything is counted, and prove the epoch."""
-    cache = at_open or _prepare_cache(setup, number)
+    cache = at_open or prepare_cache(setup, number)
     started_utc = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
     if cache.verdict is CacheVerdict.FAILED:
         return Epoch(number=number, started_utc=started_utc, cache=cache)
@@ -63,31 +70,21 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
         cache=measured.cache,
         measured=measured,
         proof=proof,
-        accuracy=_test_accuracy(setup),
+        accuracy=_test_accuracy(setup, number),
     )
 
 
-def _prepare_cache(setup: Setup, number: int) -> CacheFacts:
-    """Bring the cache into the cell's state for an epoch, and return the counts.
+def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
+    """Return the share of test samples classified rightly, and how many there are; None where nothing is trained.
 
-    Pages that an open reader maps cannot be evicted: a cold cell closes its store after each epoch.
+    All ranks have the same weights, so rank 0 tests them alone.
     """
-    if number and setup.cell.cache == CacheState.COLD:
-        setup.loader.close()
-        setup.pages.before_opening()
-        setup.opened = setup.loader.open()
-    if setup.limit is not None:
-        return dataclasses.replace(setup.limit.prepare(setup.pids), metadata="hot")
-    return setup.pages.prepare("epoch", first=not number)
-
-
-def _test_accuracy(setup: Setup) -> tuple[float, int] | None:
-    """Return the share of test samples classified rightly, and how many there are; None where nothing is trained."""
+    setup.progress.begin(f"the test of epoch {number}")
     store, step = setup.job.test_store, setup.step
-    if store is None or setup.model is None or not isinstance(step, CpuStep):
+    if store is None or setup.model is None or not isinstance(step, CpuStep) or not setup.membership.leads:
         return None
     with setup.outside_limit():
-        return accuracy(step, setup.augment, store)
+        return accuracy(step, setup.augment, store, after_batch=setup.progress.batch)
 
 
 @contextlib.contextmanager
@@ -111,7 +108,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run the job in the named file, write the answer, which may be a failure, and return the exit code."""
     end_with_the_runner()
     runner = os.getppid()
-    job = read_job(Path(arguments[0]))
+    path = Path(arguments[0])
+    job = read_job(path)
+    if job.by_torchrun:
+        return run_rank(job, path.parent / RANKS_DIR, run)
     try:
         if job.image is not None:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)

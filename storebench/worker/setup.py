@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -13,12 +14,16 @@ from storebench.formats.base import Indices, Traits
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment
-from storebench.loading.batch import LoadJob, Opened
+from storebench.loading.batch import Batch, EpochPlan, LoadJob, Opened
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.limited import LimitedCache
+from storebench.ranks.group import ALONE, Group
+from storebench.ranks.membership import Membership
+from storebench.ranks.progress import NO_PROGRESS, Progress
+from storebench.ranks.shards import shard_of
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
 from storebench.training.models import ModelSpec, get_model
@@ -39,6 +44,10 @@ class Setup:
         The limit on the page cache; None in cells that have none.
     opened
         Report of each producer on opening its reader; empty while the store is closed.
+    group
+        The ranks of the job; none but this process in most cells.
+    progress
+        How far this rank has come, for the launcher.
     """
 
     job: CellJob
@@ -52,9 +61,11 @@ class Setup:
     loader: Loader
     limit: LimitedCache | None
     opened: list[Opened] = field(default_factory=list)
+    group: Group = ALONE
+    progress: Progress = NO_PROGRESS
 
     @classmethod
-    def of(cls, job: CellJob) -> Self:
+    def of(cls, job: CellJob, group: Group = ALONE, progress: Progress = NO_PROGRESS) -> Self:
         """Make the parts, reading only the manifest of the store.
 
         Raises
@@ -70,7 +81,8 @@ class Setup:
         augment = augment_of(cell, manifest, model)
         if cell.threads is not None:
             torch.set_num_threads(cell.threads)
-        step = _step(cell, manifest, model, augment)
+        device = device_of(cell, group.membership)
+        step = _step(cell, manifest, model, augment, device)
         load = LoadJob(
             store=job.store,
             backend=cell.backend,
@@ -88,8 +100,10 @@ class Setup:
             model=model,
             augment=augment,
             step=step,
-            loader=get_loader(cell.loader)(load, workers=cell.workers, pin=cell.device.startswith("cuda")),
+            loader=get_loader(cell.loader)(load, workers=cell.workers, pin=device.startswith("cuda")),
             limit=_limit(job, pages),
+            group=group,
+            progress=progress,
         )
 
     @property
@@ -98,18 +112,36 @@ class Setup:
         return self.job.cell
 
     @property
+    def membership(self) -> Membership:
+        """The place of this process among the ranks of its job."""
+        return self.group.membership
+
+    @property
     def pids(self) -> set[int]:
         """Process ids of the loop and of its workers."""
         return {os.getpid(), *(producer.pid for producer in self.opened)}
 
     def batches(self, epoch: int, passes: int | None = None) -> list[Indices]:
-        """Return the batches of an epoch, or of its first `passes` passes over the samples."""
+        """Return this rank's batches of an epoch, or of its first `passes` passes over the samples."""
         cell, every = self.cell, self.cell.passes or 1
         orders = (
             epoch_order(self.manifest.count, seed=cell.seed, epoch=epoch * every + turn, shuffle=cell.shuffle)
             for turn in range(passes or every)
         )
-        return [batch for order in orders for batch in split_batches(order, cell.batch_size, cell.max_steps)]
+        return [batch for order in orders for batch in self._shard(order)]
+
+    def _shard(self, order: Indices) -> list[Indices]:
+        """Return this rank's batches of one pass."""
+        cell, me = self.cell, self.membership
+        if me.alone:
+            return split_batches(order, cell.batch_size, cell.max_steps)
+        return shard_of(
+            order, rank=me.rank, ranks=me.ranks, batch_size=cell.batch_size, max_steps=cell.max_steps
+        )
+
+    def served(self, plan: EpochPlan) -> Iterator[Batch]:
+        """Return the batches of a plan as the loader serves them."""
+        return self.progress.over(self.loader.epoch(plan))
 
     def outside_limit(self) -> contextlib.AbstractContextManager[None]:
         """Return a context whose memory does not count against the limit on the page cache."""
@@ -129,12 +161,19 @@ def augment_of(cell: Cell, manifest: Manifest, model: ModelSpec | None) -> Augme
     return own if asked is None else dataclasses.replace(own, crop=None)
 
 
-def _step(cell: Cell, manifest: Manifest, model: ModelSpec | None, augment: Augment) -> Step:
+def device_of(cell: Cell, membership: Membership) -> str:
+    """Return where the network of one rank runs: each rank of a node has a GPU of its own."""
+    if membership.alone or not cell.device.startswith("cuda"):
+        return cell.device
+    return f"cuda:{membership.local_rank}"
+
+
+def _step(cell: Cell, manifest: Manifest, model: ModelSpec | None, augment: Augment, device: str) -> Step:
     """Return the training step, its libraries warmed up; the network's weights depend on the cell's seed only."""
     dataset = manifest.dataset
     shape = augment.output_shape(dataset.image_shape)
     torch.manual_seed(cell.seed)
-    step = make_step(cell.compute, model, shape, dataset.num_classes, cell.device)
+    step = make_step(cell.compute, model, shape, dataset.num_classes, device)
     warm_up(step, (cell.batch_size, *shape))
     torch.manual_seed(cell.seed)
     return step

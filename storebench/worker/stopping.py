@@ -1,4 +1,4 @@
-"""End a replicate's process on a signal, or when the runner is killed: first its producers, then itself."""
+"""End a replicate's process on a signal, or when the process that started it is killed."""
 
 import multiprocessing
 import signal
@@ -11,13 +11,25 @@ from storebench.system.processes import end_with_parent
 _PRODUCERS_END_S = 1.0
 """Seconds that producers may take to end before they are killed."""
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 def end_with_the_runner() -> None:
     """Handle SIGTERM, SIGINT and SIGHUP by ending the producers first; the kernel sends SIGTERM if the runner is killed."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
     end_with_parent(signal.SIGTERM)
+
+
+def end_at_once() -> None:
+    """Let SIGTERM, SIGINT and SIGHUP end the process without a word, even while it waits for another rank in C code.
+
+    The signal reaches the producers of a rank, too, because they are of its process group.
+    """
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _stop(number: int, _frame: object) -> NoReturn:

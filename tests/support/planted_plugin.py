@@ -122,6 +122,19 @@ class PatientReader(FlatReader):
         return super()._fetch_into(indices, out)
 
 
+class FaultyRankReader(FlatReader):
+    """Have a fault on one rank of a job: PLANTED_RANK_FAULT is "RANK:FAULT"."""
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        rank, _, fault = os.environ.get("PLANTED_RANK_FAULT", "").partition(":")
+        if fault and rank == os.environ.get("RANK"):
+            (self.store.parent / f"begun-{os.getpid()}").touch()
+            if fault == "bug":
+                raise ZeroDivisionError("a bug in somebody's reader")
+            os.kill(os.getpid(), signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
+        return super()._fetch_into(indices, out)
+
+
 class MortalReader(FlatReader):
     """Serve rightly, and kill the process while the loop is busy with what was served."""
 
@@ -313,6 +326,7 @@ class PlantedFormat(Format):
             "moody": MoodyReader,
             "patient": PatientReader,
             "burning": BurningReader,
+            "faulty-rank": FaultyRankReader,
             "mortal": MortalReader,
             "hungry": HungryReader,
             "full": FullReader,

@@ -202,7 +202,7 @@ CELL_JSON = (
     '"reader_options": [["readahead", "off"]], "codec_options": [], "loader": "processes", "workers": 0, "batch_size": 64, '
     '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
     '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": null, "memory_bytes": null, '
-    '"readahead_kib": null, "passes": null}'
+    '"readahead_kib": null, "passes": null, "ranks": 1}'
 )
 """A cell in a record and in a job, as this release writes it: earlier ones lack some fields."""
 

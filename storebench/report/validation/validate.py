@@ -253,6 +253,7 @@ def _order_key(record: Record) -> Hashable:
         cell.batch_size,
         cell.max_steps,
         cell.passes,
+        cell.ranks,
     )
 
 

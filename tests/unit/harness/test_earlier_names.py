@@ -54,8 +54,8 @@ Raw = dict[str, Any]
 
 def cell_id(cell: Raw) -> str:
     """Return the id of a cell's fields, as every release computes it."""
-    later = ("memory_bytes", "readahead_kib", "passes", "image_size", "codec_options")
-    fields = {name: value for name, value in cell.items() if name not in later or value not in (None, [])}
+    later = ("memory_bytes", "readahead_kib", "passes", "ranks", "image_size", "codec_options")
+    fields = {name: value for name, value in cell.items() if name not in later or value not in (None, [], 1)}
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
@@ -64,7 +64,9 @@ def in_earlier_names(cell: Raw) -> Raw:
     backend = EARLIER[cell["backend"]]
     pairs = [pair.split("=") for pair in backend.partition("?")[2].split(",") if pair]
     reader = "direct" if cell["reader"] == "shared" else cell["reader"]
-    known = {name: value for name, value in cell.items() if name not in ("image_size", "codec_options")}
+    known = {
+        name: value for name, value in cell.items() if name not in ("ranks", "image_size", "codec_options")
+    }
     return known | {"backend": backend, "reader": reader, "reader_options": pairs}
 
 

@@ -1,0 +1,123 @@
+"""How the ranks of a job ended: what they and their agent write, and the one line that the launcher makes of it."""
+
+import dataclasses
+import json
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from storebench.ranks.membership import Membership
+from storebench.ranks.progress import Position
+
+_EXITS_NAME = "exits.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFailure:
+    """Why one rank failed.
+
+    Attributes
+    ----------
+    failure
+        The reason in one line.
+    consequence
+        Whether the reason is only that another rank has gone.
+    see_log
+        Whether the log says more.
+    at_ns
+        When it failed, by ``time.monotonic_ns``.
+    """
+
+    rank: int
+    node: int
+    failure: str
+    consequence: bool = False
+    see_log: bool = False
+    at_ns: int = 0
+
+    @classmethod
+    def now(cls, membership: Membership, failure: str, *, consequence: bool, see_log: bool) -> Self:
+        """Return the failure of this process, at this moment."""
+        return cls(
+            rank=membership.rank,
+            node=membership.node,
+            failure=failure,
+            consequence=consequence,
+            see_log=see_log,
+            at_ns=time.monotonic_ns(),
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write it into the job's folder on this node.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        _write(folder / f"failure-{self.rank}.json", dataclasses.asdict(self))
+
+    def __str__(self) -> str:
+        """Return the line that names the rank, its node and the reason."""
+        return f"rank {self.rank} on node {self.node}: {self.failure}"
+
+
+def write_exits(folder: Path, exits: Mapping[int, int]) -> None:
+    """Write the exit code of each rank that failed on this node, negative for a signal, by rank."""
+    _write(folder / _EXITS_NAME, {str(rank): code for rank, code in exits.items()})
+
+
+def read_failures(folder: Path, ranks: range) -> list[RankFailure]:
+    """Return the failures that ranks have written, the earliest first."""
+    found = (_read(folder / f"failure-{rank}.json") for rank in ranks)
+    return sorted((RankFailure(**one) for one in found if one is not None), key=lambda one: one.at_ns)
+
+
+def failure_of(folder: Path, ranks: range) -> RankFailure | None:
+    """Return the failure that ended a job: that of the first rank that failed by itself; None if no rank says why.
+
+    A rank that was killed writes nothing, and those that notice fail for that reason alone. So a rank that gives a
+    reason of its own comes first, then one that ended without a word, then one that has lost another.
+
+    Parameters
+    ----------
+    folder
+        The job's folder on this node.
+    ranks
+        The ranks on this node.
+    """
+    failures = read_failures(folder, ranks)
+    causes = [one for one in failures if not one.consequence]
+    silent = _ended_silently(folder, {one.rank for one in failures})
+    return next(iter([*causes, *silent, *failures]), None)
+
+
+def _ended_silently(folder: Path, told: set[int]) -> list[RankFailure]:
+    """Return the ranks that ended without a word and were not asked to end."""
+    exits = {int(rank): code for rank, code in (_read(folder / _EXITS_NAME) or {}).items()}
+    return [
+        RankFailure(rank=rank, node=Position.of(folder, rank).node, failure=_ended(code), see_log=True)
+        for rank, code in sorted(exits.items())
+        if rank not in told and code not in (0, -signal.SIGTERM)
+    ]
+
+
+def _ended(code: int) -> str:
+    return f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(content), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return content

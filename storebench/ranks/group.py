@@ -1,0 +1,215 @@
+"""The ranks of a job as a group: waiting for each other, and passing values, outside of everything that is timed."""
+
+import os
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from storebench.errors import CellFailedError
+from storebench.ranks.membership import Membership
+from storebench.ranks.progress import NO_PROGRESS, Progress
+
+if TYPE_CHECKING:  # a process that is alone does not load it
+    from torch.distributed import TCPStore
+
+CONNECT_S = 8.0
+"""Time to reach the rendezvous, which is there before any rank is started."""
+
+_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connectfullmesh",
+    "gloo",
+    "nccl",
+)
+"""Words of torch.distributed's errors when another rank has gone, in lower case."""
+
+T = TypeVar("T")
+
+
+class Group(ABC):
+    """The ranks of a job. Every rank calls the same methods in the same order.
+
+    Attributes
+    ----------
+    membership
+        The place of this process among them.
+    """
+
+    membership: Membership
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    @abstractmethod
+    def gather(self, value: T) -> list[T] | None:
+        """Return the values of all ranks, in their order, on rank 0; None on the others."""
+
+    @abstractmethod
+    def exchange(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order, on every rank."""
+
+    @abstractmethod
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0 on every rank."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the group when all ranks do."""
+
+
+class Alone(Group):
+    """The group of a process that has no others; it waits for nothing."""
+
+    membership = Membership()
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+    def gather(self, value: T) -> list[T] | None:
+        """Return the value."""
+        return [value]
+
+    def exchange(self, value: T) -> list[T]:
+        """Return the value."""
+        return [value]
+
+    def broadcast(self, value: T) -> T:
+        """Return the value."""
+        return value
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class TorchGroup(Group):
+    """The default process group of torch.distributed, which this process has joined.
+
+    Values are pickled and sent between CPUs by gloo, also where gradients are exchanged between GPUs by NCCL.
+
+    Parameters
+    ----------
+    membership
+        The place of this process in the job.
+    progress
+        Learns when this rank waits for others.
+    """
+
+    def __init__(self, membership: Membership, progress: Progress = NO_PROGRESS) -> None:
+        self.membership = membership
+        self._progress = progress
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        import torch.distributed as dist
+
+        with self._progress.waiting():
+            dist.barrier()
+
+    def gather(self, value: T) -> list[T] | None:
+        """Return the values of all ranks, in their order, on rank 0; None on the others."""
+        import torch.distributed as dist
+
+        places: list[T | None] | None = [None] * self.membership.ranks if self.membership.leads else None
+        with self._progress.waiting():
+            dist.gather_object(value, places)
+        return cast("list[T] | None", places)
+
+    def exchange(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order, on every rank."""
+        import torch.distributed as dist
+
+        places: list[T | None] = [None] * self.membership.ranks
+        with self._progress.waiting():
+            dist.all_gather_object(places, value)
+        return cast("list[T]", places)
+
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0 on every rank."""
+        import torch.distributed as dist
+
+        places = [value]
+        with self._progress.waiting():
+            dist.broadcast_object_list(places, src=0)
+        return places[0]
+
+    def close(self) -> None:
+        """Leave the group when all ranks do."""
+        import torch.distributed as dist
+
+        self.barrier()
+        dist.destroy_process_group()
+
+
+def join(
+    membership: Membership,
+    device: str,
+    timeout_s: float,
+    *,
+    progress: Progress = NO_PROGRESS,
+    connect_s: float = CONNECT_S,
+) -> Group:
+    """Join the other ranks of a job that torchrun has started, and return the group.
+
+    Parameters
+    ----------
+    device
+        Where the network runs. Gradients on a GPU are exchanged by NCCL, everything else by gloo.
+    timeout_s
+        Seconds after which an operation fails in which a rank is missing.
+    connect_s
+        Seconds to reach the rendezvous.
+
+    Raises
+    ------
+    CellFailedError
+        The rendezvous cannot be reached.
+    """
+    import torch
+    import torch.distributed as dist
+
+    store = _rendezvous(connect_s)
+    timeout = timedelta(seconds=timeout_s)
+    store.set_timeout(timeout)
+    on_gpus = device.startswith("cuda")
+    if on_gpus:
+        torch.cuda.set_device(device)
+    with progress.waiting():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
+            store=dist.PrefixStore("storebench", store),
+            rank=membership.rank,
+            world_size=membership.ranks,
+            timeout=timeout,
+        )
+    return TorchGroup(membership, progress)
+
+
+def _rendezvous(connect_s: float) -> "TCPStore":
+    """Return a connection to the store by which ranks find each other; torchrun has put its address into the environment."""
+    import torch.distributed as dist
+
+    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    try:
+        return dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=connect_s))
+    except (RuntimeError, ValueError):  # torch raises one for a connection that fails, the other for no port
+        raise CellFailedError(
+            f"the rendezvous at {host}:{port} cannot be reached within {connect_s:g} s",
+            hint="Look for a firewall, or for a host name that other nodes cannot resolve.",
+        ) from None
+
+
+def lost_another(error: BaseException) -> bool:
+    """Return whether an error only says that another rank has gone."""
+    import torch.distributed as dist
+
+    if isinstance(error, dist.DistError):
+        return True
+    words = str(error).lower()
+    return isinstance(error, RuntimeError) and any(lost in words for lost in _LOST)
+
+
+ALONE = Alone()
+"""The group of a process that has no others."""

@@ -1,0 +1,132 @@
+"""Start a job of ranks on this node, and watch it until all of its ranks have ended, or one has failed or hangs."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.ranks.endings import failure_of, read_failures
+from storebench.ranks.stalls import StallWatch
+
+AGENT = "storebench.ranks.agent"
+"""Module of the process that starts the ranks of one node, and is started for each job."""
+
+RANKS_DIR = "ranks"
+"""Folder inside a job's temporary folder where its ranks say how far they have come and why they failed."""
+
+FAILED_GRACE_S = 4.0
+"""Time for the other ranks to end after one has failed, before they are killed."""
+
+_LOOK_EVERY_S = 0.25
+_NOISE = ("[Gloo] Rank ",)
+"""Lines that torch.distributed prints about ranks that work."""
+
+
+def agent_command(ranks: int, folder: Path, program: Sequence[str]) -> list[str]:
+    """Return the command that starts a job of ranks on this machine.
+
+    Parameters
+    ----------
+    folder
+        The job's folder, `RANKS_DIR` of its temporary folder.
+    program
+        Arguments of the interpreter for each rank.
+    """
+    return [sys.executable, "-P", "-m", AGENT, str(ranks), str(folder), *program]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnding:
+    """How a job of ranks ended.
+
+    Attributes
+    ----------
+    code
+        Exit code of the process that started the ranks; None if it runs on and must be ended.
+    failure
+        The line that names the rank that failed or hangs; None if no rank is to blame.
+    see_log
+        Whether the log says more.
+    """
+
+    code: int | None
+    failure: str | None = None
+    see_log: bool = False
+
+
+class RankWatch:
+    """Watch a job of ranks.
+
+    Parameters
+    ----------
+    folder
+        The job's folder, which is made here.
+    ranks
+        How many ranks it has.
+    stall_s
+        Seconds without progress after which a rank counts as hanging.
+    timeout_s
+        Seconds that the job may take.
+    """
+
+    def __init__(self, folder: Path, ranks: int, *, stall_s: float, timeout_s: float) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._ranks = range(ranks)
+        self._stalls = StallWatch(folder, self._ranks, stall_s)
+        self._deadline = time.monotonic() + timeout_s
+
+    def wait(self, process: subprocess.Popen[Any]) -> JobEnding:
+        """Return how the job ended, or why it has to be ended."""
+        while True:
+            try:
+                return self._ended(process.wait(_LOOK_EVERY_S))
+            except subprocess.TimeoutExpired:
+                ending = self._to_be_ended()
+            if ending is not None:
+                return ending
+
+    def _ended(self, code: int) -> JobEnding:
+        failure = failure_of(self._folder, self._ranks) if code else None
+        if failure is None:
+            return JobEnding(code=code)
+        return JobEnding(code=code, failure=str(failure), see_log=failure.see_log)
+
+    def _to_be_ended(self) -> JobEnding | None:
+        """Return why a job that runs has to be ended; None if it has not."""
+        failures = read_failures(self._folder, self._ranks)
+        if failures and time.monotonic_ns() - failures[0].at_ns > FAILED_GRACE_S * 1e9:
+            failure = failure_of(self._folder, self._ranks) or failures[0]
+            return JobEnding(code=None, failure=str(failure), see_log=failure.see_log)
+        stalled = self._stalls.failure()
+        if stalled is not None:
+            return JobEnding(code=None, failure=stalled)
+        return JobEnding(code=None) if time.monotonic() > self._deadline else None
+
+
+def collect_output(folder: Path, log: Path) -> None:
+    """Append to a log what each rank printed, under a line with its number."""
+    with log.open("ab") as output:
+        for rank in sorted(folder.glob("logs/*/attempt_*/*"), key=_number):
+            for name in ("stdout.log", "stderr.log"):
+                printed = b"".join(_worth_keeping(rank / name))
+                if printed:
+                    output.write(
+                        f"--- local rank {rank.name}, {name.partition('.')[0]} ---\n".encode() + printed
+                    )
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name) if folder.name.isdigit() else -1
+
+
+def _worth_keeping(path: Path) -> Iterable[bytes]:
+    """Return the lines of a rank's output without those that say only that it works."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return []
+    return [line for line in lines if not line.startswith(tuple(noise.encode() for noise in _NOISE))]

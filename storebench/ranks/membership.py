@@ -1,0 +1,182 @@
+"""The place of this process among the ranks of its job, from the variables that its launcher has set."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storebench.errors import UsageError
+
+_SLURM_COUNT = re.compile(r"(?P<tasks>\d+)(\(x(?P<nodes>\d+)\))?")
+_MOST_NODES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """The place of a process among the ranks of its job; by default it is the only one.
+
+    Attributes
+    ----------
+    rank
+        Number of the process in the job, from 0.
+    ranks
+        Processes of the job.
+    local_rank
+        Number of the process on its node, from 0.
+    local_ranks
+        Processes of the job on this node.
+    node
+        Number of the node in the job, from 0.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    local_rank: int = 0
+    local_ranks: int = 1
+    node: int = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether the job has no other rank."""
+        return self.ranks == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that writes the job's records."""
+        return self.rank == 0
+
+    @property
+    def leads_node(self) -> bool:
+        """Whether this is the rank that prepares and counts the page cache of its node."""
+        return self.local_rank == 0
+
+    def __str__(self) -> str:
+        """Return the rank and the node in words."""
+        return f"rank {self.rank} on node {self.node}"
+
+
+def membership(environment: Mapping[str, str] = os.environ) -> Membership:
+    """Return the place of this process in its job, from the first launcher whose variables are set.
+
+    The launchers are, in this order, torchrun, Slurm (``srun``), Open MPI, and others that speak PMI (MPICH, Intel MPI).
+    Without any of them the process is alone.
+
+    Raises
+    ------
+    UsageError
+        A launcher's variable is missing, or is not a number that fits the others.
+    """
+    for rank, read in _LAUNCHERS.items():
+        if rank in environment:
+            return _checked(read(_Variables(environment)), rank)
+    return Membership()
+
+
+class _Variables:
+    """Numbers among environment variables."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def number(self, *names: str, default: int | None = None) -> int:
+        """Return the number in the first variable that is set, or the default."""
+        name = next((name for name in names if name in self._environment), None)
+        if name is None:
+            if default is not None:
+                return default
+            raise UsageError(
+                f"the launcher has not set {names[0]}",
+                hint="Start every rank in the same way, with torchrun or srun.",
+            )
+        text = self._environment[name]
+        if not re.fullmatch(r"\d{1,9}", text):
+            raise UsageError(f"{name} is not a number: {text!r}", where="environment")
+        return int(text)
+
+    def slurm_tasks(self, *names: str) -> list[int] | None:
+        """Return how many tasks each node has, from Slurm's notation, such as ``4(x2),1``; None if it is not set."""
+        name = next((name for name in names if name in self._environment), None)
+        if name is None:
+            return None
+        tasks: list[int] = []
+        for part in self._environment[name].split(","):
+            match = _SLURM_COUNT.fullmatch(part)
+            nodes = int(match["nodes"] or 1) if match else 0
+            if match is None or len(tasks) + nodes > _MOST_NODES:
+                raise UsageError(
+                    f"{name} is not a list of tasks: {self._environment[name]!r}", where="environment"
+                )
+            tasks += [int(match["tasks"])] * nodes
+        return tasks
+
+
+def _torchrun(variables: _Variables) -> Membership:
+    ranks = variables.number("WORLD_SIZE")
+    rank = variables.number("RANK")
+    local_ranks = variables.number("LOCAL_WORLD_SIZE", default=ranks)
+    return Membership(
+        rank=rank,
+        ranks=ranks,
+        local_rank=variables.number("LOCAL_RANK", default=rank % max(1, local_ranks)),
+        local_ranks=local_ranks,
+        node=variables.number("GROUP_RANK", default=rank // max(1, local_ranks)),
+    )
+
+
+def _slurm(variables: _Variables) -> Membership:
+    ranks = variables.number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+    node = variables.number("SLURM_NODEID", default=0)
+    tasks = variables.slurm_tasks("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    return Membership(
+        rank=variables.number("SLURM_PROCID"),
+        ranks=ranks,
+        local_rank=variables.number("SLURM_LOCALID"),
+        local_ranks=ranks if tasks is None or node >= len(tasks) else tasks[node],
+        node=node,
+    )
+
+
+def _open_mpi(variables: _Variables) -> Membership:
+    rank = variables.number("OMPI_COMM_WORLD_RANK")
+    local_ranks = variables.number("OMPI_COMM_WORLD_LOCAL_SIZE")
+    return Membership(
+        rank=rank,
+        ranks=variables.number("OMPI_COMM_WORLD_SIZE"),
+        local_rank=variables.number("OMPI_COMM_WORLD_LOCAL_RANK"),
+        local_ranks=local_ranks,
+        # Open MPI does not number nodes; by default it fills one after the other.
+        node=rank // max(1, local_ranks),
+    )
+
+
+def _pmi(variables: _Variables) -> Membership:
+    rank, ranks = variables.number("PMI_RANK"), variables.number("PMI_SIZE")
+    local_ranks = variables.number("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", default=ranks)
+    return Membership(
+        rank=rank,
+        ranks=ranks,
+        local_rank=variables.number("MPI_LOCALRANKID", "PMI_LOCAL_RANK", default=rank % max(1, local_ranks)),
+        local_ranks=local_ranks,
+        node=rank // max(1, local_ranks),
+    )
+
+
+_LAUNCHERS = {
+    "RANK": _torchrun,
+    "SLURM_PROCID": _slurm,
+    "OMPI_COMM_WORLD_RANK": _open_mpi,
+    "PMI_RANK": _pmi,
+}
+"""Variable with the rank -> function that reads the variables of that launcher, the most specific launcher first."""
+
+
+def _checked(found: Membership, variable: str) -> Membership:
+    fits = found.rank < found.ranks and found.local_rank < found.local_ranks <= found.ranks
+    if not fits:
+        raise UsageError(
+            f"rank {found.rank} of {found.ranks}, local rank {found.local_rank} of {found.local_ranks}: "
+            f"the variables beside {variable} do not fit each other",
+            where="environment",
+            hint="Unset those of another launcher.",
+        )
+    return found

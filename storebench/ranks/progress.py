@@ -1,0 +1,170 @@
+"""How far each rank of a job has come: a small file per rank, which the rank writes and the launcher reads.
+
+A rank counts the phases that it has begun and the batches of the current one. All ranks of a job begin the same phases
+in the same order, so the rank with the lowest count is the one that the others wait for.
+"""
+
+import contextlib
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+
+from storebench.errors import CellFailedError
+from storebench.ranks.membership import Membership
+
+_HEADER = struct.Struct("<qqqqq")  # phase, batches, waits, process id, node
+_PHASE, _BATCHES, _WAITS = 0, 8, 16
+_NUMBER = struct.Struct("<q")
+_TEXT_AT = 64
+_TEXT_BYTES = 64
+_FILE_BYTES = _TEXT_AT + _TEXT_BYTES
+
+T = TypeVar("T")
+
+
+class Progress:
+    """The progress of one rank, in a file that it shares with its launcher.
+
+    Parameters
+    ----------
+    file
+        The mapped file; None keeps no account, for a process that is alone.
+    """
+
+    def __init__(self, file: mmap.mmap | None = None) -> None:
+        self._file = file
+        self._phase = self._batches = self._waits = 0
+
+    @classmethod
+    def create(cls, folder: Path, membership: Membership) -> Self:
+        """Make the file of a rank.
+
+        Parameters
+        ----------
+        folder
+            The job's folder on this node.
+
+        Raises
+        ------
+        CellFailedError
+            The rank has a file already: its launcher has started it a second time.
+        """
+        path = _path(folder, membership.rank)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise CellFailedError("the job was restarted, so it measures nothing") from None
+        try:
+            os.ftruncate(handle, _FILE_BYTES)
+            file = mmap.mmap(handle, _FILE_BYTES)
+        finally:
+            os.close(handle)
+        _HEADER.pack_into(file, 0, 0, 0, 0, os.getpid(), membership.node)
+        return cls(file)
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase, such as "epoch 0"; every rank of the job begins the same ones."""
+        if self._file is None:
+            return
+        self._phase, self._batches = self._phase + 1, 0
+        self._file[_TEXT_AT:] = phase.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+        _NUMBER.pack_into(self._file, _BATCHES, 0)
+        _NUMBER.pack_into(self._file, _PHASE, self._phase)
+
+    def batch(self) -> None:
+        """Count a batch of the phase."""
+        if self._file is not None:
+            self._batches += 1
+            _NUMBER.pack_into(self._file, _BATCHES, self._batches)
+
+    def over(self, batches: Iterator[T]) -> Iterator[T]:
+        """Return the batches; each counts as it is served."""
+        return batches if self._file is None else self._counted(batches)
+
+    def _counted(self, batches: Iterator[T]) -> Iterator[T]:
+        for batch in batches:
+            self.batch()
+            yield batch
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Say that this rank waits for the others inside a with statement, so that it is not taken for the one that hangs."""
+        self._wait()
+        yield
+        # Not after an error: the others are gone, and this rank still waits for them.
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._file is not None:
+            self._waits += 1
+            _NUMBER.pack_into(self._file, _WAITS, self._waits)
+
+
+NO_PROGRESS = Progress()
+"""The account of a process that is alone: none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """How far a rank has come.
+
+    Attributes
+    ----------
+    phase, batches
+        Phases that it has begun, and batches that the last one has served.
+    waits
+        Twice the number of times that it has waited for the others; odd while it waits.
+    name
+        The phase in words.
+    """
+
+    rank: int
+    phase: int = 0
+    batches: int = 0
+    waits: int = 0
+    pid: int | None = None
+    node: int = 0
+    name: str = "the start"
+
+    @classmethod
+    def of(cls, folder: Path, rank: int) -> Self:
+        """Return the position of a rank; the beginning if it has written none yet."""
+        try:
+            content = _path(folder, rank).read_bytes()
+        except OSError:
+            content = b""
+        if len(content) < _FILE_BYTES:
+            return cls(rank=rank)
+        phase, batches, waits, pid, node = _HEADER.unpack_from(content)
+        name = content[_TEXT_AT:].rstrip(b"\0").decode(errors="replace")
+        return cls(
+            rank=rank,
+            phase=phase,
+            batches=batches,
+            waits=waits,
+            pid=pid or None,
+            node=node,
+            name=name or "the start",
+        )
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for the other ranks."""
+        return self.waits % 2 == 1
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sorts ranks by how far they have come."""
+        return self.phase, self.batches
+
+    def __str__(self) -> str:
+        """Return the place in words."""
+        return f"after {self.batches:,} batches of {self.name}" if self.batches else f"during {self.name}"
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"progress-{rank}"

@@ -1,0 +1,70 @@
+"""The shards of an epoch: which samples each rank serves in each step, from the epoch's order alone."""
+
+import numpy as np
+
+from storebench.formats.base import Indices
+
+
+def shard_of(
+    order: Indices,
+    *,
+    rank: int,
+    ranks: int,
+    batch_size: int,
+    pad: bool = False,
+    max_steps: int | None = None,
+) -> list[Indices]:
+    """Return the batches of one rank, one int64 array per step.
+
+    Step k of a job takes the next ``ranks * batch_size`` samples of the order and gives each rank a contiguous piece of
+    them. Joined in rank order, the k-th batches of all ranks are therefore the k-th batch of one process with batches
+    of ``ranks * batch_size`` samples. The last step of an order that does not divide is dealt as evenly as possible:
+    pieces differ by one sample at most, and a rank without a sample has an empty batch, so that all ranks have the same
+    number of steps.
+
+    Parameters
+    ----------
+    order
+        The order in which the epoch serves its samples, int64 [n]. It is the same on all ranks.
+    rank, ranks
+        The rank, from 0, and their number.
+    batch_size
+        Samples per step of one rank.
+    pad
+        Repeat samples from the beginning of the order, as `torch.utils.data.DistributedSampler` does by default, until
+        their number is a multiple of `ranks`. All ranks then serve equally many samples.
+    max_steps
+        Return this many steps at most; None for all.
+    """
+    dealt = np.resize(order, _padded(len(order), ranks)) if pad and len(order) else order
+    step = ranks * batch_size
+    starts = range(0, len(dealt), step)
+    return [_piece(dealt[start : start + step], rank, ranks) for start in starts[:max_steps]]
+
+
+def global_sizes(
+    count: int, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
+) -> list[int]:
+    """Return the number of samples in each step of a job, over all ranks.
+
+    Parameters
+    ----------
+    count
+        Samples of the order, without padding.
+    ranks, batch_size, pad, max_steps
+        As in `shard_of`.
+    """
+    whole = _padded(count, ranks) if pad else count
+    step = ranks * batch_size
+    return [min(step, whole - start) for start in range(0, whole, step)[:max_steps]]
+
+
+def _padded(count: int, ranks: int) -> int:
+    return -(-count // ranks) * ranks
+
+
+def _piece(samples: Indices, rank: int, ranks: int) -> Indices:
+    """Return a rank's contiguous piece of a step's samples; earlier ranks get one sample more where they do not divide."""
+    each, more = divmod(len(samples), ranks)
+    start = rank * each + min(rank, more)
+    return samples[start : start + each + (rank < more)]

@@ -1,0 +1,85 @@
+"""Find the rank that makes no progress, so that a job that hangs is ended and the rank is named."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from storebench.probes.machine import read_text
+from storebench.ranks.progress import Position
+
+START_S = 60.0
+"""Least time for a rank to start: importing its libraries is not progress that can be counted."""
+
+_STOPPED = ("T", "t")
+
+
+class StallWatch:
+    """Watch the progress of a job's ranks on this node.
+
+    Parameters
+    ----------
+    folder
+        The job's folder on this node.
+    ranks
+        The ranks on this node.
+    stall_s
+        Seconds without progress after which a rank counts as hanging.
+    clock
+        Returns seconds; a test may have a clock of its own.
+    """
+
+    def __init__(
+        self, folder: Path, ranks: range, stall_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder = folder
+        self._stall_s = stall_s
+        self._clock = clock
+        start_s = clock()
+        self._last = {rank: (Position(rank=rank), start_s) for rank in ranks}
+
+    def failure(self) -> str | None:
+        """Return the line that names the rank that hangs; None while all make progress."""
+        now_s = self._clock()
+        idle = []
+        for rank, (before, since_s) in self._last.items():
+            position = Position.of(self._folder, rank)
+            if position != before:
+                self._last[rank] = (position, now_s)
+            elif now_s - since_s >= self._limit_s(position):
+                idle.append(position)
+        blamed = self._blamed(idle)
+        return self._line(blamed) if blamed else None
+
+    def _limit_s(self, position: Position) -> float:
+        return self._stall_s if position.phase else max(self._stall_s, START_S)
+
+    def _blamed(self, idle: list[Position]) -> list[Position]:
+        """Return the ranks that the others wait for, of those without progress.
+
+        A stopped process is one in any case. Otherwise it is the rank that has come least far: in a step, the others
+        wait for it inside of a collective operation and make no progress either.
+        """
+        busy = [one for one in idle if not one.waiting]
+        if not busy and len(idle) < len(self._last):
+            return []
+        stopped = [one for one in idle if _stopped(one.pid)]
+        if stopped:
+            return stopped
+        candidates = busy or idle
+        least = min(one.order for one in candidates)
+        return [one for one in candidates if one.order == least]
+
+    def _line(self, blamed: list[Position]) -> str:
+        names = " and ".join(f"rank {one.rank} on node {one.node}" for one in blamed)
+        place = f"{blamed[0]}"
+        stopped = "; its process is stopped" if _stopped(blamed[0].pid) else ""
+        return (
+            f"{names} made no progress for {self._limit_s(blamed[0]):g} s {place}{stopped}; if its work takes longer, "
+            "raise stall_s in the scenario"
+        )
+
+
+def _stopped(pid: int | None) -> bool:
+    """Return whether a process is stopped, by a signal or a debugger."""
+    stat = read_text(f"/proc/{pid}/stat") if pid is not None else None
+    return stat is not None and stat.rpartition(")")[2].split()[0] in _STOPPED

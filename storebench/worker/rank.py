@@ -1,0 +1,81 @@
+"""The process of one rank of a job: join the others, run the replicate with them, and say why if that fails."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from storebench.errors import CellFailedError
+from storebench.probes.code import package_folder
+from storebench.probes.loop_mount import mount_image
+from storebench.ranks.endings import RankFailure
+from storebench.ranks.group import Group, join, lost_another
+from storebench.ranks.membership import Membership, membership
+from storebench.ranks.progress import Progress
+from storebench.results import Record
+from storebench.runs.records import record_to_dict
+from storebench.worker.answer import failed_answer
+from storebench.worker.job import CellJob, write_answer
+from storebench.worker.setup import Setup, device_of
+from storebench.worker.stopping import end_at_once
+
+_MOST_WAIT_S = 7 * 24 * 3600.0
+"""Most seconds that ranks wait for each other; the launcher ends them sooner."""
+
+Replicate = Callable[[Setup], list[Record]]
+"""Runs a replicate and returns its records; those of a job of ranks on rank 0, none on the others."""
+
+
+def run_rank(job: CellJob, folder: Path, replicate: Replicate) -> int:
+    """Run a replicate with the other ranks of its job and return the exit code; rank 0 writes the answer.
+
+    A rank that fails says why in the job's folder and ends at once. Its agent ends the others.
+
+    Parameters
+    ----------
+    folder
+        The job's folder on this node.
+    """
+    end_at_once()
+    me = membership()
+    try:
+        progress = Progress.create(folder, me)
+        group = _joined(job, me, progress)
+        progress.begin("the preparation")
+        records = replicate(Setup.of(job, group=group, progress=progress))
+        progress.begin("the end")
+        group.close()
+    except Exception as error:  # noqa: BLE001 - the last resort: the failure names it, the log holds the traceback
+        _fail(job, folder, me, error)
+    if not me.leads:
+        return 0
+    answer = [record_to_dict(record) for record in records]
+    return write_answer(job, {"records": answer, "package": str(package_folder())}, 0)
+
+
+def _joined(job: CellJob, me: Membership, progress: Progress) -> Group:
+    """Join the job and, where the store is on a device of its own, mount that once per node."""
+    if me.ranks != job.cell.ranks:
+        raise CellFailedError(f"the launcher started {me.ranks} ranks for a cell of {job.cell.ranks}")
+    progress.begin("the rendezvous")
+    group = join(me, device_of(job.cell, me), min(job.timeout_s, _MOST_WAIT_S), progress=progress)
+    if job.image is not None:
+        # The ranks of a node share the mount namespace of their agent.
+        if me.leads_node:
+            mount_image(job.image, job.store, job.cell.readahead_kib or 0)
+        group.barrier()
+    return group
+
+
+def _fail(job: CellJob, folder: Path, me: Membership, error: Exception) -> NoReturn:
+    """Say why this rank fails, and end its process without waiting for anything that depends on other ranks."""
+    answer = failed_answer(job, error)
+    failure = RankFailure.now(me, answer.failure, consequence=lost_another(error), see_log=answer.see_log)
+    with contextlib.suppress(OSError):
+        failure.write(folder)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(answer.exit_code)

@@ -1,0 +1,222 @@
+"""Cells of several ranks, by the command line: real torchrun jobs, their records, their faults, and what they leave."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storebench.results import Record
+from storebench.runs.records import LOGS_DIR, read_records
+from storebench.surroundings import Surroundings
+from storebench.system.scratch import SEGMENTS, scratch_folder
+from storebench.worker.launch import answer_of
+from tests.support.harness_tools import (
+    SMALL,
+    Bench,
+    busy_run,
+    cell_job,
+    scenario,
+    started,
+    survivors,
+    wait_for,
+)
+
+RANKS = ("--ranks", "2", "--threads", "1")
+
+WRONG_PORT = """
+import os
+import signal
+if os.environ.get("RANK") == "1":
+    os.environ["MASTER_PORT"] = "1"
+"""
+
+
+def storebench_processes() -> list[psutil.Process]:
+    """Return the agents and ranks that this test's command line has started and that still run."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if {"storebench.ranks.agent", "storebench.worker.replicate"} & set(one.cmdline()):
+                found.append(one)
+    return found
+
+
+@pytest.fixture
+def here(bench: Bench, temporary: Path) -> Bench:
+    """Return the command line with a folder for temporary files of its own."""
+    return dataclasses.replace(bench, env={**bench.env, "TMPDIR": str(temporary)})
+
+
+@pytest.fixture
+def tidy(here: Bench, temporary: Path) -> Iterator[None]:
+    """Check that a test leaves no file and no process."""
+    yield
+    assert list(temporary.iterdir()) == []
+    assert survivors(storebench_processes()) == []
+
+
+def only(records: list[Record]) -> Record:
+    [record] = records
+    return record
+
+
+def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Path) -> None:
+    done = here.cli(
+        "run", "lmdb", *SMALL, *RANKS, "--stores", here.stores, "--out", tmp_path / "run", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    record = only(read_records(tmp_path / "run"))
+    assert record.cell.ranks == 2
+    assert record.coverage is not None
+    assert record.coverage.complete
+    assert "tiny, 2 ranks" in done.stderr
+    assert not list((tmp_path / "run" / LOGS_DIR).iterdir()), "a job that works prints nothing"
+
+
+def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp_path: Path) -> None:
+    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:kill"})
+    words = (
+        "planted:faulty-rank",
+        "null",
+        *SMALL,
+        *RANKS,
+        "--stores",
+        here.stores,
+        "--out",
+        tmp_path / "run",
+    )
+    done = faulty.cli("run", *words)
+    assert done.returncode == 5
+    by = {record.cell.backend.format: record for record in read_records(tmp_path / "run")}
+    assert not by["null"].failed, by["null"].failure
+    failure = by["planted"].failure or ""
+    assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
+
+
+def test_a_bug_on_one_rank_is_told_once_with_its_log(here: Bench, tidy: None, tmp_path: Path) -> None:
+    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:bug"})
+    words = ("planted:faulty-rank", *SMALL, *RANKS, "--workers", "1")
+    done = faulty.cli("run", *words, "--stores", here.stores, "--out", tmp_path / "run")
+    assert done.returncode == 5
+    failure = only(read_records(tmp_path / "run")).failure or ""
+    said = "rank 1 on node 0: unexpected error: ZeroDivisionError: a bug in somebody's reader; see logs/"
+    assert failure.startswith(said)
+    log = (tmp_path / "run" / failure.rpartition(" ")[2]).read_text()
+    assert "--- local rank 1, stderr ---\n" in log
+    assert "ZeroDivisionError: a bug in somebody's reader" in log
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: None, tmp_path: Path) -> None:
+    path = tmp_path / "stuck.toml"
+    path.write_text(
+        'name = "stuck"\nstall_s = 4\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nsynthetic = true\n'
+        'limit = 16\nbatch_size = 8\nmodel = "tiny"\nthreads = 1\nranks = 2\nbackends = ["planted:faulty-rank"]\n'
+    )
+    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:stop"})
+    done = faulty.cli("bench", path, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    ended = time.time()
+    assert done.returncode == 5
+    failure = only(read_records(tmp_path / "run")).failure or ""
+    assert failure.startswith(
+        "rank 1 on node 0 made no progress for 4 s during epoch 0; its process is stopped"
+    )
+    [begun] = (tmp_path / "stores").glob("*/begun-*")
+    assert ended - begun.stat().st_mtime < 4 + 15
+
+
+def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> None:
+    [cell] = scenario(
+        dataset="mnist", limit=16, synthetic=True, model="tiny", backends=["lmdb"], ranks=2
+    ).cells()
+    job = cell_job(cell, bench.stores, tmp_path)
+    with scratch_folder("replicate") as scratch:
+        job = dataclasses.replace(job, store=tmp_path / "nothing", out=scratch / "out.json")
+        answer = answer_of(job, scratch, tmp_path / "log", Surroundings(), 60)
+    assert answer["failure"].startswith("rank ")
+    assert f" on node 0: {tmp_path / 'nothing'}: " in answer["failure"]
+
+
+def test_a_rank_that_cannot_reach_the_rendezvous_is_named(here: Bench, tidy: None, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WRONG_PORT)
+    path = os.pathsep.join((str(tmp_path), here.env["PYTHONPATH"]))
+    cut_off = dataclasses.replace(here, env={**here.env, "PYTHONPATH": path})
+    done = cut_off.cli("run", "lmdb", *SMALL, *RANKS, "--stores", here.stores, "--out", tmp_path / "run")
+    assert done.returncode == 5
+    failure = only(read_records(tmp_path / "run")).failure or ""
+    assert failure.startswith("rank 1 on node 0: the rendezvous at 127.0.0.1:1 cannot be reached within 8 s")
+
+
+def shared_files(pid: int) -> set[Path]:
+    """Return the files in /dev/shm that a process maps."""
+    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    paths = {Path(line.split(maxsplit=5)[5]) for line in lines if str(SEGMENTS) in line}
+    return {path for path in paths if path.exists()}
+
+
+def test_a_rank_killed_from_outside_leaves_no_shared_memory(here: Bench, tidy: None, tmp_path: Path) -> None:
+    words = ("run", "memory:shared", *SMALL, *RANKS, "--compute", "emulated:30000")
+    with started(here, *words, "--stores", here.stores, "--out", tmp_path / "run") as process:
+        [victim, *_] = wait_for(lambda: ranks_that_map_segments(process.pid))
+        files = shared_files(victim.pid)
+        assert files
+        victim.kill()
+        killed_at = time.monotonic()
+        _, error = process.communicate(timeout=30)
+        assert time.monotonic() - killed_at < 15
+    assert process.returncode == 5, error
+    assert "it was killed by SIGKILL" in (only(read_records(tmp_path / "run")).failure or "")
+    assert [path for path in files if path.exists()] == []
+
+
+def ranks_that_map_segments(pid: int) -> list[psutil.Process]:
+    """Return the ranks of a command, once both map a segment."""
+    found = []
+    for one in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, OSError):
+            if (
+                "storebench.worker.replicate" in one.cmdline()
+                and "RANK" in one.environ()
+                and shared_files(one.pid)
+            ):
+                found.append(one)
+    return found if len(found) == 2 else []
+
+
+def test_an_interrupt_ends_every_rank(here: Bench, tidy: None, tmp_path: Path) -> None:
+    with busy_run(here, tmp_path, 1, *RANKS) as (process, _):
+        wait_for(lambda: len(list((tmp_path / "stores").glob("*/begun-*"))) == 2)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 5, "an agent, two ranks, and a worker of each"
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "Traceback" not in error
+        assert survivors(family) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ranks", "0"), "--ranks"),
+        (("--ranks", "2", "--device", "cuda:1"), "with ranks the device is 'cuda'"),
+        (("--ranks", "two"), "'two' is not a whole number"),
+    ],
+)
+def test_ranks_that_make_no_sense_are_refused(words: tuple[str, ...], said: str, bench: Bench) -> None:
+    done = bench.cli("run", "lmdb", *SMALL, *words, "--dry-run")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_ranks_are_an_axis_and_counted_in_the_plan(bench: Bench) -> None:
+    done = bench.cli("run", "lmdb", *SMALL, "--ranks", "1,2,4", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [cell["ranks"] for cell in json.loads(done.stdout)["cells"]] == [1, 2, 4]

@@ -1,0 +1,46 @@
+"""Which rank ended a job: the first that failed by itself."""
+
+from pathlib import Path
+
+from storebench.ranks.endings import RankFailure, failure_of, read_failures, write_exits
+from storebench.ranks.membership import Membership
+
+RANKS = range(3)
+
+
+def fail(folder: Path, rank: int, why: str, *, consequence: bool = False) -> None:
+    me = Membership(rank=rank, ranks=3)
+    RankFailure.now(me, why, consequence=consequence, see_log=False).write(folder)
+
+
+def test_a_job_whose_ranks_say_nothing_has_no_failure(tmp_path: Path) -> None:
+    assert failure_of(tmp_path, RANKS) is None
+    write_exits(tmp_path, {0: 0, 1: -15})
+    assert failure_of(tmp_path, RANKS) is None, "a rank that was asked to end is not to blame"
+
+
+def test_the_first_reason_counts(tmp_path: Path) -> None:
+    fail(tmp_path, 2, "no store")
+    fail(tmp_path, 0, "no store, either")
+    assert [one.rank for one in read_failures(tmp_path, RANKS)] == [2, 0]
+    assert str(failure_of(tmp_path, RANKS)) == "rank 2 on node 0: no store"
+
+
+def test_a_reason_comes_before_the_loss_of_another_rank(tmp_path: Path) -> None:
+    fail(tmp_path, 0, "connection closed by peer", consequence=True)
+    fail(tmp_path, 1, "a bug")
+    assert str(failure_of(tmp_path, RANKS)) == "rank 1 on node 0: a bug"
+
+
+def test_a_killed_rank_comes_before_those_that_lost_it(tmp_path: Path) -> None:
+    fail(tmp_path, 0, "connection closed by peer", consequence=True)
+    write_exits(tmp_path, {0: 5, 1: -9, 2: -15})
+    failure = failure_of(tmp_path, RANKS)
+    assert str(failure) == "rank 1 on node 0: it was killed by SIGKILL"
+    assert failure is not None
+    assert failure.see_log
+
+
+def test_the_loss_of_a_rank_is_told_where_nothing_else_is(tmp_path: Path) -> None:
+    fail(tmp_path, 0, "connection closed by peer", consequence=True)
+    assert str(failure_of(tmp_path, RANKS)) == "rank 0 on node 0: connection closed by peer"

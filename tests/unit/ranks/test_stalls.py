@@ -1,0 +1,157 @@
+"""Which rank hangs, from what the ranks of a job have counted."""
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storebench.errors import CellFailedError
+from storebench.ranks.membership import Membership
+from storebench.ranks.progress import NO_PROGRESS, Position, Progress
+from storebench.ranks.stalls import START_S, StallWatch
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def make_ranks(folder: Path, ranks: int = 2) -> list[Progress]:
+    return [
+        Progress.create(folder, Membership(rank=rank, ranks=ranks, node=rank // 2)) for rank in range(ranks)
+    ]
+
+
+def test_a_position_is_what_the_rank_has_counted(tmp_path: Path) -> None:
+    progress = Progress.create(tmp_path, Membership(rank=3, ranks=4, node=1))
+    assert Position.of(tmp_path, 3).order == (0, 0)
+    progress.begin("the opening of the store")
+    progress.begin("epoch 0")
+    assert list(progress.over(iter("ab"))) == ["a", "b"]
+    position = Position.of(tmp_path, 3)
+    assert (position.phase, position.batches, position.node, position.waiting) == (2, 2, 1, False)
+    assert str(position) == "after 2 batches of epoch 0"
+    progress.begin("a phase with a name that is much longer than the file has room for, so it is cut")
+    assert str(Position.of(tmp_path, 3)).startswith("during a phase with a name that is much longer")
+    with progress.waiting():
+        assert Position.of(tmp_path, 3).waiting
+    assert not Position.of(tmp_path, 3).waiting
+
+
+def test_a_process_that_is_alone_keeps_no_account() -> None:
+    batches = iter("ab")
+    assert NO_PROGRESS.over(batches) is batches
+    NO_PROGRESS.begin("epoch 0")
+    with NO_PROGRESS.waiting():
+        pass
+
+
+def test_a_rank_that_is_started_twice_is_refused(tmp_path: Path) -> None:
+    make_ranks(tmp_path)
+    with pytest.raises(CellFailedError, match="was restarted"):
+        make_ranks(tmp_path)
+
+
+def test_the_rank_that_has_come_least_far_is_named(tmp_path: Path, clock: Clock) -> None:
+    watch = StallWatch(tmp_path, range(2), 5, clock)
+    first, second = make_ranks(tmp_path)
+    for one, batches in ((first, 8), (second, 7)):
+        one.begin("epoch 0")
+        for _ in range(batches):
+            one.batch()
+    assert watch.failure() is None
+    clock.now_s = 4.9
+    assert watch.failure() is None
+    clock.now_s = 5.0
+    assert watch.failure() == (
+        "rank 1 on node 0 made no progress for 5 s after 7 batches of epoch 0; if its work takes longer, raise "
+        "stall_s in the scenario"
+    )
+
+
+def test_progress_of_each_rank_counts(tmp_path: Path, clock: Clock) -> None:
+    watch = StallWatch(tmp_path, range(2), 5, clock)
+    ranks = make_ranks(tmp_path)
+    for one in ranks:
+        one.begin("epoch 0")
+    for now_s in range(20):
+        clock.now_s = now_s
+        for one in ranks:
+            one.batch()
+        assert watch.failure() is None
+    clock.now_s = 25
+    ranks[0].batch()
+    assert "rank 1 on node 0 made no progress for 5 s after 20 batches of epoch 0" in (watch.failure() or "")
+
+
+def test_a_rank_that_waits_for_another_is_not_to_blame(tmp_path: Path, clock: Clock) -> None:
+    watch = StallWatch(tmp_path, range(2), 5, clock)
+    first, second = make_ranks(tmp_path)
+    first.begin("the preparation of the page cache")
+    second.begin("the preparation of the page cache")
+    second.begin("the opening of the store")
+    with first.waiting():
+        watch.failure()
+        clock.now_s = 6
+        assert "rank 1 on node 0 made no progress for 5 s during the opening of the store" in (
+            watch.failure() or ""
+        )
+
+
+def test_ranks_that_all_wait_are_named_together(tmp_path: Path, clock: Clock) -> None:
+    watch = StallWatch(tmp_path, range(2), 5, clock)
+    with contextlib.ExitStack() as stack:
+        for one in make_ranks(tmp_path):
+            one.begin("epoch 0")
+            stack.enter_context(one.waiting())
+        watch.failure()
+        clock.now_s = 6
+        assert (watch.failure() or "").startswith("rank 0 on node 0 and rank 1 on node 0 made no progress")
+
+
+def test_the_start_may_take_longer(tmp_path: Path, clock: Clock) -> None:
+    watch = StallWatch(tmp_path, range(2), 5, clock)
+    clock.now_s = START_S - 1
+    assert watch.failure() is None
+    make_ranks(tmp_path, 2)[0].begin("the rendezvous")
+    watch.failure()
+    clock.now_s = START_S + 1
+    assert "rank 1 on node 0 made no progress for 60 s during the start" in (watch.failure() or "")
+
+
+@pytest.fixture
+def stopped() -> Iterator[int]:
+    """Return the id of a process that is stopped."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        yield process.pid
+        process.kill()
+
+
+def test_a_stopped_process_is_named_first(
+    stopped: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = StallWatch(tmp_path, range(3), 5, clock)
+    for rank in range(3):
+        if rank == 1:
+            monkeypatch.setattr("os.getpid", lambda: stopped)
+        one = Progress.create(tmp_path, Membership(rank=rank, ranks=3))
+        monkeypatch.undo()
+        one.begin("epoch 0")
+    watch.failure()
+    clock.now_s = 6
+    line = watch.failure() or ""
+    assert line.startswith("rank 1 on node 0 made no progress for 5 s")
+    assert "its process is stopped" in line
