@@ -16,7 +16,7 @@ _SIGNED = ("overhead_s", "counters", "loss")
 _UNBOUNDED = ("loss",)
 """Fields that may be infinite or NaN, because a training may diverge."""
 
-_AT_LEAST_ONE = ("store.image_shape", "cell.batch_size", "cell.epochs")
+_AT_LEAST_ONE = ("store.image_shape", "cell.batch_size", "cell.epochs", "cell.ranks")
 _FEW = ("replicate", "epoch", "cell.epochs")
 
 

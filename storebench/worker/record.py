@@ -93,7 +93,7 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         test_accuracy=epoch.accuracy[0] if epoch.accuracy else None,
         test_samples=epoch.accuracy[1] if epoch.accuracy else 0,
         store=store_facts(setup.manifest),
-        cache=with_cache_below(setup, epoch.cache),
+        cache=with_cache_below(setup, epoch.cache) if setup.membership.leads else epoch.cache,
         portion=measured.portion if measured else None,
         counters=measured.counters if measured else Counters(),
         ceilings=ceilings,
