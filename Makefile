@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
-        bench-overhead bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
+        bench-overhead bench-torchrun bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -114,6 +114,9 @@ bench-handoff: setup ## Drain rates of the loaders compared with no workers
 
 bench-overhead: setup ## The cost of timing every step, and of keeping samples for the proof
 	$(BIN)/python -m benchmarks.overhead
+
+bench-torchrun: setup ## The cost of torchrun for a single rank: one rank against a plain process
+	$(BIN)/python -m benchmarks.torchrun --stores $(STORES)
 
 bench-sampling: setup ## The cost of sampling residency: cold epochs with and without it, interleaved
 	$(BIN)/python -m benchmarks.sampler

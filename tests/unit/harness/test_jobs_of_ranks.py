@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storebench.results import Record
+from storebench.results import CacheVerdict, Record
 from storebench.runs.records import LOGS_DIR, read_records
 from storebench.surroundings import Surroundings
 from storebench.system.scratch import SEGMENTS, scratch_folder
@@ -78,6 +78,29 @@ def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Pat
     assert record.coverage.complete
     assert "tiny, 2 ranks" in done.stderr
     assert not list((tmp_path / "run" / LOGS_DIR).iterdir()), "a job that works prints nothing"
+
+
+def test_one_rank_by_torchrun_trains_as_a_plain_process(bench: Bench, tmp_path: Path) -> None:
+    [cell] = scenario(dataset="mnist", limit=64, synthetic=True, model="tiny", backends=["lmdb"]).cells()
+    job = cell_job(cell, bench.stores, tmp_path)
+    losses = []
+    for torchrun in (False, True):
+        with scratch_folder("replicate") as scratch:
+            job = dataclasses.replace(job, torchrun=torchrun, out=scratch / "out.json", tables=scratch)
+            answer = answer_of(job, scratch, tmp_path / "log", Surroundings(), 60)
+        losses.append(answer["records"][0]["digests"]["loss"])
+    assert losses[0] == losses[1] is not None
+
+
+def test_the_cache_is_prepared_once_per_node_for_all_ranks(here: Bench, tidy: None, tmp_path: Path) -> None:
+    words = ("lmdb", *SMALL, *RANKS, "--cache", "cold", "--epochs", "2", "--workers", "1")
+    done = here.cli("run", *words, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    records = read_records(tmp_path / "run")
+    assert [record.epoch for record in records] == [0, 1]
+    for record in records:
+        assert record.cache is not None
+        assert (record.cache.verdict, record.cache.resident_frac_before) == (CacheVerdict.VERIFIED, 0.0)
 
 
 def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp_path: Path) -> None:
