@@ -8,7 +8,10 @@ from storebench.probes.machine import read_text
 from storebench.ranks.progress import Position
 
 START_S = 60.0
-"""Least time for a rank to start: importing its libraries is not progress that can be counted."""
+"""Least time for each phase of a start: importing libraries is not progress that can be counted."""
+
+START_PHASES = 2
+"""Phases of a start: joining the other ranks, and making the parts of the replicate (`storebench.worker.rank`)."""
 
 _STOPPED = ("T", "t")
 
@@ -51,7 +54,7 @@ class StallWatch:
         return self._line(blamed) if blamed else None
 
     def _limit_s(self, position: Position) -> float:
-        return self._stall_s if position.phase else max(self._stall_s, START_S)
+        return self._stall_s if position.phase > START_PHASES else max(self._stall_s, START_S)
 
     def _blamed(self, idle: list[Position]) -> list[Position]:
         """Return the ranks that the others wait for, of those without progress.

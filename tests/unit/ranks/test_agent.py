@@ -31,7 +31,8 @@ from storebench.ranks.progress import Progress
 folder, fault = Path(sys.argv[1]), sys.argv[2]
 me = membership()
 progress = Progress.create(folder, me)
-progress.begin("epoch 0")
+for phase in ("the rendezvous", "the preparation", "epoch 0"):
+    progress.begin(phase)
 facts = {"threads": os.environ.get("OMP_NUM_THREADS"), "port": os.environ["MASTER_PORT"], "pid": os.getpid()}
 (folder / f"facts-{me.rank}.json").write_text(json.dumps(facts))
 print("hello from", me.rank, flush=True)
