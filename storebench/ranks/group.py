@@ -10,7 +10,7 @@ from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:  # a process that is alone does not load it
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
 CONNECT_S = 8.0
 """Time to reach the rendezvous, which is there before any rank is started."""
@@ -179,7 +179,7 @@ def join(
     with progress.waiting():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
-            store=dist.PrefixStore("storebench", store),
+            store=dist.PrefixStore("storebench", store),  # type: ignore[attr-defined]
             rank=membership.rank,
             world_size=membership.ranks,
             timeout=timeout,
@@ -193,12 +193,15 @@ def _rendezvous(connect_s: float) -> "TCPStore":
 
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     try:
-        return dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=connect_s))
+        store: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
+            host, int(port), is_master=False, timeout=timedelta(seconds=connect_s)
+        )
     except (RuntimeError, ValueError):  # torch raises one for a connection that fails, the other for no port
         raise CellFailedError(
             f"the rendezvous at {host}:{port} cannot be reached within {connect_s:g} s",
             hint="Look for a firewall, or for a host name that other nodes cannot resolve.",
         ) from None
+    return store
 
 
 def lost_another(error: BaseException) -> bool:

@@ -93,7 +93,7 @@ def test_one_rank_by_torchrun_trains_as_a_plain_process(bench: Bench, tmp_path: 
 
 
 def test_the_cache_is_prepared_once_per_node_for_all_ranks(here: Bench, tidy: None, tmp_path: Path) -> None:
-    words = ("lmdb", *SMALL, *RANKS, "--cache", "cold", "--epochs", "2", "--workers", "1")
+    words = ("planted", *SMALL, *RANKS, "--cache", "cold", "--epochs", "2")
     done = here.cli("run", *words, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     records = read_records(tmp_path / "run")
@@ -125,7 +125,7 @@ def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp
 
 def test_a_bug_on_one_rank_is_told_once_with_its_log(here: Bench, tidy: None, tmp_path: Path) -> None:
     faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:bug"})
-    words = ("planted:faulty-rank", *SMALL, *RANKS, "--workers", "1")
+    words = ("planted:faulty-rank", *SMALL, *RANKS)
     done = faulty.cli("run", *words, "--stores", here.stores, "--out", tmp_path / "run")
     assert done.returncode == 5
     failure = only(read_records(tmp_path / "run")).failure or ""

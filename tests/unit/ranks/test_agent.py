@@ -117,7 +117,10 @@ def run_agent(arguments: list[str], folder: Path) -> None:
 def run(folder: Path, fault: str, *, stall_s: float = 30, ranks: int = 2) -> JobEnding:
     watch = RankWatch(folder, ranks, stall_s=stall_s, timeout_s=60)
     with started(folder, fault, ranks) as process:
-        return watch.wait(process)  # type: ignore[arg-type]
+        ending = watch.wait(process)  # type: ignore[arg-type]
+        if ending.failure is not None:
+            assert time.time() - (folder / "facts-1.json").stat().st_mtime < 10
+        return ending
 
 
 def facts_of(folder: Path, rank: int) -> dict[str, Any]:
@@ -152,29 +155,22 @@ def test_the_output_of_each_rank_goes_to_the_log(folder: Path) -> None:
     ],
 )
 def test_the_rank_that_fails_is_named_and_the_others_end(fault: str, failure: str, folder: Path) -> None:
-    begun = time.monotonic()
     ending = run(folder, fault)
     assert (ending.code, ending.failure) == (1, failure)
-    assert time.monotonic() - begun < 10
     for rank in range(2):
         assert not psutil.pid_exists(facts_of(folder, rank)["pid"])
 
 
 def test_ranks_that_do_not_end_by_themselves_are_not_waited_for(folder: Path) -> None:
-    begun = time.monotonic()
-    ending = run(folder, "deaf")
-    assert ending == JobEnding(code=None, failure="rank 1 on node 0: a bug")
-    assert time.monotonic() - begun < 10
+    assert run(folder, "deaf") == JobEnding(code=None, failure="rank 1 on node 0: a bug")
 
 
 def test_a_stopped_rank_is_named(folder: Path) -> None:
-    begun = time.monotonic()
     ending = run(folder, "stopped", stall_s=1)
     assert ending.code is None
     assert (ending.failure or "").startswith(
         "rank 1 on node 0 made no progress for 1 s during epoch 0; its process"
     )
-    assert time.monotonic() - begun < 10
 
 
 def test_ranks_end_with_an_agent_that_is_told_to_end(folder: Path) -> None:

@@ -6,12 +6,14 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from storebench.errors import CellFailedError
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, Position, Progress
 from storebench.ranks.stalls import START_PHASES, START_S, StallWatch
+from tests.support.harness_tools import wait_for
 
 
 class Clock:
@@ -145,6 +147,7 @@ def stopped() -> Iterator[int]:
     """Return the id of a process that is stopped."""
     with subprocess.Popen(["sleep", "600"]) as process:
         process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         yield process.pid
         process.kill()
 
