@@ -92,4 +92,5 @@ def test_there_are_axes_and_keys_that_are_none() -> None:
         "workers",
         "batch_size",
         "readahead",
+        "ranks",
     }
