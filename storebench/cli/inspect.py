@@ -1,4 +1,4 @@
-"""``storebench inspect``: estimate the cost of a random read from any LMDB or HDF5 file."""
+"""``storebench inspect``: the cost of a random read from any LMDB, LevelDB or HDF5 file."""
 
 import dataclasses
 from pathlib import Path
@@ -9,24 +9,40 @@ import typer
 from storebench.cli.common import exit_codes, put, put_json
 
 if TYPE_CHECKING:
-    from storebench.stores.inspection import Inspection, Part
+    from storebench.stores.inspection import Inspection, Part, Reads
+
+_MOST_SHOWN = 8
+_SAMPLES = 200
 
 
 def inspect(
     path: Annotated[
-        Path, typer.Argument(help="An LMDB or HDF5 file, or the folder that holds data.mdb or data.h5.")
+        Path,
+        typer.Argument(
+            help="An LMDB or HDF5 file, the folder that holds data.mdb or data.h5, or the folder of a LevelDB."
+        ),
     ],
-    database: Annotated[str | None, typer.Option(help="A named database of LMDB.")] = None,
+    database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,
+    samples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Random samples to read, cold and warm; 0 reads none, and evicts nothing.",
+        ),
+    ] = _SAMPLES,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Report the cost of a random read from any LMDB or HDF5 file.
+    """Report the cost of a random read from any LMDB, LevelDB or HDF5 file.
 
-    The advice says how to reduce it. Nothing is written and no sample is read; the tree of an LMDB file is walked.
+    The file may be of any program. Random samples are read through the format's own library for a few seconds, first
+    with the file evicted from the page cache, then from it. The last line says what a sample costs; the advice says how
+    to reduce it. Nothing is written to the file.
     """
     with exit_codes():
         from storebench.stores import inspection
 
-        found = inspection.inspect(path, database=database)
+        found = inspection.inspect(path, database=database, samples=samples)
         if as_json:
             put_json(_facts(found))
         else:
@@ -35,25 +51,87 @@ def inspect(
 
 def _facts(found: "Inspection") -> dict[str, object]:
     parts = [{**dataclasses.asdict(part), "amplification": part.amplification} for part in found.parts]
-    return {**dataclasses.asdict(found), "path": str(found.path), "parts": parts}
+    main = found.main.name if found.main else None
+    return {**dataclasses.asdict(found), "path": str(found.path), "parts": parts, "main": main}
 
 
 def _lines(found: "Inspection") -> list[str]:
     frac = found.resident_frac
     there = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
     lines = [f"{found.path}: {found.kind}, {found.file_bytes / 1e6:,.1f} MB, {there}"]
-    if not found.parts:
-        lines.append("  it holds nothing that could be samples")
-    for part in found.parts:
-        lines += [f"  {line}" for line in _part_lines(part)]
-    return lines + [f"  {name}: {text}" for name, text in found.notes.items()]
+    for part in found.parts[:_MOST_SHOWN]:
+        lines += [f"  {line}" for line in _part_lines(part, found.kind)]
+    if len(found.parts) > _MOST_SHOWN:
+        lines.append(f"  {len(found.parts) - _MOST_SHOWN} smaller parts: --json lists them")
+    lines += [f"  {name}: {text}" for name, text in found.notes.items()]
+    return [*lines, _summary(found)]
 
 
-def _part_lines(part: "Part") -> list[str]:
-    shortest, median, longest = part.sample_bytes
-    sizes = f"{median:,} bytes each" if shortest == longest else f"{shortest:,} to {longest:,} bytes"
+def _part_lines(part: "Part", kind: str) -> list[str]:
+    about = "" if part.exact else "about "
     lines = [
-        f"{part.name or 'the unnamed database'}: {part.samples:,} records, {sizes}; {part.layout}",
-        f"  a random read: at least {part.touched_bytes:,.0f} bytes, {part.amplification:,.2f} times the record's own",
+        f"{_named(part, kind)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"
     ]
-    return [*lines, f"  {part.advice}"] if part.advice else lines
+    if part.touched_bytes is not None and part.amplification is not None and part.samples:
+        lines.append(
+            f"  a random read: at least {part.touched_bytes:,.0f} bytes, "
+            f"{part.amplification:,.2f} times the sample's own"
+        )
+    if part.unread:
+        lines.append(f"  not read: {part.unread}")
+    if part.warm is not None:
+        lines.append(f"  measured: {_costs(part)}")
+    if part.advice:
+        lines.append(f"  {part.advice}")
+    return lines
+
+
+def _named(part: "Part", kind: str) -> str:
+    return part.name or ("the unnamed database" if kind == "LMDB" else "the database")
+
+
+def _samples_word(part: "Part") -> str:
+    return f"samples ({part.content})" if part.content else "samples"
+
+
+def _sizes(part: "Part") -> str:
+    if part.sample_bytes is None or not part.samples:
+        return ""
+    shortest, median, longest = part.sample_bytes
+    if shortest == longest:
+        return f", {median:,} bytes each"
+    return f", {shortest:,} to {longest:,} bytes, median {median:,}"
+
+
+def _summary(found: "Inspection") -> str:
+    """Return the last line: bytes and time of one random sample here, cold and warm."""
+    part = found.main
+    if part is None or not part.samples:
+        return "a random sample here: there are no samples in it"
+    if part.sample_bytes is None or part.warm is None:
+        return f"a random sample here: not measured ({part.unread or 'no samples were to be read'})"
+    return (
+        f"a random sample here ({_named(part, found.kind)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
+    )
+
+
+def _costs(part: "Part") -> str:
+    return f"cold {_cost(part.cold)}, warm {_cost(part.warm)}{_decompressing(part)}"
+
+
+def _cost(reads: "Reads | None") -> str:
+    if reads is None or reads.median_s is None:
+        return f"not measured ({reads.reason})" if reads else "not measured"
+    read = f"{reads.read_bytes:,.0f} bytes read in " if reads.read_bytes else ""
+    doubt = "" if reads.verified else f" (not verified: {reads.reason})"
+    return f"{read}{_time(reads.median_s)}{doubt}"
+
+
+def _decompressing(part: "Part") -> str:
+    if part.decompress_s is None:
+        return ""
+    return f", of which {_time(part.decompress_s)} to decompress"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

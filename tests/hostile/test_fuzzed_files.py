@@ -15,6 +15,7 @@ import pytest
 
 from tests.hostile.hostile_run import SAMPLES, Here, records_of, write_records
 from tests.hostile.mutations import RAW, as_json, cut_or_flipped, mutated
+from tests.support.foreign_files import jpegs, numbered, pickled, write_lmdb, write_per_image, write_vlen
 from tests.support.step_tables import split
 
 ROUNDS = 20
@@ -215,10 +216,30 @@ def test_a_damaged_file_that_is_inspected_is_one_line(here: Here, stores: Path, 
     for _ in range(ROUNDS):
         change, damaged = cut_or_flipped(content[: 1 << 14], random_)
         path.write_bytes(damaged + content[1 << 14 :])
-        here("inspect", path).check(change)
+        here("inspect", path, "--samples", "3").check(change)
     for name, other in RAW.items():
         path.write_bytes(other)
-        here("inspect", path).check(name)
+        here("inspect", path, "--samples", "3").check(name)
+
+
+FOREIGN: dict[str, Callable[[Path], Path]] = {
+    "values of variable length": lambda folder: write_vlen(folder / "a.h5", jpegs(20)),
+    "compressed references": lambda folder: write_vlen(
+        folder / "a.h5", jpegs(20), chunks=(4,), compression="gzip"
+    ),
+    "a data set per image": lambda folder: write_per_image(folder / "a.h5", jpegs(20)),
+    "pickles in LMDB": lambda folder: write_lmdb(folder / "a", numbered(pickled(jpegs(20)))),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_damaged_file_of_another_program_is_one_line(here: Here, tmp_path: Path, kind: str) -> None:
+    path, random_ = FOREIGN[kind](tmp_path), random.Random(kind)
+    content = path.read_bytes()
+    for _ in range(ROUNDS):
+        change, damaged = cut_or_flipped(content, random_)
+        path.write_bytes(damaged)
+        here("inspect", path, "--samples", "20").check(change)
 
 
 @pytest.fixture

@@ -27,6 +27,10 @@ class Snapshot:
         The folder to take a snapshot of; it is not written to.
     linked
         Says which files are never changed and so may be linked; others are copied.
+    copied
+        Says which of the others are needed; None for all files.
+    symbolic
+        Whether to make symbolic links only, because a hard link changes the count of links in the file it names.
 
     Attributes
     ----------
@@ -36,12 +40,21 @@ class Snapshot:
         "hard links", or "symbolic links" where the store's filesystem allows no others.
     """
 
-    def __init__(self, kind: str, store: Path, *, linked: Callable[[Path], bool]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        store: Path,
+        *,
+        linked: Callable[[Path], bool],
+        copied: Callable[[Path], bool] | None = None,
+        symbolic: bool = False,
+    ) -> None:
         try:
             self.folder, lock = locked_folder(f"snapshot-{kind}")
         except OSError as error:
             raise _refusal(error, Path(tempfile.gettempdir())) from error
-        self.links = "hard links"
+        self.links = "symbolic links" if symbolic else "hard links"
+        self._copied = copied
         # A Finalize runs at exit too, and only in the process that made it.
         self.remove = Finalize(self, remove, args=(self.folder, lock), exitpriority=0)
         try:
@@ -55,7 +68,7 @@ class Snapshot:
             for path in sorted(store.iterdir()):
                 if linked(path):
                     self._link(path)
-                elif path.is_file():
+                elif path.is_file() and (self._copied is None or self._copied(path)):
                     shutil.copyfile(path, self.folder / path.name)
         except FileNotFoundError as error:
             raise damaged(
@@ -66,6 +79,9 @@ class Snapshot:
 
     def _link(self, path: Path) -> None:
         target = self.folder / path.name
+        if self.links == "symbolic links":
+            target.symlink_to(path)
+            return
         try:
             target.hardlink_to(path)
         except OSError:  # another file system, or files of another user

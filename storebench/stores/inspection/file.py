@@ -1,0 +1,170 @@
+"""Inspect a file of any program: find its parts, read random samples of the largest, in a process of its own."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
+from storebench.formats.lmdb.index import data_file
+from storebench.formats.lmdb.pages import is_lmdb
+from storebench.formats.registry import get_format
+from storebench.probes.page_cache import resident
+from storebench.stores.inspection.candidate import Candidate, Found, paged, spread
+from storebench.stores.inspection.findings import Inspection, Part
+from storebench.stores.inspection.leveldb_folder import CURRENT, files_of, find_leveldb, is_leveldb
+from storebench.stores.inspection.lmdb_file import find_lmdb
+from storebench.stores.inspection.measure import measure
+from storebench.stores.inspection.values import contents_of
+from storebench.system.isolated import IsolatedError, run_isolated
+from storebench.system.scratch import sweep
+
+SAMPLES = 200
+"""Random samples to read per part."""
+
+BUDGET_S = 2.0
+"""About the time of all cold reads, and of all warm ones."""
+
+LIMIT_S = 120.0
+MEMORY_BYTES = 2 << 30
+
+_MOST_MEASURED = 3
+_MOST_PARTS = 64
+_HEAP_BYTES = (
+    4096  # HDF5 keeps values of varying length in collections of at least so many, and reads a whole one
+)
+_COSTLY_TIMES = 4
+
+
+def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) -> Inspection:
+    """Return the layout of a file and the cost of a random sample of it. Nothing is written to it.
+
+    All of it happens in a process of its own, because a library may crash on a damaged file. The file is evicted
+    from the page cache, unless `samples` is 0.
+
+    Parameters
+    ----------
+    path
+        An HDF5 file, an LMDB data file, a folder that holds one (``data.mdb``, ``data.h5``), or the folder of a LevelDB.
+    database
+        A named database of LMDB.
+    samples
+        Random samples to read per part, of the few largest parts; 0 reads none.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is no such file.
+    CorruptDataError
+        It is of no known kind, or its library cannot read it.
+    CorruptStoreError
+        It is an LMDB file, but damaged.
+    UsageError
+        There is no such database.
+    MissingDependencyError
+        The library that it needs is not installed.
+    """
+    place, kind = _kind_of(path)
+    if kind != "LMDB" and database is not None:
+        raise UsageError(f"a {kind} has no named databases", where=place, hint="Leave out --database.")
+    work = partial(_inspect, place, kind, database, samples)
+    try:
+        return run_isolated(work, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
+    except IsolatedError as error:
+        sweep()  # a snapshot of the killed process
+        raise CorruptDataError(
+            f"reading it as {kind} {error}",
+            where=place,
+            hint="The file is probably damaged: check it with the program that wrote it.",
+        ) from None
+
+
+def _kind_of(path: Path) -> tuple[Path, str]:
+    """Return the file or folder to inspect, and its kind."""
+    if path.name == CURRENT and is_leveldb(path.parent):
+        path = path.parent
+    if is_leveldb(path):
+        return path, "LevelDB"
+    file = data_file(path)
+    if path.is_dir() and not file.exists():
+        file = path / "data.h5"
+    if not file.is_file():
+        raise DataNotFoundError(
+            "no file to inspect",
+            where=path,
+            hint="Name an LMDB or HDF5 file, the folder that holds it, or the folder of a LevelDB.",
+        )
+    if is_lmdb(file):
+        return file, "LMDB"
+    get_format("hdf5")  # its error says how to install a missing library
+    import h5py
+
+    if h5py.is_hdf5(file):
+        return file, "HDF5"
+    raise CorruptDataError("neither an LMDB database, a LevelDB nor an HDF5 file", where=file)
+
+
+def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
+    files = files_of(path) if kind == "LevelDB" else [path]
+    frac = resident(files).frac if files else None
+    with _found(path, kind, database, samples) as found:
+        ranked = sorted(found.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
+        measured = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
+        budget_s = BUDGET_S / max(1, len(measured))
+        # What was read to find the parts is evicted first, with the rest of the file.
+        parts = [
+            _measured(kind, candidate, budget_s) if candidate in measured else candidate.part
+            for candidate in ranked
+        ]
+    notes = dict(found.notes)
+    if len(parts) > _MOST_PARTS:
+        notes["parts"] = f"{len(parts)}, of which the {_MOST_PARTS} largest are listed"
+    parts.sort(key=lambda part: part.weight, reverse=True)
+    return Inspection(
+        path=path,
+        kind=kind,
+        file_bytes=sum(file.stat().st_size for file in files),
+        resident_frac=frac,
+        parts=tuple(parts[:_MOST_PARTS]),
+        notes=notes,
+    )
+
+
+def _found(path: Path, kind: str, database: str | None, samples: int) -> AbstractContextManager[Found]:
+    if kind == "LevelDB":
+        return find_leveldb(path, samples=samples)
+    if kind == "LMDB":
+        return nullcontext(find_lmdb(path, database=database, samples=samples))
+    from storebench.stores.inspection.hdf5_file import find_hdf5
+
+    return nullcontext(find_hdf5(path, samples=samples))
+
+
+def _measured(kind: str, candidate: Candidate, budget_s: float) -> Part:
+    assert candidate.source is not None
+    part, found = candidate.part, measure(candidate.source, budget_s=budget_s)
+    sizes, touched = part.sample_bytes, part.touched_bytes
+    if sizes is None:
+        sizes = spread(found.sizes)
+        touched = candidate.beside_bytes + paged(max(_HEAP_BYTES, sizes[1]))
+    part = replace(
+        part,
+        content=part.content or contents_of(found.values),
+        sample_bytes=sizes,
+        touched_bytes=touched,
+        cold=found.cold,
+        warm=found.warm,
+        decompress_s=candidate.decompress() if candidate.decompress else None,
+    )
+    return replace(part, advice=_read_ahead_advice(part)) if kind == "LMDB" else part
+
+
+def _read_ahead_advice(part: Part) -> str | None:
+    """Return how to stop the kernel from reading ahead, if that is most of a cold read."""
+    read = part.cold.read_bytes if part.cold else None
+    if not read or not part.touched_bytes or read < _COSTLY_TIMES * part.touched_bytes:
+        return None
+    return (
+        f"the kernel reads {read / part.touched_bytes:.0f} times the bytes that a cold sample needs; "
+        "lmdb.open(..., readahead=False) stops that, and pays if the file is larger than memory"
+    )

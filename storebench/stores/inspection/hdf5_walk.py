@@ -1,0 +1,191 @@
+"""Find the data sets of an HDF5 file without opening all of them, and describe each."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from storebench.stores.inspection.candidate import drawn
+
+MOST_OBJECTS = 8192
+"""About so many members of groups are opened; where there are more, each stands for several."""
+
+WALK_S = 2.0
+
+_LEAST_MEMBERS = 16
+_MOST_NAMES = 200_000
+_MOST_DEPTH = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """One data set of an open file.
+
+    Attributes
+    ----------
+    name
+        Path in the file, without the leading slash.
+    shape
+        Its shape; empty for a scalar.
+    kind
+        Its type in words: numpy's name, "variable-length uint8", "opaque".
+    item_bytes
+        Bytes of an element; None if its length varies.
+    stands_for
+        Number of data sets that it represents, itself included.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    item_bytes: int | None
+    stands_for: float = 1.0
+
+    @property
+    def leaf(self) -> str:
+        """The last component of its name."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def folder(self) -> str:
+        """Its name without the last component."""
+        return self.name.rpartition("/")[0]
+
+    @property
+    def alike(self) -> tuple[int, int, str]:
+        """What data sets of the same kind have in common: the depth in the file, the number of axes, the type."""
+        return self.name.count("/"), len(self.shape), self.kind
+
+
+@dataclass(kw_only=True)
+class Walk:
+    """The data sets that a walk found.
+
+    Attributes
+    ----------
+    found
+        Them, in the order of the walk.
+    exact
+        Whether every member of every group was opened.
+    unknown
+        Number of data sets whose type numpy does not know.
+    unvisited
+        Number of groups that were not visited for lack of time.
+    """
+
+    found: list[DataSet] = field(default_factory=list)
+    exact: bool = True
+    unknown: int = 0
+    unvisited: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """A group to visit, and the number of groups that it represents."""
+
+    name: str
+    stands_for: float
+    depth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Members:
+    names: list[str]
+    count: int
+
+
+def walk(file: Any) -> Walk:
+    """Visit the groups of an open file by hard links only, for at most `WALK_S` seconds.
+
+    Soft and external links are not followed: what they name is in the file anyway, or in another one.
+    """
+    walked = Walk()
+    deadline = time.perf_counter() + WALK_S
+    left = MOST_OBJECTS
+    seen = {_address(file)}
+    waiting: deque[_Place] = deque([_Place(name="", stands_for=1.0, depth=0)])
+    while waiting:
+        place = waiting.popleft()
+        if time.perf_counter() > deadline:
+            walked.unvisited = len(waiting) + 1
+            walked.exact = False
+            break
+        members = _hard_links(file[place.name or "/"])
+        names = drawn(members.names, max(_LEAST_MEMBERS, left // (len(waiting) + 1)))
+        left -= len(names)
+        found: list[DataSet] = []
+        groups: list[str] = []
+        visited = 0
+        for name in names:
+            path = f"{place.name}/{name}" if place.name else name
+            item = file[path]
+            if isinstance(item, h5py.Dataset):
+                found += _described(walked, path, item)
+            elif isinstance(item, h5py.Group) and place.depth < _MOST_DEPTH and _address(item) not in seen:
+                seen.add(_address(item))
+                groups.append(path)
+            visited += 1
+            if time.perf_counter() > deadline:
+                break
+        stands_for = place.stands_for * members.count / max(1, visited)
+        walked.exact &= members.count == visited
+        walked.found += [replace(data, stands_for=stands_for) for data in found]
+        waiting += [_Place(name=path, stands_for=stands_for, depth=place.depth + 1) for path in groups]
+    return walked
+
+
+def _hard_links(group: Any) -> _Members:
+    """Return the names of a group's members, at most `_MOST_NAMES` of them, and their number."""
+    names: list[str] = []
+
+    def note(name: bytes, info: Any) -> bool | None:
+        if info.type == h5py.h5l.TYPE_HARD:
+            names.append(name.decode("utf-8", "surrogateescape"))
+        return True if len(names) >= _MOST_NAMES else None
+
+    group.id.links.iterate(note, info=True)
+    count = len(names) if len(names) < _MOST_NAMES else max(len(names), group.id.get_num_objs())
+    return _Members(names=names, count=count)
+
+
+def _address(item: Any) -> Any:
+    info = h5py.h5o.get_info(item.id)
+    return info.addr
+
+
+def _described(walked: Walk, name: str, data: Any) -> Iterator[DataSet]:
+    try:
+        kind, item_bytes = _type_of(data.dtype)
+    except TypeError:
+        walked.unknown += 1
+        return
+    if data.shape is not None:
+        yield DataSet(name=name, shape=data.shape, kind=kind, item_bytes=item_bytes)
+
+
+def _type_of(dtype: Any) -> tuple[str, int | None]:
+    """Return a type in words, and the bytes of an element; None if its length varies."""
+    base = h5py.check_vlen_dtype(dtype)
+    if base is not None:
+        return f"variable-length {base}", None
+    text = h5py.check_string_dtype(dtype)
+    if text is not None:
+        return ("variable-length text", None) if text.length is None else ("fixed-length text", text.length)
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "references", 8
+    if dtype.fields is not None:
+        inner = ", ".join(dtype.names)
+        return f"records ({inner})", dtype.itemsize
+    if dtype.kind == "V":
+        return "opaque", dtype.itemsize
+    return str(np.dtype(dtype)), dtype.itemsize
+
+
+def open_hdf5(path: Path) -> Any:
+    """Open a file for reading, without locks: nothing is written, and read-only file systems have no locks."""
+    return h5py.File(path, "r", locking=False)

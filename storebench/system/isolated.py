@@ -1,0 +1,117 @@
+"""Run a function in a forked process with limits of time and memory, so that a crash in a library ends only that process."""
+
+import faulthandler
+import multiprocessing
+import os
+import resource
+import signal
+import traceback
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TypeVar
+
+from storebench.errors import StorebenchError
+from storebench.system.interrupts import Held
+from storebench.system.processes import end_with_parent
+from storebench.system.unexpected import summary
+
+T = TypeVar("T")
+
+
+class IsolatedError(Exception):
+    """The process ended without an answer; the message says how, as a clause."""
+
+
+def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) -> T:
+    """Call a function in a forked process, and return its result.
+
+    Parameters
+    ----------
+    work
+        The function. Its result, or its `StorebenchError`, is pickled. Standard error is discarded.
+    limit_s
+        Seconds after which the process is killed.
+    memory_bytes
+        Memory that it may allocate in addition to this process's; mappings of files do not count.
+
+    Raises
+    ------
+    StorebenchError
+        The function raised it.
+    RuntimeError
+        The function raised any other error; a note holds the traceback.
+    IsolatedError
+        The process crashed or took too long.
+    """
+    here, there = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=_answer, args=(work, there, here, memory_bytes), daemon=True
+    )
+    try:
+        # Blocked signals are inherited, so this process alone decides what an interrupt means.
+        with Held(), warnings.catch_warnings():
+            # Python warns of a fork beside other threads. This child waits for none of them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        there.close()
+        if not here.poll(limit_s):
+            raise IsolatedError(f"took longer than {limit_s:.0f} s")
+        try:
+            result, error = here.recv()
+        except (EOFError, OSError):
+            process.join()
+            raise IsolatedError(_ending(process.exitcode)) from None
+    finally:
+        if process.pid is not None:
+            process.kill()
+            process.join()
+        here.close()
+    if error is not None:
+        raise error
+    answer: T = result
+    return answer
+
+
+def _answer(work: Callable[[], T], there: Connection, here: Connection, memory_bytes: int) -> None:
+    here.close()
+    end_with_parent(signal.SIGKILL)
+    _be_quiet()
+    _limit_memory(memory_bytes)
+    result: T | None = None
+    error: Exception | None = None
+    try:
+        result = work()
+    except StorebenchError as known:
+        error = known
+    except Exception as unknown:  # noqa: BLE001 - whatever it is, it belongs to the caller: there it is raised
+        error = RuntimeError(summary(unknown))
+        error.add_note("".join(traceback.format_exception(unknown)))
+    there.send((result, error))
+
+
+def _be_quiet() -> None:
+    """Discard what a library prints before it crashes."""
+    faulthandler.disable()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+
+
+def _limit_memory(more_bytes: int) -> None:
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    used = next(
+        (int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData:")), None
+    )
+    if used is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = used + more_bytes
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

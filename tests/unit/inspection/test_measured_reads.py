@@ -1,0 +1,111 @@
+"""Cold and warm reads of `storebench inspect`: their state is counted, and the last line says what a sample costs."""
+
+import json
+import re
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.page_cache import resident, warm
+from storebench.stores.inspection import inspect
+from tests.support.foreign_files import jpegs, numbered, write_lmdb, write_per_image, write_vlen
+from tests.support.quick_cli import storebench
+
+pytestmark = pytest.mark.still_pages
+
+IMAGES = jpegs(200)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    mount = mount_of(tmp_path)
+    if mount.fstype in IN_MEMORY or mount.device is None:
+        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
+    return tmp_path
+
+
+def test_cold_reads_bring_their_bytes_into_the_page_cache(disk: Path) -> None:
+    path = disk / "images.h5"
+    with h5py.File(path, "w") as file:
+        file["images"] = np.random.default_rng(0).integers(0, 256, (400, 64, 64, 3), dtype=np.uint8)
+    [part] = inspect(path, samples=20).parts
+    assert part.cold is not None
+    assert part.cold.verified
+    assert part.cold.samples >= 10
+    assert part.cold.read_bytes is not None
+    assert part.cold.read_bytes >= 64 * 64 * 3
+    assert part.warm is not None
+    assert part.warm.verified
+    assert part.warm.read_bytes == 0
+    assert part.cold.median_s is not None
+    assert part.warm.median_s is not None
+    assert part.cold.median_s > part.warm.median_s
+
+
+@pytest.mark.parametrize("kind", ["values of variable length", "LMDB"])
+def test_each_library_is_measured_cold(disk: Path, kind: str) -> None:
+    if kind == "LMDB":
+        path = write_lmdb(disk / "db", numbered([image * 40 for image in IMAGES]))
+    else:
+        path = write_vlen(disk / "vlen.h5", [image * 40 for image in IMAGES])
+    main = inspect(path, samples=10).main
+    assert main is not None
+    assert main.cold is not None
+    assert main.cold.verified, main.cold.reason
+    assert main.cold.read_bytes is not None
+    assert main.sample_bytes is not None
+    assert main.cold.read_bytes >= main.sample_bytes[1] * 0.8
+
+
+def test_a_file_in_memory_only_is_never_called_cold(in_memory: Path) -> None:
+    if mount_of(in_memory).fstype not in IN_MEMORY:
+        pytest.skip("no folder in memory here")
+    path = write_vlen(in_memory / "vlen.h5", IMAGES)
+    done = storebench(in_memory, "inspect", path, "--samples", "5")
+    assert done.returncode == 0, done.stderr
+    assert "cold not measured (" in done.stdout
+    assert "tmpfs" in done.stdout
+
+
+def test_no_samples_means_no_reads_and_no_eviction(disk: Path) -> None:
+    path = write_vlen(disk / "vlen.h5", IMAGES)
+    warm([path])
+    done = storebench(disk, "inspect", path, "--samples", "0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "a random sample here: not measured (no samples were to be read)"
+    assert resident([path]).frac == 1
+
+
+def test_the_last_line_says_what_a_sample_costs(disk: Path) -> None:
+    path = write_per_image(disk / "classes.h5", jpegs(600))
+    done = storebench(disk, "inspect", path, "--samples", "10")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) < 10, "not a line per data set"
+    assert re.fullmatch(
+        r"a random sample here \(\*/\*\): [\d,]+ bytes; cold [\d,]+ bytes read in [\d.]+ (m|µ)s, warm [\d.]+ (m|µ)s",
+        lines[-1],
+    ), lines[-1]
+    assert "600 samples (JPEG)" in done.stdout
+
+
+def test_the_findings_are_printed_as_json(disk: Path) -> None:
+    path = write_lmdb(disk / "db", numbered(IMAGES))
+    facts = json.loads(storebench(disk, "inspect", path, "--samples", "5", "--json").stdout)
+    [part] = facts["parts"]
+    assert (facts["kind"], facts["main"], part["content"]) == ("LMDB", "", "JPEG")
+    assert (
+        {"samples", "median_s", "p90_s", "read_bytes", "verified", "reason"}
+        == set(part["cold"])
+        == set(part["warm"])
+    )
+    assert part["amplification"] == pytest.approx(part["touched_bytes"] / part["sample_bytes"][1])
+
+
+def test_two_inspections_read_the_same_samples(tmp_path: Path) -> None:
+    path = write_vlen(tmp_path / "vlen.h5", IMAGES)
+    sizes = [part.sample_bytes for _ in range(2) for part in inspect(path, samples=7).parts]
+    assert sizes[0] == sizes[1]

@@ -1,0 +1,82 @@
+"""A function in a process of its own: its answer or its error comes back, whatever it does to itself."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from storebench.errors import CorruptDataError
+from storebench.system.isolated import IsolatedError, run_isolated
+
+MEMORY = 256 << 20
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def refuse() -> None:
+    raise CorruptDataError("it is damaged", where="file.h5", hint="Write it again.")
+
+
+def fail() -> None:
+    raise ZeroDivisionError("no reason")
+
+
+def test_an_answer_comes_back() -> None:
+    assert (
+        run_isolated(lambda: (os.getpid(), "x" * 1_000_000), limit_s=10, memory_bytes=MEMORY)[0]
+        != os.getpid()
+    )
+
+
+def test_a_crash_names_the_signal() -> None:
+    with pytest.raises(IsolatedError, match="ended by SIGSEGV"):
+        run_isolated(crash, limit_s=10, memory_bytes=MEMORY)
+
+
+def test_a_process_that_ends_by_itself_gives_its_exit_code() -> None:
+    with pytest.raises(IsolatedError, match="ended with exit code 3"):
+        run_isolated(lambda: os._exit(3), limit_s=10, memory_bytes=MEMORY)
+
+
+def test_a_process_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+
+    def wait() -> None:
+        note.write_text(str(os.getpid()))
+        time.sleep(60)
+
+    with pytest.raises(IsolatedError, match="took longer than 1 s"):
+        run_isolated(wait, limit_s=1, memory_bytes=MEMORY)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
+
+
+def test_a_known_error_comes_back_as_it_is() -> None:
+    with pytest.raises(CorruptDataError) as caught:
+        run_isolated(refuse, limit_s=10, memory_bytes=MEMORY)
+    assert str(caught.value) == "file.h5: it is damaged. Write it again."
+
+
+def test_an_unknown_error_comes_back_with_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: no reason") as caught:
+        run_isolated(fail, limit_s=10, memory_bytes=MEMORY)
+    assert "in fail" in caught.value.__notes__[0]
+
+
+def test_memory_is_limited() -> None:
+    with pytest.raises(RuntimeError, match="MemoryError"):
+        run_isolated(lambda: bytearray(2 * MEMORY), limit_s=10, memory_bytes=MEMORY)
+
+
+def test_what_a_library_prints_before_it_crashes_is_discarded(capfd: pytest.CaptureFixture[str]) -> None:
+    def complain() -> None:
+        os.write(2, b"assertion failed\n")
+        os.abort()
+
+    with pytest.raises(IsolatedError, match="ended by SIGABRT"):
+        run_isolated(complain, limit_s=10, memory_bytes=MEMORY)
+    assert capfd.readouterr().err == ""
