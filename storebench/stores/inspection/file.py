@@ -71,12 +71,14 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
     try:
         return run_isolated(work, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
     except IsolatedError as error:
-        sweep()  # a snapshot of the killed process
         raise CorruptDataError(
             f"reading it as {kind} {error}",
             where=place,
             hint="The file is probably damaged: check it with the program that wrote it.",
         ) from None
+    finally:
+        if kind == "LevelDB":
+            sweep()  # its snapshot, if the process was killed
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:

@@ -1,7 +1,12 @@
 """Cold and warm reads of `storebench inspect`: their state is counted, and the last line says what a sample costs."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -109,3 +114,21 @@ def test_two_inspections_read_the_same_samples(tmp_path: Path) -> None:
     path = write_vlen(tmp_path / "vlen.h5", IMAGES)
     sizes = [part.sample_bytes for _ in range(2) for part in inspect(path, samples=7).parts]
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_process_that_reads(tmp_path: Path, number: signal.Signals) -> None:
+    path = write_per_image(tmp_path / "classes.h5", jpegs(600))
+    command = [sys.executable, "-m", "storebench", "inspect", str(path), "--samples", "600"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (found := children.read_text().split()):
+        assert process.poll() is None
+        time.sleep(0.001)
+    os.killpg(process.pid, number)  # as a terminal does: the process that reads hears it, too
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert error.splitlines() == ["storebench: interrupted; nothing half-written was kept"]
+    assert not [child for child in found if Path(f"/proc/{child}").exists()]
