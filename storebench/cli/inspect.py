@@ -60,17 +60,17 @@ def _lines(found: "Inspection") -> list[str]:
     there = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
     lines = [f"{found.path}: {found.kind}, {found.file_bytes / 1e6:,.1f} MB, {there}"]
     for part in found.parts[:_MOST_SHOWN]:
-        lines += [f"  {line}" for line in _part_lines(part, found.kind)]
+        lines += [f"  {line}" for line in _part_lines(part, found)]
     if len(found.parts) > _MOST_SHOWN:
         lines.append(f"  {len(found.parts) - _MOST_SHOWN} smaller parts: --json lists them")
     lines += [f"  {name}: {text}" for name, text in found.notes.items()]
     return [*lines, _summary(found)]
 
 
-def _part_lines(part: "Part", kind: str) -> list[str]:
+def _part_lines(part: "Part", found: "Inspection") -> list[str]:
     about = "" if part.exact else "about "
     lines = [
-        f"{_named(part, kind)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"
+        f"{_named(part, found.kind)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"
     ]
     if part.touched_bytes is not None and part.amplification is not None and part.samples:
         lines.append(
@@ -79,7 +79,7 @@ def _part_lines(part: "Part", kind: str) -> list[str]:
         )
     if part.unread:
         lines.append(f"  not read: {part.unread}")
-    if part.warm is not None:
+    if part.warm is not None and part is not found.main:  # whose costs are in the last line
         lines.append(f"  measured: {_costs(part)}")
     if part.advice:
         lines.append(f"  {part.advice}")

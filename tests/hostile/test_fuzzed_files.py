@@ -5,6 +5,7 @@ The command line runs in this process, for speed. Every change is drawn from a s
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ import pytest
 
 from tests.hostile.hostile_run import SAMPLES, Here, records_of, write_records
 from tests.hostile.mutations import RAW, as_json, cut_or_flipped, mutated
-from tests.support.foreign_files import jpegs, numbered, pickled, write_lmdb, write_per_image, write_vlen
+from tests.support.foreign_files import (
+    jpegs,
+    numbered,
+    pickled,
+    write_leveldb,
+    write_lmdb,
+    write_per_image,
+    write_vlen,
+)
 from tests.support.step_tables import split
 
 ROUNDS = 20
@@ -210,8 +219,11 @@ def test_a_damaged_page_index_is_not_used(here: Here, stores: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["lmdb+raw/data.mdb", "hdf5+raw/data.h5", "hdf5+png/data.h5"])
-def test_a_damaged_file_that_is_inspected_is_one_line(here: Here, stores: Path, file: str) -> None:
-    path, random_ = stores / file, random.Random(file)
+def test_a_damaged_file_that_is_inspected_is_one_line(
+    here: Here, stores: Path, in_memory: Path, file: str
+) -> None:
+    path, random_ = in_memory / Path(file).name, random.Random(file)
+    shutil.copyfile(stores / file, path)
     content = path.read_bytes()
     for _ in range(ROUNDS):
         change, damaged = cut_or_flipped(content[: 1 << 14], random_)
@@ -229,17 +241,23 @@ FOREIGN: dict[str, Callable[[Path], Path]] = {
     ),
     "a data set per image": lambda folder: write_per_image(folder / "a.h5", jpegs(20)),
     "pickles in LMDB": lambda folder: write_lmdb(folder / "a", numbered(pickled(jpegs(20)))),
+    "LevelDB": lambda folder: write_leveldb(folder / "a", numbered(jpegs(20))),
 }
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_a_damaged_file_of_another_program_is_one_line(here: Here, tmp_path: Path, kind: str) -> None:
-    path, random_ = FOREIGN[kind](tmp_path), random.Random(kind)
-    content = path.read_bytes()
+def test_a_damaged_file_of_another_program_is_one_line(here: Here, in_memory: Path, kind: str) -> None:
+    if kind == "LevelDB":
+        pytest.importorskip("plyvel")
+    place, random_ = FOREIGN[kind](in_memory), random.Random(kind)
+    files = [path for path in sorted(place.iterdir()) if path.stat().st_size] if place.is_dir() else [place]
     for _ in range(ROUNDS):
+        path = random_.choice(files)
+        content = path.read_bytes()
         change, damaged = cut_or_flipped(content, random_)
         path.write_bytes(damaged)
-        here("inspect", path, "--samples", "20").check(change)
+        here("inspect", place, "--samples", "20").check(f"{path.name}: {change}")
+        path.write_bytes(content)
 
 
 @pytest.fixture

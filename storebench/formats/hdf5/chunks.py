@@ -88,12 +88,18 @@ def chunks_of_sample(data: Any) -> int:
     return math.prod(-(-n // c) for n, c in zip(data.shape[1:], data.chunks[1:], strict=True))
 
 
-def diagnose_dataset(path: Path, name: str, data: Any) -> str | None:
-    """Return the diagnosis of one data set of an open file; None if it is not chunked, or chunked well. See above."""
+def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | None = None) -> str | None:
+    """Return the diagnosis of one data set of an open file; None if it is not chunked, or chunked well. See above.
+
+    Parameters
+    ----------
+    sample_bytes
+        Bytes of a sample; None if the first axis counts samples.
+    """
     if not data.chunks or not data.size:
         return None
     item = data.dtype.itemsize
-    sample = math.prod(data.shape[1:]) * item
+    sample = math.prod(data.shape[1:]) * item if sample_bytes is None else sample_bytes
     touched = chunks_of_sample(data)
     cost = touched * math.prod(data.chunks) * item
     if cost < COSTLY_BYTES or cost < COSTLY_TIMES * sample:

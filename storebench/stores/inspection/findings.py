@@ -49,8 +49,8 @@ class Part:
     sample_bytes
         Shortest, median and longest size of the samples that were looked at; None if none was.
     touched_bytes
-        Bytes that a read of one uncached sample needs, on average and at least: whole pages and whole
-        chunks. None if `sample_bytes` is.
+        Bytes that a read of one uncached sample of median size needs at least: whole pages and whole chunks.
+        None if `sample_bytes` is.
     advice
         How to improve a costly layout; None if there is nothing to improve.
     cold, warm

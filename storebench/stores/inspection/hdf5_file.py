@@ -107,7 +107,7 @@ class _Finder:
                     for start, stop in spans.items[: self._samples]
                     if stop - start <= MOST_SAMPLE_BYTES
                 ]
-                self._add(describe_blob(data, other, opened, spans.sizes), opened, items)
+                self._add(describe_blob(self._path, data, other, opened, spans.sizes), opened, items)
                 return
         self.others.append(data)
 

@@ -56,7 +56,7 @@ def describe_rows(path: Path, data: DataSet, opened: Any) -> Part:
         content=f"{data.kind} {'x'.join(map(str, data.shape[1:]))}" if len(data.shape) > 2 else "",
         sample_bytes=(sample, sample, sample),
         touched_bytes=_touched(opened, sample),
-        advice=diagnose_dataset(path, data.name, opened),
+        advice=_chunk_advice(path, data.name, opened, sample),
     )
 
 
@@ -79,7 +79,7 @@ def reference_bytes(opened: Any) -> float:
     return _touched(opened, math.prod(opened.shape[1:]) * _REFERENCE_BYTES)
 
 
-def describe_blob(data: DataSet, offsets: DataSet, opened: Any, sizes: Sequence[int]) -> Part:
+def describe_blob(path: Path, data: DataSet, offsets: DataSet, opened: Any, sizes: Sequence[int]) -> Part:
     """Return the part of a data set of bytes that offsets divide into samples."""
     lengths = spread(sizes)
     return Part(
@@ -87,7 +87,8 @@ def describe_blob(data: DataSet, offsets: DataSet, opened: Any, sizes: Sequence[
         samples=offsets.shape[0] - 1,
         layout=f"one sample after another, divided by {offsets.name}; {layout_of(opened)}",
         sample_bytes=lengths,
-        touched_bytes=paged(lengths[1]) if not _filters(opened) else _touched(opened, lengths[1]),
+        touched_bytes=_touched(opened, lengths[1]),
+        advice=_chunk_advice(path, data.name, opened, lengths[1]),
     )
 
 
@@ -178,7 +179,20 @@ def _filters(opened: Any) -> list[tuple[int, str]]:
 def _touched(opened: Any, sample: int) -> float:
     if not opened.chunks:
         return paged(sample)
-    return chunks_of_sample(opened) * paged(_chunk_bytes(opened))
+    pieces = chunks_of_sample(opened)
+    return pieces * paged(sample / pieces if _is_read_in_parts(opened) else _chunk_bytes(opened))
+
+
+def _is_read_in_parts(opened: Any) -> bool:
+    """Return whether HDF5 reads parts of chunks: those that are not filtered, and too large for its cache."""
+    _, cache_bytes, _ = opened.id.get_access_plist().get_chunk_cache()
+    return math.prod(opened.chunks) * opened.dtype.itemsize > cache_bytes and not _filters(opened)
+
+
+def _chunk_advice(path: Path, name: str, opened: Any, sample: int) -> str | None:
+    if not opened.chunks or _is_read_in_parts(opened):
+        return None
+    return diagnose_dataset(path, name, opened, sample_bytes=sample)
 
 
 def _runs(opened: Any) -> int:

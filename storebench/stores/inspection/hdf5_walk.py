@@ -116,7 +116,7 @@ def walk(file: Any) -> Walk:
             walked.exact = False
             break
         members = _hard_links(file[place.name or "/"])
-        names = drawn(members.names, max(_LEAST_MEMBERS, left // (len(waiting) + 1)))
+        names = sorted(drawn(members.names, max(_LEAST_MEMBERS, left // (len(waiting) + 1))))
         left -= len(names)
         found: list[DataSet] = []
         groups: list[str] = []

@@ -170,7 +170,7 @@ def _part(file: PageFile, name: str, members: list[_Entry], *, samples: int, exa
         exact=exact,
         layout=f"B+-tree of {page_bytes:,}-byte pages",
         sample_bytes=spread(lengths),
-        touched_bytes=float(pages.mean()) * page_bytes if len(members) else 0.0,
+        touched_bytes=float(np.median(pages)) * page_bytes if len(members) else 0.0,
     )
 
 

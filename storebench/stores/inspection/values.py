@@ -70,7 +70,7 @@ def _pickled(value: bytes) -> str:
                 texts.append(argument)
     except (ValueError, OverflowError):
         return ""
-    return f"pickled (protocol {value[1]}){_inside(names, longest)}"
+    return f"pickled{_inside(names, longest)}, protocol {value[1]}"
 
 
 def _inside(names: Sequence[str], longest: bytes) -> str:

@@ -15,7 +15,8 @@ from tests.support.foreign_files import jpegs, write_blob, write_per_image, writ
 FEW = 6
 """Samples to read where the time of a read does not matter."""
 
-PIXELS = np.random.default_rng(0).integers(0, 64, (240, 48, 48, 3), dtype=np.uint8)
+PIXELS = np.random.default_rng(0).integers(0, 256, (240, 12, 12, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
+"""Squares of one colour, which compress."""
 
 
 def main_of(found: Inspection) -> Part:
@@ -145,6 +146,35 @@ def test_decompression_has_a_measured_cost(tmp_path: Path, compression: str) -> 
     assert many.warm is not None
     assert many.warm.median_s is not None
     assert many.warm.median_s > many.decompress_s / 3, "no read finds its chunk in the cache of the library"
+
+
+def test_a_chunk_larger_than_the_cache_is_read_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "large.h5"
+    with h5py.File(path, "w") as file:
+        _, cache_bytes, _ = file.create_dataset("x", data=0).id.get_access_plist().get_chunk_cache()
+        rows = cache_bytes // (64 * 64 * 3) + 1
+        file.create_dataset("plain", data=np.zeros((rows, 64, 64, 3), np.uint8), chunks=(rows, 64, 64, 3))
+        file.create_dataset(
+            "packed", data=np.zeros((rows, 64, 64, 3), np.uint8), chunks=(rows, 64, 64, 3), compression=1
+        )
+    parts = {part.name: part for part in inspect(path, samples=FEW).parts}
+    assert parts["plain"].touched_bytes == pytest.approx(64 * 64 * 3, abs=4096)
+    assert parts["plain"].advice is None
+    assert parts["packed"].advice is not None
+    assert "h5repack -l packed:CHUNK=1x64x64x3" in parts["packed"].advice
+
+
+def test_a_chunked_data_set_of_bytes_is_read_in_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "blob.h5"
+    lengths = np.full(100, 30_000)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("bytes", data=np.zeros(lengths.sum(), np.uint8), chunks=(1 << 20,))
+        file["begin"] = np.append(0, np.cumsum(lengths))
+    part = main_of(inspect(path, samples=FEW))
+    assert part.touched_bytes == pytest.approx(1 << 20, abs=4096)
+    assert part.advice is not None
+    assert "(30000 bytes) costs 1.0 MiB" in part.advice
+    assert "h5repack -l bytes:CONTI" in part.advice
 
 
 def test_data_in_other_files_is_not_read(tmp_path: Path) -> None:
