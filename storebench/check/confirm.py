@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from storebench.check.judge import judge
+from storebench.check.pairs import Pair
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
 from storebench.check.sides.model import Side, read_pairing
 from storebench.check.sides.read import read_side
+from storebench.check.timing import easier
 from storebench.errors import IntegrityError, UsageError
 from storebench.runs.records import RECORDS_NAME
 from storebench.system.scratch import scratch_folder
@@ -64,7 +66,8 @@ def confirmed(
     """Return the verdicts with those of suspected cells from both of their runs.
 
     A cell is worse if the second run alone is slower by more than the threshold, and the replicates of both runs
-    together are slower beyond chance, corrected for all cells. Cells are only suspected by the first run, so this
+    together are slower beyond chance, corrected for all cells. It stays inconclusive if the second run was not slow and
+    the machine had an easier time in it than beside the baseline. Cells are only suspected by the first run, so this
     claims less than a test of twice as many replicates would, and its error is below that of such a test.
 
     Parameters
@@ -83,9 +86,23 @@ def confirmed(
     first, second = (_pooled(side, new, ids, later) for side, new in zip(sides, fresh, strict=True))
     together = {one.cell_id: one for one in judge(first, second, policy)}
     return [
-        _settled(one, alone.get(one.cell_id), together[one.cell_id]) if one.suspected else one
+        _settled(
+            one, alone.get(one.cell_id), together[one.cell_id], _excuse(alone.get(one.cell_id), again, policy)
+        )
+        if one.suspected
+        else one
         for one in results
     ]
+
+
+def _excuse(alone: CellResult | None, again: tuple[Side, Side], policy: Policy) -> str:
+    """Return how the machine may have hidden a slow-down in a cell's second run, in words, or ""."""
+    if alone is None:
+        return ""
+    baseline, contender = (side.cells.get(alone.cell_id) for side in again)
+    if baseline is None or contender is None:
+        return ""
+    return easier(Pair(baseline=baseline, contender=contender, paired=False, policy=policy), alone)
 
 
 def _pooled(side: Side, again: Side | None, cell_ids: Sequence[str], number: int) -> Side:
@@ -101,8 +118,12 @@ def _pooled(side: Side, again: Side | None, cell_ids: Sequence[str], number: int
     return dataclasses.replace(side, cells=cells)
 
 
-def _settled(first: CellResult, again: CellResult | None, together: CellResult) -> CellResult:
-    """Return the verdict on a suspected cell after its second run."""
+def _settled(first: CellResult, again: CellResult | None, together: CellResult, excuse: str) -> CellResult:
+    """Return the verdict on a suspected cell after its second run.
+
+    A second run that was not slow, on a machine that had an easier time than the baseline's, clears nothing: the
+    figures of the first one stay, so the cell still looks slower.
+    """
     if again is None or again.state is State.MISSING:
         return dataclasses.replace(
             first, state=State.FAILED, reason="it could not be run again to confirm it"
@@ -110,10 +131,14 @@ def _settled(first: CellResult, again: CellResult | None, together: CellResult) 
     if again.state in (State.FAILED, State.NOT_COMPARABLE, State.NEW):
         return dataclasses.replace(first, state=again.state, reason=f"when it was run again: {again.reason}")
     ratio = "" if again.ratio is None else f" ({again.ratio - 1:+.0%})"
-    if together.state is State.WORSE and (again.perhaps_slower or again.state is State.WORSE):
+    slow = again.perhaps_slower or again.state is State.WORSE
+    if together.state is State.WORSE and slow:
         return dataclasses.replace(
             together, confirmed=True, reason=f"{together.reason}; again: {ratio[2:-1]} time"
         )
+    if excuse and not slow:
+        reason = f"{first.reason}; a second run decides nothing{ratio}: {excuse}"
+        return dataclasses.replace(first, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
     reason = f"{first.reason}, which a second run does not confirm{ratio}"
     return dataclasses.replace(together, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
 

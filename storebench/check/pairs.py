@@ -12,8 +12,10 @@ from storebench.check.sides.model import CellData
 INTERLEAVED = "seconds, interleaved"
 ADJUSTED = "seconds, adjusted by the calibration"
 SECONDS = "seconds"
+UNCALIBRATED = "seconds, not calibrated"
 
 _MOST_CHANGES = 3
+_MOST_NUMBERS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,7 @@ def other_work(pair: Pair) -> str:
 def basis_of(pair: Pair) -> tuple[str, str]:
     """Return the basis of the comparison, or "" and the reason why there is none."""
     policy, kind = pair.policy, pair.baseline.calibration
-    if why_not := _other_figures(pair):
+    if why_not := _other_figures(pair) or _apart(pair):
         return "", why_not
     if pair.same_environment and policy.basis != "ratio":
         return _basis_here(pair), ""
@@ -96,7 +98,18 @@ def _basis_here(pair: Pair) -> str:
     """Return the basis for two sides of one environment."""
     if pair.paired:
         return INTERLEAVED
-    return ADJUSTED if pair.policy.basis == "auto" and pair.adjustment is not None else SECONDS
+    if pair.policy.basis == "auto" and pair.adjustment is not None:
+        return ADJUSTED
+    return SECONDS if pair.calibrated or pair.policy.basis == "seconds" else UNCALIBRATED
+
+
+def _apart(pair: Pair) -> str:
+    """Return why interleaved sides have no pair of replicates, or ""."""
+    numbers = [sorted({one.number for one in side.replicates}) for side in (pair.baseline, pair.contender)]
+    if not pair.paired or set(numbers[0]) & set(numbers[1]):
+        return ""
+    before, after = (", ".join(map(str, each[:_MOST_NUMBERS])) or "none" for each in numbers)
+    return f"no replicate ran on both sides: the baseline has {before}, the contender {after}"
 
 
 def _other_figures(pair: Pair) -> str:

@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from storebench.check.counters import CounterResult
+from storebench.check.pairs import UNCALIBRATED
 
 
 class State(enum.StrEnum):
@@ -42,8 +43,8 @@ class CellResult:
     practical_frac
         The policy's threshold for this cell.
     basis
-        Basis of the comparison ("seconds", "seconds, adjusted by the calibration", "seconds, interleaved",
-        "ratio to memory"), or "".
+        Basis of the comparison ("seconds", "seconds, adjusted by the calibration", "seconds, not calibrated",
+        "seconds, interleaved", "ratio to memory"), or "".
     replicates
         (baseline's, contender's).
     confirmed
@@ -118,8 +119,11 @@ class CellResult:
 
     @property
     def suspected(self) -> bool:
-        """Whether time alone is worse, or may be: its own interval excludes "no difference", before any correction."""
-        if self.worse_counters:
+        """Whether time alone is worse, or may be, and a second run can tell.
+
+        Its own interval excludes "no difference", before any correction.
+        """
+        if self.worse_counters or self.basis == UNCALIBRATED:
             return False
         alone = self.low is not None and self.low > 1
         slower = self.ratio is not None and self.ratio > 1 + (self.practical_frac or 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench import stats
-from storebench.check.pairs import ADJUSTED, INTERLEAVED, SECONDS, Pair
+from storebench.check.pairs import ADJUSTED, INTERLEAVED, SECONDS, UNCALIBRATED, Pair
 from storebench.check.result import CellResult, State
 from storebench.check.sides.model import CellData, slowest_tenth
 from storebench.units import Better
@@ -87,7 +87,12 @@ def verdict(result: CellResult, timing: Timing, family: int) -> CellResult:
     result = _decided(result, timing, min(map(len, costs)))
     if result.state is not State.INCONCLUSIVE:
         return result
+    if timing.basis == UNCALIBRATED:
+        return dataclasses.replace(result, reason=f"{result.reason}{_IN_TURN}")
     return dataclasses.replace(result, more_rounds=more, reason=f"{result.reason}{_advice(more)}")
+
+
+_IN_TURN = "; 'storebench bench --against' compares both sides in turn"
 
 
 def _advice(more: int | None) -> str:
@@ -109,8 +114,11 @@ def _decided(result: CellResult, timing: Timing, rounds: int) -> CellResult:
     state, reason = _time_state(result, policy.alpha, timing.time.reason)
     state, reason = _with_tail(state, reason, timing)
     state, reason = _with_slowest(state, reason, result)
-    if timing.basis in (SECONDS, ADJUSTED):
+    if timing.basis in (SECONDS, ADJUSTED, UNCALIBRATED):
         state, reason = _with_machine(state, reason, result, timing.pair)
+    if timing.basis == UNCALIBRATED and state in (State.WORSE, State.BETTER):
+        # Two runs of the same code differ by the state of the machine as well, and here nothing shows by how much.
+        state, reason = State.INCONCLUSIVE, f"{reason}, but nothing calibrated the two runs"
     if timing.basis == ADJUSTED:
         state, reason = _with_calibration(state, reason, result, policy.machine_frac)
     return dataclasses.replace(result, state=state, reason=reason)
@@ -195,6 +203,24 @@ def _with_calibration(
         return state, reason
     words = f"the calibration itself took {machine:.2f} times as long, which the change may have caused"
     return State.INCONCLUSIVE, f"{reason}, but {words}" if reason else words
+
+
+def easier(pair: Pair, result: CellResult) -> str:
+    """Return how the contender's machine may have hidden a slow-down, in words, or "".
+
+    The baseline's machine was the busier one, or the contender's calibration took less time and the ratio to it is
+    above the threshold. An adjusted ratio contains the calibration already.
+    """
+    if result.basis == INTERLEAVED:
+        return ""
+    busier = _busier(pair)
+    if busier and not busier[0]:
+        return busier[1]
+    drifted = None if result.basis == ADJUSTED else _drifted(result, pair.policy.machine_frac)
+    if drifted is None or drifted[0]:
+        return ""
+    _, words, calibrated = drifted
+    return words if calibrated is None or calibrated > 1 + pair.practical_frac else ""
 
 
 def _busier(pair: Pair) -> tuple[bool, str, None] | None:

@@ -125,7 +125,7 @@ def test_suspected_cells_of_a_run_go_through_the_runner_again(tmp_path: Path) ->
         one["samples_per_s"] *= 1e6 * (1 + 1e-3 * number)
     fast.write_text(json.dumps(raw))
     baseline = read_side(fast, baseline=True)
-    policy = Policy(min_replicates=2, alpha=0.5)
+    policy = Policy(min_replicates=2, alpha=0.5, basis="seconds")
     results = judge(baseline, contender, policy)
     assert results[0].suspected
     with warm_cells():

@@ -8,7 +8,7 @@ import pytest
 
 from storebench.check.calibration import VALIDATED, Kind, carries_over
 from storebench.check.counters import CounterResult, compare_counters, uncounted
-from storebench.check.pairs import INTERLEAVED, Pair, basis_of, other_work, resembling
+from storebench.check.pairs import INTERLEAVED, UNCALIBRATED, Pair, basis_of, other_work, resembling
 from storebench.check.policy import CellPolicy, CounterGate, Policy
 from storebench.check.sides.model import CellData, Place, Replicate, slowest_tenth
 from storebench.check.sides.records import label_of
@@ -29,6 +29,7 @@ def cell(**changes: Any) -> CellData:
         "samples": 1000,
         "rounds": 8,
         "calibration": Kind.MEMORY,
+        "replicates": (Replicate(number=0, seconds=1.0),),
     }
     return CellData(**(fields | changes))
 
@@ -57,6 +58,8 @@ def test_other_work_is_named(first: dict[str, Any], second: dict[str, Any], reas
     [
         ({}, {}, "seconds"),
         ({}, {"paired": True}, INTERLEAVED),
+        ({"calibration": ""}, {}, UNCALIBRATED),
+        ({"calibration": ""}, {"basis": "seconds"}, "seconds"),
         ({}, {"basis": "ratio"}, "ratio to memory"),
         ({"environment": THERE}, {"trust_calibration": ["memory"]}, "ratio to memory"),
     ],

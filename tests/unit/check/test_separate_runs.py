@@ -1,0 +1,193 @@
+"""Two runs that were not interleaved: without a calibration they decide nothing, and a second run clears what it can."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from storebench.check.confirm import confirmed
+from storebench.check.judge import CellResult, State, judge
+from storebench.check.outcome import outcome
+from storebench.check.pairs import UNCALIBRATED
+from storebench.check.policy import Policy
+from storebench.check.sides.model import PAIRING_NAME, CellData, Place, Replicate, Side
+from storebench.cli.main import app
+from storebench.errors import EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, EXIT_OK
+from storebench.runs.records import read_records
+from tests.support.planted_sides import CELLS, run_of, write_run, write_sessions
+
+OWN = 0.03
+"""How much a cell differs from session to session, as a standard deviation of logarithms."""
+
+FASTER = math.log(0.7)
+
+
+def side(
+    rng: np.random.Generator,
+    *,
+    slower: float = 1.0,
+    drift: float = 0.0,
+    restless: float = 0.02,
+    between: float = 0.0,
+    busy: float | None = None,
+    calibrated: bool = True,
+) -> Side:
+    """Return five sessions of one cell.
+
+    The machine is `drift` slower than usual, differs by `restless` from session to session, and by `between` from run
+    to run in a way that no calibration shows; all of them are logarithms.
+    """
+    machine = rng.normal(drift, restless, 5)
+    logs = machine + rng.normal(0, OWN, 5) + rng.normal(0, between) + math.log(slower)
+    replicates = tuple(
+        Replicate(
+            number=number,
+            seconds=float(seconds),
+            relative=float(seconds / beside) if calibrated else None,
+            machine_s=float(beside) if calibrated else None,
+            busy_cores=busy,
+        )
+        for number, (seconds, beside) in enumerate(zip(np.exp(logs), np.exp(machine), strict=True))
+    )
+    one = CellData(
+        cell_id="a",
+        label="a",
+        calibration="memory" if calibrated else "",
+        environment=Place(key="here"),
+        replicates=replicates,
+        rerun="a",
+    )
+    return Side(source="planted", kind="pytest-benchmark", cells={"a": one})
+
+
+def verdict(first: Side, second: Side, policy: Policy | None = None) -> CellResult:
+    [result] = judge(first, second, policy or Policy())
+    return result
+
+
+def after_second_run(first: Side, second: Side, again: Side) -> CellResult:
+    [result] = confirmed([verdict(first, second)], (first, second), (first, again), Policy())
+    return result
+
+
+@pytest.mark.parametrize("between", [0.04, 0.1, 0.2])
+def test_the_same_code_never_alarms_without_a_calibration(between: float) -> None:
+    rng, own = np.random.default_rng(1), Policy(basis="seconds")
+    pairs = [[side(rng, between=between, calibrated=False) for _ in range(2)] for _ in range(100)]
+    found = {verdict(*pair).state for pair in pairs}
+    assert found <= {State.WITHIN_NOISE, State.INCONCLUSIVE}
+    alarms = sum(verdict(*pair, own).state is State.WORSE for pair in pairs)
+    assert alarms >= 4, "a policy that asks for seconds takes this risk, so the rule is needed"
+
+
+def test_a_slow_down_without_a_calibration_still_leaves_exit_code_4() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        result = verdict(side(rng, calibrated=False), side(rng, slower=1.5, calibrated=False))
+        assert (result.state, result.basis) == (State.INCONCLUSIVE, UNCALIBRATED)
+        assert outcome([result], Policy()).exit_code == EXIT_INCONCLUSIVE
+        assert "nothing calibrated the two runs; 'storebench bench --against'" in result.reason
+        assert not result.suspected, "a second run could not tell either"
+        assert result.more_rounds is None
+
+
+def test_a_speed_up_without_a_calibration_is_not_proven_either() -> None:
+    rng = np.random.default_rng(3)
+    result = verdict(side(rng, slower=1.5, calibrated=False), side(rng, calibrated=False))
+    assert result.state is State.INCONCLUSIVE
+    assert outcome([result], Policy(max_inconclusive_frac=1)).exit_code == EXIT_OK
+
+
+def test_benchmarks_without_a_calibration_alarm_if_a_policy_says_so(tmp_path: Path) -> None:
+    def uncalibrated(extra: dict[str, Any]) -> None:
+        extra.update(calibration="", calibration_s=[])
+
+    first = write_sessions(tmp_path / "a", seed=1, change=uncalibrated)
+    second = write_sessions(tmp_path / "b", seed=2, change=uncalibrated, slower={CELLS[0]: 1.5})
+    code, text = check(first, second, "--confirm")
+    assert (code, f"{CELLS[0]} " in text, "again" in text) == (4, True, False)
+    (tmp_path / "policy.toml").write_text('basis = "seconds"\n', encoding="utf-8")
+    assert check(first, second, "--policy", tmp_path / "policy.toml")[0] == 1
+
+
+def test_a_slow_down_is_not_cleared_by_a_machine_that_got_faster() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(30):
+        result = after_second_run(side(rng), side(rng, slower=1.3), side(rng, slower=1.3, drift=FASTER))
+        assert result.state is State.INCONCLUSIVE
+        assert result.confirmed is False
+        assert "a second run decides nothing (-" in result.reason
+        assert "the calibration itself took 0." in result.reason
+        assert outcome([result], Policy()).exit_code == EXIT_INCONCLUSIVE
+
+
+def test_a_second_run_is_judged_by_its_own_calibration_where_it_can_be() -> None:
+    rng = np.random.default_rng(5)
+    found = [
+        after_second_run(
+            side(rng, restless=0.25),
+            side(rng, slower=1.3, restless=0.25),
+            side(rng, slower=1.3, drift=FASTER / 2, restless=0.25),
+        )
+        for _ in range(20)
+    ]
+    assert sum(one.state is State.WORSE for one in found) >= 14
+    assert all(outcome([one], Policy()).exit_code != EXIT_OK for one in found)
+
+
+def test_a_faster_machine_clears_a_cell_that_gained_as_much() -> None:
+    rng, cleared = np.random.default_rng(6), 0
+    for _ in range(20):
+        result = after_second_run(side(rng), side(rng, slower=1.5), side(rng, drift=FASTER))
+        assert result.state is State.INCONCLUSIVE
+        cleared += "which a second run does not confirm" in result.reason
+    assert cleared >= 15
+
+
+def test_a_quieter_machine_does_not_clear_what_was_slow_beside_a_busy_one() -> None:
+    rng = np.random.default_rng(7)
+    baseline, slow = side(rng, busy=1.0), side(rng, slower=1.5, busy=1.0)
+    quiet = after_second_run(baseline, slow, side(rng, busy=0.0))
+    alike = after_second_run(baseline, slow, side(rng, busy=1.0))
+    assert "a second run decides nothing" in quiet.reason
+    assert "other processes used 1.00 cores beside the baseline and 0.00" in quiet.reason
+    assert "which a second run does not confirm" in alike.reason
+
+
+def check(*arguments: Any) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["check", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def interleaved(tmp_path: Path, replicates: int, first: int) -> tuple[Path, Path]:
+    """Return two runs of one pairing; the contender's replicates are numbered from `first` on."""
+    cells = {"lmdb": 1e-6, "hdf5": 2e-6}
+    baseline, source = (
+        run_of(tmp_path / name, cells, seed=seed, replicates=replicates) for seed, name in enumerate("ac")
+    )
+    later = [
+        dataclasses.replace(one, replicate=one.replicate + first * (one.cell.backend.name == "lmdb"))
+        for one in read_records(source)
+    ]
+    contender = write_run(tmp_path / "b", later)
+    for folder in (baseline, contender):
+        (folder / PAIRING_NAME).write_text('{"pairing": "same"}', encoding="utf-8")
+    return baseline, contender
+
+
+def test_interleaved_sides_without_a_common_replicate_are_one_line(tmp_path: Path) -> None:
+    code, text = check(*interleaved(tmp_path, 3, 7))
+    assert code == EXIT_NOT_COMPARABLE
+    last = text.splitlines()[-1]
+    assert "no replicate ran on both sides: the baseline has 0, 1, 2, the contender 7, 8, 9" in last
+    assert "not comparable, 1 of 2 cells" in last
+
+
+def test_interleaved_sides_are_compared_by_their_common_replicates(tmp_path: Path) -> None:
+    code, text = check(*interleaved(tmp_path, 5, 2))
+    assert code in (EXIT_OK, EXIT_INCONCLUSIVE), text
+    assert "no replicate ran" not in text
