@@ -11,6 +11,8 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from storebench.stats import MIN_ROUNDS
+
 FEWEST_REPLICATES = 5
 """With fewer first rounds, too many intervals are narrow by chance: 92% of single intervals would hold instead of 93%."""
 
@@ -204,3 +206,20 @@ def _distance(rule: StoppingRule, panel: PanelPrecision) -> float:
         return 0.0
     widest = panel.widest(wanted)
     return float("inf") if widest is None else widest
+
+
+def within_budget(done: int, spent_s: float, budget_s: float | None) -> bool:
+    """Return whether a whole round more fits into a time budget; the first `MIN_ROUNDS` run in any case.
+
+    It looks at the clock alone, so the number of rounds says nothing about the results.
+
+    Parameters
+    ----------
+    done
+        Rounds so far.
+    spent_s
+        Seconds that they took together.
+    budget_s
+        Seconds for all rounds; None for no limit.
+    """
+    return budget_s is None or done < MIN_ROUNDS or spent_s * (done + 1) / done <= budget_s

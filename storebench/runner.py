@@ -320,6 +320,7 @@ def _answered(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_ca
             test_store=prepared.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
             out=scratch / "out.json",
             check_pixels=run.scenario.check_pixels,
+            ceilings=run.scenario.ceilings,
             drop_caches=drop_caches,
             memory_group=around.group.folder if around.group else None,
             image=around.image,

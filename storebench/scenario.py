@@ -62,6 +62,8 @@ HalfWidth = Annotated[float, pydantic.Field(gt=0, le=MOST_HALF_WIDTH_FRAC, allow
 
 
 _STOPPING_KEYS = ("min_replicates", "max_replicates", "budget")
+_NEWER_KEYS = ("repeat_disturbed", "ceilings")
+"""Keys of a scenario that revisions before them refuse; where they have their default, they need not be there."""
 
 
 class Scenario(Strict):
@@ -97,6 +99,9 @@ class Scenario(Strict):
         Seed of the order in which cells run.
     check_pixels
         Read each epoch a second time, untimed, and compare every decoded sample with its digest.
+    ceilings
+        Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two revisions do
+        not use them.
     test_limit
         Most test samples for the test accuracy; 0 measures none.
     timeout_s
@@ -119,6 +124,7 @@ class Scenario(Strict):
     conversions: Annotated[int, pydantic.Field(ge=0, le=MOST_EPOCHS)] = 0
     seed: Seed = 0
     check_pixels: bool = True
+    ceilings: bool = True
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
     timeout_s: Seconds = TIMEOUT_S
     stall_s: Seconds = STALL_S
@@ -198,7 +204,8 @@ class Scenario(Strict):
 
         A revision that `bench --against` runs may not know the newer keys.
         """
-        left_out = {"until", *_STOPPING_KEYS} | (set() if self.repeat_disturbed else {"repeat_disturbed"})
+        newer = {name for name in _NEWER_KEYS if getattr(self, name) == Scenario.model_fields[name].default}
+        left_out = {"until", *_STOPPING_KEYS} | newer
         return {name: getattr(self, name) for name in self.model_fields_set - left_out}
 
     def cells(self) -> list[Cell]:

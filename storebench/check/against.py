@@ -9,6 +9,7 @@ import dataclasses
 import json
 import secrets
 import subprocess
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -20,15 +21,20 @@ from storebench.errors import CellFailedError, OutputError, ScenarioError, Usage
 from storebench.fileio.whole_files import write_whole
 from storebench.formats.earlier_names import renamed_backend
 from storebench.results import Cell
+from storebench.rounds import within_budget
 from storebench.runs.lock import claimed
 from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.runs.schedule import schedule
+from storebench.runs.schedule import round_of
 from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
 from storebench.system.processes import marked
+from storebench.units import format_duration, number_of
 
 _SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
 _SETTINGS = ("seed", "check_pixels", "test_limit")
+
+MOST_ROUNDS = 40
+"""Most rounds that a budget adds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,11 +66,15 @@ class Options:
     only
         Cell ids, backends, formats or datasets to run; empty runs all.
     replicates
-        Replicates of both sides; None takes the larger number of the two scenarios.
+        Replicates of both sides; None takes the larger number of the two scenarios. With `budget_s`, the most of them.
+    budget_s
+        Seconds for all rounds: as many run as fit, at least three. Their number depends on the clock alone, so
+        intervals need no correction for it. None for no limit.
     """
 
     only: Collection[str] = ()
     replicates: int | None = None
+    budget_s: float | None = None
     drop_caches: bool = False
 
     def chosen(self, scenario: Scenario) -> list[Cell]:
@@ -120,7 +130,7 @@ def run_against(
         A side ended, cannot run its scenario at all, or ran other code than its own.
     """
     options = options or Options()
-    if options.replicates is None:
+    if options.replicates is None and options.budget_s is None:
         _rounds_of(scenario)  # refuses before anything is checked out
     repo = find_repository(repository, {cell.backend.format for cell in options.chosen(scenario)})
     commit = commit_of(repo.root, ref)
@@ -133,7 +143,7 @@ def run_against(
         say(f"{repo.title}: revision {commit[:12]} against the working tree")
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(source, scenario, repo, worktree, say)
-        replicates = options.replicates or max(_rounds_of(one) for one in (before, scenario))
+        replicates = _replicates_of(options, before, scenario)
         before, here = (_with_replicates(one, replicates) for one in (before, scenario))
         codes = _codes(repo, worktree, scratch, say)
         pairs = (
@@ -163,7 +173,7 @@ def run_against(
         processes = [running.enter_context(_side(job)) for job in pairs]
         _pair_up(sides, ref, codes)
         _one_sided(processes, sides)
-        _interleave(processes, replicates, say)
+        _interleave(processes, replicates, options.budget_s, say)
     return sides
 
 
@@ -184,9 +194,16 @@ def _rounds_of(scenario: Scenario) -> int:
         raise UsageError(
             "rounds that depend on the results are not for a comparison of revisions",
             where=scenario.name,
-            hint="Fix their number with --replicates N.",
+            hint="Fix their number with --replicates N, or their time with --budget TIME.",
         )
     return scenario.replicates
+
+
+def _replicates_of(options: Options, *scenarios: Scenario) -> int:
+    """Return the number of rounds, or the most of them if a budget limits them."""
+    if options.replicates is not None:
+        return options.replicates
+    return MOST_ROUNDS if options.budget_s is not None else max(map(_rounds_of, scenarios))
 
 
 def _with_replicates(scenario: Scenario, replicates: int) -> Scenario:
@@ -266,15 +283,23 @@ def _one_sided(processes: "Sequence[_Side]", sides: Sides) -> None:
             process.run(cell, 0)
 
 
-def _interleave(processes: "Sequence[_Side]", replicates: int, say: Say) -> None:
+def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float | None, say: Say) -> None:
     """Let both sides run every replicate, one after the other, taking turns at running first."""
     ids = {cell.cell_id for cell in processes[0].job.cells}
     both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
-    work = schedule(both, replicates, processes[1].job.scenario.seed)
-    for number, item in enumerate(work):
-        say(f"{number + 1} of {len(work)}: {label_of(item.cell)}, replicate {item.replicate}")
-        for process in processes if number % 2 == 0 else reversed(processes):
-            process.run(item.cell, item.replicate)
+    total = f"{'' if budget_s is None else 'at most '}{replicates * len(both)}"
+    started, done, number = time.monotonic(), 0, 0
+    while both and done < replicates and within_budget(done, time.monotonic() - started, budget_s):
+        for item in round_of(both, done, processes[1].job.scenario.seed):
+            say(f"{number + 1} of {total}: {label_of(item.cell)}, replicate {item.replicate}")
+            for process in processes if number % 2 == 0 else reversed(processes):
+                process.run(item.cell, item.replicate)
+            number += 1
+        done += 1
+    if done:
+        took_s = time.monotonic() - started
+        each = format_duration(took_s / done)
+        say(f"{number_of(done, 'round')} took {format_duration(took_s)}; another one takes about {each}")
 
 
 def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:

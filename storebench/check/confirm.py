@@ -188,7 +188,9 @@ def _against_again(
         options.stores,
         source=Run.read(before).scenario,
         repository=Path(about["repository"]) if "repository" in about else None,
-        options=Options(only=[one.rerun for one in suspects]),
+        options=Options(
+            only=[one.rerun for one in suspects], replicates=max(max(one.replicates) for one in suspects)
+        ),
         say=options.say,
     )
     return read_side(sides.baseline, baseline=True), read_side(sides.contender, baseline=False)

@@ -43,10 +43,26 @@ def outcome(
         Labels or ids of cells that may be missing, or shell patterns for them.
     """
     code, line = _decide(results, policy, strict=strict, allow_missing=allow_missing)
+    if code in (errors.EXIT_OK, errors.EXIT_INCONCLUSIVE):
+        line = f"{line}{_rounds_to_go(results)}"
     counts = Counter(str(result.state) for result in results)
     return Outcome(
         exit_code=code, line=line, counts={str(state): counts[state] for state in State if counts[state]}
     )
+
+
+def _rounds_to_go(results: Sequence[CellResult]) -> str:
+    """Return how many more replicates would decide half of the undecided cells, and all that can be, in words."""
+    undecided = [result for result in results if result.state is State.INCONCLUSIVE]
+    needed = sorted(result.more_rounds for result in undecided if result.more_rounds)
+    if not needed:
+        return ""
+    half = (len(undecided) + 1) // 2
+    steps = {needed[half - 1]: half} if half <= len(needed) else {}
+    steps[needed[-1]] = len(needed)
+    (first, cells), *later = sorted(steps.items())
+    words = f"{first} more replicates on each side would decide {cells} of {number_of(len(undecided), 'undecided cell')}"
+    return "; " + ", ".join([words, *(f"{rounds} more {each} of them" for rounds, each in later)])
 
 
 def check_names(allow_missing: Sequence[str], results: Sequence[CellResult]) -> None:

@@ -13,7 +13,7 @@ from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, wr
 from storebench.cli.plan_lines import print_plan
 from storebench.cli.run import leave, new_run_folder
 from storebench.errors import UsageError
-from storebench.units import number_of
+from storebench.units import number_of, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +75,13 @@ def bench(
             help="For --against: a checkout of storebench or of a plugin. [default: the current folder's]",
         ),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="For --against: time for the rounds, such as '8 min': as many as fit, at least 3.",
+        ),
+    ] = None,
     drop_caches: Annotated[
         bool,
         typer.Option(
@@ -117,6 +124,7 @@ def bench(
             raise UsageError("--retry-failed needs --resume", hint="Name the run with --resume --out FOLDER.")
         if repository is not None and against is None:
             raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
+        budget_s = _budget_s(budget, against)
         if dry_run:
             sides = 1 if against is None else 2
             print_plan(loaded, cells, stores or stores_dir(), sides=sides, as_json=as_json)
@@ -131,7 +139,9 @@ def bench(
                 )
             from storebench.check.against import Options
 
-            options = Options(only=only or [], replicates=replicates, drop_caches=drop_caches)
+            options = Options(
+                only=only or [], replicates=replicates, budget_s=budget_s, drop_caches=drop_caches
+            )
             _against(against, path, loaded, folder, stores or stores_dir(), repository, options)
             return
         _bench(
@@ -148,6 +158,17 @@ def bench(
                 as_json=as_json,
             ),
         )
+
+
+def _budget_s(budget: str | None, against: str | None) -> float | None:
+    if budget is None:
+        return None
+    if against is None:
+        raise UsageError("--budget needs --against", hint="A scenario states its own with until and budget.")
+    try:
+        return parse_duration(budget)
+    except ValueError as error:
+        raise UsageError(str(error), where="--budget") from None
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:

@@ -17,8 +17,13 @@ DEVICE_S = 0.8
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:
-    """Return the ceilings of a cell that only loads, or the yardstick of one that trains; other cells have neither."""
+    """Return the ceilings of a cell that only loads, or the yardstick of one that trains; other cells have neither.
+
+    A scenario may leave them out.
+    """
     cell, manifest = setup.cell, setup.manifest
+    if not setup.job.ceilings:
+        return Ceilings()
     if cell.compute.kind is ComputeKind.REAL:
         return Ceilings(matrix_products_per_s=matrix_products_per_s(cell.device))
     if cell.compute.kind is not ComputeKind.NONE or setup.traits.ready_made:

@@ -29,6 +29,8 @@ class CellJob:
         The file for the answer: the records or the failure, as JSON.
     check_pixels
         Replay each epoch outside the timer and compare every sample's digest.
+    ceilings
+        Measure the ceilings of memory and device after the epochs.
     drop_caches
         Also drop the whole machine's caches for a cold cell (needs root).
     memory_group
@@ -50,6 +52,7 @@ class CellJob:
     test_store: Path | None = None
     out: Path
     check_pixels: bool = True
+    ceilings: bool = True
     drop_caches: bool = False
     memory_group: Path | None = None
     image: Path | None = None

@@ -2,7 +2,15 @@
 
 import pytest
 
-from storebench.rounds import Costs, PairPrecision, PanelPrecision, StoppingRule, Why, next_round
+from storebench.rounds import (
+    Costs,
+    PairPrecision,
+    PanelPrecision,
+    StoppingRule,
+    Why,
+    next_round,
+    within_budget,
+)
 from storebench.stats import compare, half_width_frac
 
 RULE = StoppingRule(until=0.1, min_replicates=4, max_replicates=8)
@@ -86,3 +94,19 @@ def test_the_half_width_is_that_of_the_interval_on_logarithms() -> None:
     assert told.high is not None
     assert told.ratio is not None
     assert half_width_frac(told.low, told.high) == pytest.approx(told.high / told.ratio - 1)
+
+
+@pytest.mark.parametrize(
+    ("done", "spent_s", "fits"),
+    [
+        (0, 0.0, True),
+        (2, 900.0, True),
+        (3, 300.0, True),
+        (3, 451.0, False),
+        (5, 500.0, True),
+        (5, 501.0, False),
+    ],
+)
+def test_a_budget_has_whole_rounds_and_three_in_any_case(done: int, spent_s: float, *, fits: bool) -> None:
+    assert within_budget(done, spent_s, 600.0) is fits
+    assert within_budget(done, spent_s, None)

@@ -314,3 +314,14 @@ def test_the_gate_has_every_format_a_cold_cell_workers_and_every_loader() -> Non
         BUILTIN
     )
     assert any(cell.compute == "real" for cell in cells)
+
+
+def test_a_revision_that_knows_no_newer_key_is_not_given_it(tmp_path: Path) -> None:
+    text = 'name = "a"\n{}\n[[matrix]]\ndataset = "mnist"\nbackends = ["lmdb"]\n'
+    for line, kept in (("ceilings = true", False), ("ceilings = false", True), ("", False)):
+        path = tmp_path / "a.toml"
+        path.write_text(text.format(line), encoding="utf-8")
+        fresh = load_scenario(path)
+        again = Scenario.model_validate(fresh.model_dump(mode="json"), strict=False)
+        for one in (fresh, again):  # as a file gives it, and as a run's folder does
+            assert ("ceilings" in one.repeated(2).model_dump(exclude_unset=True)) is kept

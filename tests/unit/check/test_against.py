@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from storebench.check.against import Options, Sides, run_against
 from storebench.check.judge import State, judge
@@ -17,6 +18,7 @@ from storebench.check.policy import Policy
 from storebench.check.revisions import Repository, checked_out, find_repository
 from storebench.check.side_code import plugin_sides, side_environment, storebench_sides
 from storebench.check.sides.read import read_side
+from storebench.cli.main import app
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.probes.code import code_digest
 from storebench.results import Record
@@ -455,3 +457,31 @@ def test_only_names_cells_backends_or_datasets(scenario: Scenario) -> None:
     for name in (cell.cell_id, "memory:python", "memory", "mnist"):
         assert Options(only=[name]).chosen(scenario) == [cell]
     assert Options(only=["lmdb"]).chosen(scenario) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_budget_decides_the_rounds_and_says_what_another_takes(tmp_path: Path, scenario: Scenario) -> None:
+    told: list[str] = []
+    options = Options(budget_s=0.1)  # less than any round takes
+    sides = run_against(
+        "HEAD", scenario, tmp_path / "out", tmp_path / "stores", options=options, say=told.append
+    )
+    for folder in (sides.baseline, sides.contender):
+        assert [one.replicate for one in read_records(folder)] == [0, 1, 2]
+    assert told[-1].startswith("3 rounds took ")
+    assert "; another one takes about " in told[-1]
+    assert sum(" of at most 40: mnist/memory:python" in line for line in told) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--budget", "8 min"], "storebench: --budget needs --against. A scenario states its own"),
+        (["--budget", "soon", "--against", "HEAD"], "storebench: --budget: 'soon' is no time"),
+    ],
+)
+def test_a_budget_that_makes_no_sense_is_one_line(words: list[str], line: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "gate", *words])
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith(line)

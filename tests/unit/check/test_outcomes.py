@@ -88,6 +88,20 @@ def test_any_figure_beyond_its_threshold_makes_a_cell_suspicious(
     assert not result(State.WORSE, **figures).perhaps_slower
 
 
+def test_the_line_says_how_many_more_replicates_would_decide() -> None:
+    wide = [result(State.INCONCLUSIVE, f"cell-{n}", more_rounds=n) for n in (5, 20, 135)]
+    hopeless = result(State.INCONCLUSIVE, "cell-0")
+    told_of = told(*wide, hopeless).line
+    assert told_of.endswith(
+        "; 20 more replicates on each side would decide 2 of 4 undecided cells, 135 more 3 of them"
+    )
+    assert told(result(), result(), wide[0]).line.endswith(
+        "; 5 more replicates on each side would decide 1 of 1 undecided cell"
+    )
+    assert "more replicates" not in told(result(), hopeless).line
+    assert "more replicates" not in told(result(State.WORSE), *wide).line
+
+
 def test_a_second_run_can_confirm_time_and_no_counter() -> None:
     counter = CounterResult(name="read_calls", baseline=1.0, contender=9.0, allowed=1.0, worse=True)
     assert result(State.WORSE).suspected
