@@ -42,6 +42,8 @@ _UNLIMITED = 1 << 62
 _OOM = {1: "memory.oom_control", 2: "memory.events"}
 _CACHE = {1: "cache", 2: "file"}
 _ANONYMOUS = {1: "rss", 2: "anon"}
+_KERNEL_PARTS = ("kernel_stack", "pagetables", "percpu", "sock", "slab")
+"""What "kernel" in a memory.stat of version 2 sums up since Linux 5.18."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +154,7 @@ class MemoryGroup:
             The kernel refuses.
         """
         for pid in pids:
-            try:
-                (self.folder / "cgroup.procs").write_text(str(pid))
-            except OSError as error:
-                raise _not_permitted(f"process {pid} cannot enter {self.folder}: {error.strerror}") from None
+            _move(pid, self.folder)
 
     def leave(self, pids: Iterable[int]) -> None:
         """Move processes back to their previous group; those that have ended are not an error."""
@@ -178,7 +177,7 @@ class MemoryGroup:
     def _kernel_bytes(self, stat: dict[str, int]) -> int:
         if self.version == 1:
             return _number(self.folder / "memory.kmem.usage_in_bytes") or 0
-        return stat.get("kernel", 0)
+        return stat.get("kernel", sum(stat.get(name, 0) for name in _KERNEL_PARTS))
 
     def disband(self) -> None:
         """Leave and remove the group, for a process whose creator was killed; other members must have ended."""
@@ -189,9 +188,7 @@ class MemoryGroup:
         """Remove the group; wait up to two seconds for members that are ending."""
         for wait_s in _REMOVE_WAITS_S:
             time.sleep(wait_s)
-            # Remaining charges would otherwise keep the kernel's part of a removed group alive.
-            with contextlib.suppress(OSError):
-                (self.folder / "memory.force_empty").write_text("0")
+            self._give_back()
             try:
                 self.folder.rmdir()
             except FileNotFoundError:
@@ -199,6 +196,14 @@ class MemoryGroup:
             except OSError:
                 continue
             return
+
+    def _give_back(self) -> None:
+        """Ask the kernel to reclaim what is still charged, which would keep its part of a removed group alive."""
+        with contextlib.suppress(OSError):
+            if self.version == 1:
+                (self.folder / "memory.force_empty").write_text("0")
+            elif charged := _number(self.folder / _USAGE[2]):
+                (self.folder / "memory.reclaim").write_text(str(charged))  # since Linux 5.19
 
 
 @contextmanager
@@ -222,14 +227,24 @@ def find_controller() -> Controller:
         There is no such place; the message says why.
     """
     version, groups = _own_groups()
-    why = ""
+    refusals: list[str] = []
     for folder in groups:
         controller = Controller(version=version, parent=folder, home=groups[0])
+        if version == 2 and not _delegates(folder):
+            # A group with processes of its own cannot, unless it is the root, so this says less than any refusal.
+            continue
         refusal = _try(controller)
         if not refusal:
             return controller
-        why = why or refusal
-    raise _not_permitted(why)
+        refusals.append(refusal)
+    raise _not_permitted(
+        refusals[0] if refusals else f"{groups[0]} and its parents delegate no memory controller"
+    )
+
+
+def _delegates(folder: Path) -> bool:
+    """Return whether groups below a group of version 2 may have a memory limit."""
+    return "memory" in (read_text(folder / "cgroup.subtree_control") or "").split()
 
 
 def remove_stale(parent: Path) -> list[str]:
@@ -298,7 +313,8 @@ def _own_groups() -> tuple[int, list[Path]]:
         # A container may see only part of the hierarchy, and its own group under a path from outside.
         inner = inner.removeprefix(root) if root != "/" else inner
         own = point / inner.lstrip("/")
-        own = own if own.is_dir() else point
+        # A process outside of its namespace's root has a path with "..", which leads out of the hierarchy.
+        own = own if ".." not in own.parts and own.is_dir() else point
         depth = len(own.relative_to(point).parts)
         return version, [own, *own.parents][: depth + 1]
     raise _not_permitted("no control group hierarchy with a memory controller is mounted")
@@ -310,7 +326,9 @@ def _hierarchies() -> Iterator[tuple[int, Path, str]]:
         kind, _, options = fields[fields.index("-") + 1 :][:3]
         if kind == "cgroup" and "memory" in options.split(","):
             yield 1, Path(fields[4]), fields[3]
-        elif kind == "cgroup2" and "memory" in (read_text(Path(fields[4], "cgroup.controllers")) or ""):
+        elif (
+            kind == "cgroup2" and "memory" in (read_text(Path(fields[4], "cgroup.controllers")) or "").split()
+        ):
             yield 2, Path(fields[4]), fields[3]
 
 
@@ -320,11 +338,7 @@ def _memberships() -> list[tuple[str, str, str]]:
 
 
 def _try(controller: Controller) -> str:
-    """Try to make a group there and move a process into it; return why that fails, or ""."""
-    if controller.version == 2 and "memory" not in (
-        read_text(controller.parent / "cgroup.subtree_control") or ""
-    ):
-        return f"{controller.parent} delegates no memory controller"
+    """Try to make a group there and move a process into it and back; return why that fails, or ""."""
     try:
         group = MemoryGroup.create(_TRIAL_BYTES, controller)
     except UsageError as error:
@@ -332,11 +346,20 @@ def _try(controller: Controller) -> str:
     try:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             group.enter([process.pid])
+            _move(process.pid, controller.home)
     except UsageError as error:
         return error.what.removeprefix(_REFUSAL)
     finally:
         group.remove()
     return ""
+
+
+def _move(pid: int, folder: Path) -> None:
+    """Move a process with all its threads into the group at `folder`."""
+    try:
+        (folder / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        raise _not_permitted(f"process {pid} cannot enter {folder}: {error.strerror}") from None
 
 
 _REFUSAL = "the page cache cannot be limited here: "

@@ -1,0 +1,238 @@
+"""Control groups of version 2, on a hierarchy of plain files: what is parsed, written, and refused, and in which order.
+
+The kernel's own rules (limits, charges, moves between groups) are not emulated.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from storebench.errors import UsageError
+from storebench.probes import cgroup
+from storebench.probes.cgroup import (
+    MemoryGroup,
+    find_controller,
+    memory_group,
+    memory_limit_bytes,
+    oom_kills,
+)
+
+MIB = 1 << 20
+OWN = "user.slice/app.slice/run.scope"
+
+STAT = """\
+anon 1000
+file 5000
+kernel 300
+kernel_stack 100
+shmem 200
+inactive_file 9
+slab 150
+"""
+
+
+class Hierarchy:
+    """A folder that looks like /sys/fs/cgroup, with this process in one of its groups."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.top, self._files, self._patch = folder / "cgroup", folder, patch
+        self.writes: list[tuple[str, str]] = []
+        self.refused: dict[str, int] = {}
+        (self.top / OWN).mkdir(parents=True)
+        (self.top / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+        self.mounted(f"30 23 0:26 / {self.top} rw,nosuid shared:4 - cgroup2 cgroup2 rw")
+        self.inside(f"/{OWN}")
+        patch.setattr(cgroup, "_REMOVE_WAITS_S", (0.0,))
+        self._record()
+
+    def mounted(self, *lines: str) -> None:
+        """Let the kernel list these mounts."""
+        path = self._files / "mountinfo"
+        path.write_text("22 1 0:20 / /proc rw - proc proc rw\n" + "\n".join(lines) + "\n")
+        self._patch.setattr(cgroup, "MOUNTINFO", path)
+
+    def inside(self, path: str, *more: str) -> None:
+        """Let this process be in a group of version 2, and in others."""
+        listed = self._files / "own"
+        listed.write_text("\n".join([*more, f"0::{path}"]) + "\n")
+        self._patch.setattr(cgroup, "OWN_GROUPS", listed)
+
+    def delegates(self, *groups: str, controllers: str = "cpu memory pids") -> None:
+        for name in groups:
+            (self.top / name / "cgroup.subtree_control").write_text(f"{controllers}\n")
+
+    def _record(self) -> None:
+        """Note every write below the hierarchy, and refuse those that the kernel is to refuse."""
+        write = Path.write_text
+
+        def noted(path: Path, text: str, **options: str) -> int:
+            if path.is_relative_to(self.top):
+                code = self.refused.get(path.name) or self.refused.get(str(path.relative_to(self.top)))
+                if code:
+                    raise OSError(code, os.strerror(code), str(path))
+                self.writes.append((path.name, text))
+            return write(path, text, **options)
+
+        self._patch.setattr(Path, "write_text", noted)
+
+
+@pytest.fixture
+def hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hierarchy:
+    return Hierarchy(tmp_path, monkeypatch)
+
+
+def test_groups_are_made_where_the_controller_is_delegated(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice/app.slice", "user.slice")
+    found = find_controller()
+    assert (found.version, found.parent) == (2, hierarchy.top / "user.slice/app.slice")
+    assert found.home == hierarchy.top / OWN
+
+
+def test_the_limit_stands_before_a_process_enters(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice")
+    controller = find_controller()
+    hierarchy.writes.clear()
+    group = MemoryGroup.create(64 * MIB, controller)
+    assert group.version == 2
+    group.enter([11, 12])
+    group.leave([12])
+    assert hierarchy.writes == [
+        ("memory.max", str(64 * MIB)),
+        ("memory.swap.max", "0"),
+        ("cgroup.procs", "11"),
+        ("cgroup.procs", "12"),
+        ("cgroup.procs", "12"),
+    ]
+    assert (group.folder / "cgroup.procs").read_text() == "12"
+    assert (hierarchy.top / OWN / "cgroup.procs").read_text() == "12"
+
+
+def test_a_kernel_without_swap_accounting_has_groups_all_the_same(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice")
+    hierarchy.refused["memory.swap.max"] = errno.EACCES
+    assert find_controller().parent == hierarchy.top / "user.slice"
+
+
+def test_what_is_still_charged_is_reclaimed_before_the_group_goes(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice")
+    with memory_group(64 * MIB) as group:
+        (group.folder / "memory.current").write_text("4096\n")
+        hierarchy.writes.clear()
+    assert hierarchy.writes == [("memory.reclaim", "4096")]
+    hierarchy.writes.clear()
+    hierarchy.refused["memory.reclaim"] = errno.EACCES  # a kernel before 5.19
+    group.remove()
+
+
+def test_usage_is_told_without_counting_shared_memory_twice(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice")
+    with memory_group(64 * MIB) as group:
+        for name, text in {
+            "memory.stat": STAT,
+            "memory.peak": "8000\n",
+            "memory.events": "low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\noom_group_kill 0\n",
+        }.items():
+            (group.folder / name).write_text(text)
+        usage = group.usage()
+        assert (usage.peak_bytes, usage.cache_bytes, usage.own_bytes) == (8000, 4800, 1500)
+        assert (usage.oom_kills, oom_kills(group.folder)) == (1, 1)
+
+
+def test_an_older_kernel_leaves_the_peak_unknown_and_lists_its_parts(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice")
+    with memory_group(64 * MIB) as group:
+        (group.folder / "memory.stat").write_text(STAT.replace("kernel 300\n", ""))
+        usage = group.usage()
+    assert usage.peak_bytes is None
+    assert usage.own_bytes == 1000 + 200 + 100 + 150
+
+
+def test_the_tightest_limit_of_all_groups_counts(hierarchy: Hierarchy) -> None:
+    assert memory_limit_bytes() is None
+    for name, limit in ((OWN, "max\n"), ("user.slice/app.slice", "900\n"), ("user.slice", "400\n")):
+        (hierarchy.top / name / "memory.max").write_text(limit)
+    assert memory_limit_bytes() == 400
+
+
+REFUSALS = {
+    "nothing is delegated": ((), {}, f"{OWN} and its parents delegate no memory controller"),
+    "another controller is": (("user.slice",), {}, "delegate no memory controller"),
+    "no group may be made": (
+        ("user.slice",),
+        {"memory.max": errno.EACCES},
+        "no group can be made in {top}/user.slice (Permission denied)",
+    ),
+    "no process may enter": (
+        ("user.slice",),
+        {"cgroup.procs": errno.EBUSY},
+        "user.slice/storebench-",
+    ),
+    "no process may return": (
+        ("user.slice",),
+        {f"{OWN}/cgroup.procs": errno.EACCES},
+        f"cannot enter {{top}}/{OWN}: Permission denied",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_is_one_line_that_says_where(hierarchy: Hierarchy, name: str) -> None:
+    groups, refused, words = REFUSALS[name]
+    hierarchy.delegates(*groups, controllers="cpu pids" if "another" in name else "cpu memory")
+    hierarchy.refused |= refused
+    with pytest.raises(UsageError) as caught:
+        find_controller()
+    told = str(caught.value)
+    assert words.format(top=hierarchy.top) in told
+    assert "\n" not in told
+    assert told.startswith("the page cache cannot be limited here: ")
+
+
+def test_a_refusal_above_says_more_than_a_group_that_delegates_nothing(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice", "")
+    hierarchy.refused["memory.max"] = errno.EROFS
+    with pytest.raises(UsageError, match=r"user\.slice \(Read-only file system\)"):
+        find_controller()
+
+
+PLACES = {
+    "the root of the hierarchy": ("/", "/", ""),
+    "a container sees its own part of it": ("/docker/0123", f"/docker/0123/{OWN}", OWN),
+    "outside of its namespace's root": ("/", "/../../elsewhere", ""),
+    "a group that is gone": ("/", f"/{OWN}/gone (deleted)", ""),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_own_group_is_found(hierarchy: Hierarchy, name: str) -> None:
+    root, inside, own = PLACES[name]
+    hierarchy.mounted(f"30 23 0:26 {root} {hierarchy.top} rw - cgroup2 cgroup2 rw")
+    hierarchy.inside(inside)
+    hierarchy.delegates("")
+    found = find_controller()
+    assert (found.parent, found.home) == (hierarchy.top, hierarchy.top / own if own else hierarchy.top)
+
+
+def test_a_controller_that_version_1_has_is_not_looked_for_in_version_2(
+    hierarchy: Hierarchy, tmp_path: Path
+) -> None:
+    first = tmp_path / "memory"
+    (first / "job").mkdir(parents=True)
+    (first / "job" / "memory.limit_in_bytes").write_text("12345\n")
+    (hierarchy.top / "cgroup.controllers").write_text("hugetlb pids\n")
+    hierarchy.mounted(
+        f"31 23 0:27 / {hierarchy.top} rw - cgroup2 cgroup2 rw",
+        f"32 23 0:28 / {first} rw - cgroup cgroup rw,memory",
+    )
+    hierarchy.inside("/", "5:memory:/job", "4:cpu,cpuacct:/")
+    assert memory_limit_bytes() == 12345
+
+
+def test_without_any_hierarchy_it_says_so(hierarchy: Hierarchy) -> None:
+    hierarchy.mounted()
+    assert memory_limit_bytes() is None
+    assert oom_kills() is None
+    with pytest.raises(UsageError, match="no control group hierarchy with a memory controller is mounted"):
+        find_controller()
