@@ -47,6 +47,9 @@ class Portion:
         Share of the pages of the store that were resident at its end without having been requested.
     drift
         Rate of the second half of the portion over the rate of the first half; null for fewer than 4 steps.
+    edge_steps
+        Steps at either end of a steady portion that `drift` leaves out, because a reader that is told the order of the
+        epoch reads ahead in the first of them, and has nothing left to read in the last.
     reason
         Why the portion ends there.
     """
@@ -69,6 +72,7 @@ class Portion:
     asked_frac: float = 0.0
     excess_frac: float = 0.0
     drift: float | None = None
+    edge_steps: int = 0
     reason: str = ""
 
     @property

@@ -32,6 +32,9 @@ KEPT_POINTS = 60
 STEADY_FRAC = 0.95
 FILLED_FRAC = 0.5
 STEADY_AFTER_FRAC = 0.10
+EDGES_MOST_FRAC = 0.25
+"""Most of a steady portion that is left out of its drift at either end; half of it remains."""
+
 _FEWEST_FOR_DRIFT = 4
 
 _Floats = npt.NDArray[np.float64]
@@ -200,8 +203,7 @@ def cold_portion(
         portion=_bounded_by_drift(
             _portion(
                 timed,
-                0,
-                max(steps, 1),
+                slice(max(steps, 1)),
                 kind=PortionKind.COLD,
                 upper_bound=not steps,
                 asked=float(asked_frac(table, ends[last : last + 1], store.count)[0]),
@@ -230,7 +232,13 @@ def _why_cold(asked: _Floats, excess: _Floats, tolerated: float, point: int) -> 
 
 
 def steady_portion(
-    table: StepTable, curve: Curve, store: StorePages, *, epoch: int, memory_bytes: int
+    table: StepTable,
+    curve: Curve,
+    store: StorePages,
+    *,
+    epoch: int,
+    memory_bytes: int,
+    ahead_frac: float = 0.0,
 ) -> Judgement:
     """Return the timed steps after a limited page cache had filled.
 
@@ -245,6 +253,9 @@ def steady_portion(
     memory_bytes
         Limit on the page cache. A reader whose store always takes less than `FILLED_FRAC` of it does not fill the
         cache.
+    ahead_frac
+        Read-ahead of a reader that is told the order, as a share of the store. The steps in which it fills, or no
+        longer refills, are no part of the drift; if they are too many, the drift is unknown.
     """
     timed = _timed(table)
     steps = len(timed["step"])
@@ -271,13 +282,18 @@ def steady_portion(
     return Judgement(
         portion=_portion(
             timed,
-            first,
-            steps - first,
+            slice(first, steps),
             kind=PortionKind.STEADY,
+            edge_steps=_edge_steps(timed, ahead_frac * store.count),
             asked=float(asked_frac(table, end, store.count)[0]),
             reason=why,
         )
     )
+
+
+def _edge_steps(timed: StepTable, ahead_samples: float) -> int:
+    """Return the number of batches that a reader is ahead of the loop."""
+    return int(np.ceil(ahead_samples / max(1.0, float(timed["samples"].mean()))))
 
 
 def _timed(table: StepTable) -> StepTable:
@@ -292,41 +308,45 @@ def step_ends(table: StepTable) -> Column:
 
 def _portion(
     timed: StepTable,
-    first: int,
-    steps: int,
+    cut: slice,
     *,
     kind: PortionKind,
     upper_bound: bool = False,
     asked: float,
     excess: float = 0.0,
+    edge_steps: int = 0,
     reason: str,
 ) -> Portion:
-    part = {name: column[first : first + steps] for name, column in timed.items()}
+    part = {name: column[cut] for name, column in timed.items()}
     return Portion(
         kind=kind,
         first_step=int(part["step"][0]),
-        steps=steps,
+        steps=len(part["step"]),
         upper_bound=upper_bound,
         asked_frac=asked,
         excess_frac=excess,
+        edge_steps=edge_steps,
         reason=reason,
-        **portion_sums(part),
+        **portion_sums(part, edge_steps),
     )
 
 
-def portion_sums(part: StepTable) -> dict[str, Any]:
+def portion_sums(part: StepTable, edge_steps: int = 0) -> dict[str, Any]:
     """Return the figures of a `Portion` that follow from its steps alone, by field name.
 
     Parameters
     ----------
     part
         The rows of the portion's steps, at least one.
+    edge_steps
+        Steps at either end that are no part of the drift.
     """
     steps = len(part["samples"])
     samples, seconds = _rate(part)
-    drift = None
-    if steps >= _FEWEST_FOR_DRIFT:
-        halves = (slice(steps // 2), slice(steps // 2, None))
+    drift, middle = None, steps - 2 * edge_steps
+    if middle >= _FEWEST_FOR_DRIFT and edge_steps <= EDGES_MOST_FRAC * steps:
+        half = edge_steps + middle // 2
+        halves = (slice(edge_steps, half), slice(half, steps - edge_steps))
         (before, before_s), (after, after_s) = (
             _rate({name: column[cut] for name, column in part.items()}) for cut in halves
         )

@@ -143,11 +143,17 @@ class ResidencyWatch:
         return cache, judged.portion
 
     def _judged(self, store: StorePages, table: StepTable, epoch: int) -> Judgement:
+        ahead = LookAhead.of(self._cell, self._manifest)
         if self._cell.cache == CacheState.COLD:
-            ahead = LookAhead.of(self._cell, self._manifest)
             return cold_portion(table, self._curve, store, ahead_frac=ahead.frac, planned=ahead.planned)
-        memory_bytes = self._cell.memory_bytes or 0
-        return steady_portion(table, self._curve, store, epoch=epoch, memory_bytes=memory_bytes)
+        return steady_portion(
+            table,
+            self._curve,
+            store,
+            epoch=epoch,
+            memory_bytes=self._cell.memory_bytes or 0,
+            ahead_frac=ahead.frac,
+        )
 
 
 def _with_call_after_first(batches: Iterator[Batch], sampler: Sampler) -> Iterator[Batch]:

@@ -52,6 +52,9 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
     if part.kind is PortionKind.COLD and part.first_step != timed[0]:
         message = f"cold from step {part.first_step} on, but step {timed[0]} is the first timed one"
         yield finding(Kind.STEPS, record, "portion.first_step", message)
+    if part.edge_steps and part.kind is PortionKind.COLD:
+        message = f"{part.edge_steps} steps at either end are no part of the drift of a cold portion"
+        yield finding(Kind.STEPS, record, "portion.edge_steps", message)
     yield from _sums(record, part, steps)
     if part.kind is PortionKind.COLD and not part.upper_bound and record.store is not None:
         yield from _curve(record, part, record.store, steps)
@@ -60,7 +63,7 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
 def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
     cut = slice(part.first_step, part.first_step + part.steps)
     try:
-        sums = portion_sums({key: column[cut] for key, column in steps.items()})
+        sums = portion_sums({key: column[cut] for key, column in steps.items()}, part.edge_steps)
     except ZeroDivisionError:
         yield finding(Kind.STEPS, record, "portion.seconds", "its steps took no time, or served no sample")
         return

@@ -1,5 +1,6 @@
 """Which steps were cold, or steady: computed again by hand from step times and residency written by hand."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -346,3 +347,56 @@ def test_a_cache_that_never_filled_has_no_steady_portion() -> None:
     assert "fits into the limit" in fits.reason
     unknown = steady_portion(table(), Curve(reason="no kernel"), OWN, epoch=0, memory_bytes=LIMIT)
     assert unknown.reason == "no kernel"
+
+
+def reading_ahead(steps: int = 20, *, ahead: int = 2) -> StepTable:
+    """Return steps whose reader waits for `ahead` more batches in the first, and has nothing to wait for in the last ones."""
+    found = table(steps, samples=5)
+    found["data_wait_ns"][0] += 10 * ahead * MS
+    found["data_wait_ns"][steps - ahead :] = 0
+    return one_after_the_other(found)
+
+
+def one_after_the_other(found: StepTable) -> StepTable:
+    """Let each step begin when the one before has ended."""
+    lasting = found["data_wait_ns"] + found["h2d_ns"] + found["compute_ns"]
+    found["start_ns"] = np.concatenate([[0], np.cumsum(lasting)[:-1]])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ahead_frac", "edge_steps", "drift"),
+    [(0.0, 0, 1.364), (0.08, 2, 1.0), (0.10, 2, 1.0), (0.25, 5, 1.0), (0.26, 6, None), (1.0, 20, None)],
+)
+def test_filling_and_draining_a_window_is_no_drift(
+    ahead_frac: float, edge_steps: int, drift: float | None
+) -> None:
+    steps = reading_ahead()
+    judged = steady_portion(
+        steps, curve((0, 0.4), (230, 0.4)), OWN, epoch=1, memory_bytes=LIMIT, ahead_frac=ahead_frac
+    ).portion
+    assert judged is not None
+    assert (judged.first_step, judged.steps, judged.edge_steps) == (0, 20, edge_steps)
+    assert judged.drift == (None if drift is None else pytest.approx(drift, abs=0.01))
+    plain = steady_portion(steps, curve((0, 0.4), (230, 0.4)), OWN, epoch=1, memory_bytes=LIMIT).portion
+    assert plain is not None
+    rates = (judged.samples_per_s, judged.seconds, judged.samples)
+    assert rates == (plain.samples_per_s, plain.seconds, plain.samples), "the rate is that of all steps"
+
+
+def test_a_window_hides_no_rate_that_goes_on_rising() -> None:
+    steps = table(20, samples=5)
+    steps["data_wait_ns"] += np.arange(20, 0, -1) * MS
+    judged = steady_portion(
+        one_after_the_other(steps),
+        curve((0, 0.4), (400, 0.4)),
+        OWN,
+        epoch=1,
+        memory_bytes=LIMIT,
+        ahead_frac=0.1,
+    ).portion
+    assert judged is not None
+    assert judged.drift is not None
+    assert judged.drift > 1.25
+    assert dataclasses.replace(judged, drift=1.0).is_steady
+    assert not judged.is_steady

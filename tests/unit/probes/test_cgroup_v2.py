@@ -50,7 +50,7 @@ class Hierarchy:
     def mounted(self, *lines: str) -> None:
         """Let the kernel list these mounts."""
         path = self._files / "mountinfo"
-        path.write_text("22 1 0:20 / /proc rw - proc proc rw\n" + "\n".join(lines) + "\n")
+        path.write_text("\n".join(["22 1 0:20 / /proc rw - proc proc rw", *lines]) + "\n")
         self._patch.setattr(cgroup, "MOUNTINFO", path)
 
     def inside(self, path: str, *more: str) -> None:
@@ -124,6 +124,7 @@ def test_what_is_still_charged_is_reclaimed_before_the_group_goes(hierarchy: Hie
     hierarchy.writes.clear()
     hierarchy.refused["memory.reclaim"] = errno.EACCES  # a kernel before 5.19
     group.remove()
+    assert hierarchy.writes == []
 
 
 def test_usage_is_told_without_counting_shared_memory_twice(hierarchy: Hierarchy) -> None:
