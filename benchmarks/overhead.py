@@ -1,26 +1,23 @@
 """What timing every step and proving the timed pass cost: ``python -m benchmarks.overhead``.
 
-The traced loop is the one that trains (`storebench.training.loop.run_epoch`
-with its table of steps). The untraced one does the same work for the same
-batches from the same loader, but keeps no rows and reads no clock, neither in
-the loop nor in the producer. The two take turns, and which of them begins
-turns as well; a ratio is that of one round.
+The traced loop is the one that trains (`storebench.training.loop.run_epoch` with its table of steps). The untraced one
+does the same work for the same batches from the same loader, but keeps no rows and reads no clock, neither in the loop
+nor in the producer. The two take turns (`benchmarks.turns`).
 
-Then the same for the proof: the recorded time of epochs of which samples are kept (`storebench.loading.kept`), over that of
-epochs of which none are, and the pauses as a share of the epoch. The pauses are left out of the recorded time, so the
+Then the same for the proof: the recorded time of epochs of which samples are kept (`storebench.loading.kept`), over that
+of epochs of which none are, and the pauses as a share of the epoch. The pauses are left out of the recorded time, so the
 ratio says what is left: colder caches, and with a worker the time in which it went on.
 
 And the same for the kernel's counters, which are read once per batch (`storebench.probes.batch_io`): the recorded time of
 epochs with and without. The loop reads them in its pause; a producer beside it pays for a reading with its batch.
 
-    python -m benchmarks.overhead [--rounds N] [--only NAME]
+    python -m benchmarks.overhead [--seconds N] [--only NAME]
 
-Exit code 1 where either changes the time by more than 1% beyond doubt.
+All of it takes about six minutes. Exit code 1 where either changes the time by more than 1% beyond doubt.
 """
 
 import argparse
 import contextlib
-import gc
 import statistics
 import sys
 import tempfile
@@ -31,7 +28,9 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.turns import Compared, take_turns, words
 from storebench.datasets import DatasetSpec
+from storebench.formats.base import Indices
 from storebench.formats.registry import parse_backend
 from storebench.loading import producer
 from storebench.loading.batch import Batch, EpochPlan, LoadJob
@@ -40,13 +39,11 @@ from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.batch_io import IoMeter
 from storebench.settings.words import Compute
-from storebench.stats import Comparison, compare
 from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
 from storebench.training.step_table import step_table, wall_ns
 from storebench.training.steps import NoStep, Step, make_step
-from storebench.units import Better
 from storebench.worker.after_step import AfterStep
 
 SAMPLES, BATCH = 6_400, 64
@@ -55,17 +52,19 @@ MOST = 1.01
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A step to trace: what is computed, and how many steps one side of a round has."""
+    """A step to trace: what is computed, how many steps a turn has, and the seconds for all turns."""
 
     name: str
     compute: Compute
     steps: int
-    rounds: int
+    seconds: float
+    short: bool = False  # shorter than any step that trains: printed, and held to nothing
 
 
 CASES = (
-    Case(name="a step of 2 ms (emulated)", compute=Compute("emulated:2"), steps=50, rounds=100),
-    Case(name="LeNet, batch 64", compute=Compute("real"), steps=10, rounds=60),
+    Case(name="a step that computes nothing", compute=Compute("none"), steps=1000, seconds=10, short=True),
+    Case(name="a step of 2 ms (emulated)", compute=Compute("emulated:2"), steps=50, seconds=30),
+    Case(name="LeNet, batch 64", compute=Compute("real"), steps=5, seconds=60),
 )
 
 
@@ -104,27 +103,23 @@ def seconds(
     side: Callable[[Iterator[Batch], Step], None], loader: ProcessLoader, step: Step, case: Case, number: int
 ) -> float:
     """Return how long one side of a round takes."""
-    order = epoch_order(SAMPLES, seed=0, epoch=number)
-    plan = EpochPlan(epoch=number, batches=split_batches(order, BATCH, case.steps))
-    gc.collect()
+    passes = -(-case.steps * BATCH // SAMPLES)
+    plan = EpochPlan(epoch=number, batches=drawn(SAMPLES, number, passes)[: case.steps])
     start = time.perf_counter()
     side(loader.epoch(plan), step)
     return time.perf_counter() - start
 
 
-def measure(case: Case, loader: ProcessLoader, rounds: int) -> Comparison:
-    """Return traced over untraced time, paired by round."""
+def measure(case: Case, loader: ProcessLoader, spent_s: float) -> Compared:
+    """Return the times of the untraced and of the traced loop."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # two threads wait for each other whenever somebody else uses a core
     step = make_step(case.compute, MODELS["lenet"], (28, 28, 1), 10, "cpu")
-    times: dict[Callable[[Iterator[Batch], Step], None], list[float]] = {traced: [], untraced: []}
-    for number in range(-2, rounds):
-        sides = (traced, untraced) if number % 2 else (untraced, traced)
-        for side in sides:
-            taken = seconds(side, loader, step, case, number + 2)
-            if number >= 0:
-                times[side].append(taken)
-    return compare(times[untraced], times[traced], better=Better.LOWER)
+    return take_turns(
+        lambda number: seconds(untraced, loader, step, case, number),
+        lambda number: seconds(traced, loader, step, case, number),
+        spent_s,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,71 +131,93 @@ class ProofCase:
     loader: str
     workers: int
     samples: int
-    rounds: int = 60
+    passes: int = 1
+    seconds: float = 25
     short: bool = False  # shorter than what anybody would measure: printed, and held to nothing
 
 
 PROOF_CASES = (
-    ProofCase(
-        name="proof, MNIST", dataset="mnist", loader="processes", workers=0, samples=60_000, rounds=200
-    ),
+    ProofCase(name="proof, MNIST", dataset="mnist", loader="processes", workers=0, samples=60_000, passes=4),
     ProofCase(
         name="proof, MNIST, 100 steps",
         dataset="mnist",
         loader="processes",
         workers=0,
         samples=SAMPLES,
+        seconds=8,
         short=True,
     ),
-    ProofCase(name="proof, ImageNet-256", dataset="imagenet", loader="processes", workers=0, samples=8000),
-    ProofCase(name="proof, ImageNet-256, ring", dataset="imagenet", loader="ring", workers=1, samples=8000),
+    ProofCase(
+        name="proof, ImageNet-256",
+        dataset="imagenet",
+        loader="processes",
+        workers=0,
+        samples=2000,
+        passes=2,
+        seconds=40,
+    ),
+    ProofCase(
+        name="proof, ImageNet-256, ring",
+        dataset="imagenet",
+        loader="ring",
+        workers=1,
+        samples=2000,
+        passes=2,
+        seconds=40,
+    ),
     ProofCase(
         name="proof, ImageNet-256, ring, 20 steps",
         dataset="imagenet",
         loader="ring",
         workers=1,
         samples=1280,
+        seconds=8,
         short=True,
     ),
 )
 
 
 def recorded(
-    loader: Loader, count: int, shape: tuple[int, int, int], number: int, *, keep: bool
+    loader: Loader, batches: list[Indices], shape: tuple[int, int, int], number: int, *, keep: bool
 ) -> tuple[float, float]:
     """Return the recorded seconds of one epoch that computes nothing, and the seconds of its pauses."""
-    batches = split_batches(epoch_order(count, seed=0, epoch=number), BATCH)
     keeper = (
         SampleKeeper([len(batch) for batch in batches], shape, paused=loader.paused) if keep else keep_nothing
     )
-    gc.collect()
     times = run_epoch(loader.epoch(EpochPlan(epoch=number, batches=batches)), NoStep(), keeper)
     table = step_table(times, [], warmup_steps=0)
     return wall_ns(table) / 1e9, float(table["paused_ns"].sum()) / 1e9
 
 
-def measure_proof(case: ProofCase, folder: Path, rounds: int) -> tuple[Comparison, float]:
-    """Return recorded time with keeping over time without, paired by round, and the median share of the pauses."""
+def drawn(count: int, number: int, passes: int = 1) -> list[Indices]:
+    """Return the batches of an epoch of several passes over the samples."""
+    orders = (epoch_order(count, seed=0, epoch=number * passes + turn) for turn in range(passes))
+    return [batch for order in orders for batch in split_batches(order, BATCH)]
+
+
+def measure_proof(case: ProofCase, folder: Path, spent_s: float) -> tuple[Compared, float]:
+    """Return the recorded times without keeping and with it, and the median share of the pauses."""
     backend = parse_backend("memory:native")
     spec = DatasetSpec(name=case.dataset, size=case.samples, synthetic=True)
     store = ensure_store(spec, backend, folder, options=BuildOptions(verify=False))
     manifest = store.manifest
     job = LoadJob(store=store.path, backend=backend, batch_size=BATCH)
     torch.set_num_threads(1)
-    times: dict[bool, list[float]] = {True: [], False: []}
-    shares = []
+    shares: list[float] = []
     with get_loader(case.loader)(job, workers=case.workers) as loader:
         loader.open()
-        for number in range(-2, rounds):
-            for keep in (True, False) if number % 2 else (False, True):
-                seconds_of, pauses = recorded(
-                    loader, manifest.count, manifest.dataset.image_shape, number + 2, keep=keep
-                )
-                if number >= 0:
-                    times[keep].append(seconds_of)
-                if number >= 0 and keep:
-                    shares.append(pauses / seconds_of)
-    return compare(times[False], times[True], better=Better.LOWER), statistics.median(shares)
+
+        def turn(number: int, *, keep: bool) -> float:
+            batches = drawn(manifest.count, number, case.passes)
+            taken, pauses = recorded(loader, batches, manifest.dataset.image_shape, number, keep=keep)
+            if keep:
+                shares.append(pauses / taken)
+            return taken
+
+        compared = take_turns(
+            lambda number: turn(number, keep=False), lambda number: turn(number, keep=True), spent_s
+        )
+    return compared, statistics.median(shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +229,7 @@ class CounterCase:
     samples: int
     loader: str
     workers: int
-    rounds: int = 60
+    seconds: float = 25
     short: bool = False  # batches far smaller than anyone's: printed, and held to nothing
 
 
@@ -233,10 +250,17 @@ COUNTER_CASES = (
         samples=60_000,
         loader="processes",
         workers=1,
+        seconds=8,
         short=True,
     ),
     CounterCase(
-        name="counters, MNIST, ring", dataset="mnist", samples=60_000, loader="ring", workers=1, short=True
+        name="counters, MNIST, ring",
+        dataset="mnist",
+        samples=60_000,
+        loader="ring",
+        workers=1,
+        seconds=8,
+        short=True,
     ),
     CounterCase(
         name="counters, MNIST, threads",
@@ -244,6 +268,7 @@ COUNTER_CASES = (
         samples=60_000,
         loader="threads",
         workers=1,
+        seconds=8,
         short=True,
     ),
 )
@@ -278,15 +303,14 @@ def reading_us(readings: int = 20_000) -> float:
 
 def drained(loader: Loader, count: int, number: int) -> float:
     """Return the recorded seconds of an epoch whose batches are only taken."""
-    plan = EpochPlan(epoch=number, batches=split_batches(epoch_order(count, seed=0, epoch=number), BATCH))
-    gc.collect()
+    plan = EpochPlan(epoch=number, batches=drawn(count, number))
     with AfterStep(keep_nothing, loader.paused) as after_step:
         times = run_epoch(loader.epoch(plan), NoStep(), after_step)
     return wall_ns(step_table(times, [], warmup_steps=0)) / 1e9
 
 
-def measure_counters(case: CounterCase, folder: Path, rounds: int) -> Comparison:
-    """Return the recorded time with counters over that without, paired by round."""
+def measure_counters(case: CounterCase, folder: Path, spent_s: float) -> Compared:
+    """Return the recorded times without counters and with them."""
     backend = parse_backend("memory:native")
     spec = DatasetSpec(name=case.dataset, size=case.samples, synthetic=True)
     store = ensure_store(spec, backend, folder, options=BuildOptions(verify=False))
@@ -296,43 +320,44 @@ def measure_counters(case: CounterCase, folder: Path, rounds: int) -> Comparison
         "counted": contextlib.nullcontext,
         "not counted": uncounted,
     }
-    times: dict[str, list[float]] = {name: [] for name in sides}
     with contextlib.ExitStack() as opened:
         loaders: dict[str, Loader] = {}
         for name, around in sides.items():
             loaders[name] = opened.enter_context(get_loader(case.loader)(job, workers=case.workers))
             with around():
                 loaders[name].open()
-        for number in range(-2, rounds):
-            for name in sides if number % 2 else reversed(sides):
-                with sides[name]():
-                    taken = drained(loaders[name], store.manifest.count, number + 2)
-                if number >= 0:
-                    times[name].append(taken)
-    return compare(times["not counted"], times["counted"], better=Better.LOWER)
+
+        def turn(name: str, number: int) -> float:
+            with sides[name]():
+                return drained(loaders[name], store.manifest.count, number)
+
+        return take_turns(
+            lambda number: turn("not counted", number), lambda number: turn("counted", number), spent_s
+        )
 
 
-def words(comparison: Comparison, sides: str = "traced over untraced") -> str:
-    """Say what the ratio and its interval mean for the limit of 1%."""
-    assert comparison.ratio is not None
-    assert comparison.low is not None
-    assert comparison.high is not None
-    if comparison.low > 1 / MOST and comparison.high < MOST:
-        meaning = "under 1%"
-    elif comparison.high < 1 / MOST:
-        meaning = "MORE THAN 1% FASTER"
-    elif comparison.low > MOST:
-        meaning = "MORE THAN 1%"
-    else:
-        meaning = "not told from 1%: more rounds, or a quieter machine"
-    figures = f"{comparison.ratio:.4f} [{comparison.low:.4f}, {comparison.high:.4f}]"
-    return f"{sides} {figures}, {comparison.rounds} rounds: {meaning}"
+def beyond_doubt(compared: Compared) -> bool:
+    """Return whether the second side takes over 1% longer, beyond doubt."""
+    low = compared.ratio.low
+    return low is not None and low > MOST
+
+
+def faster_beyond_doubt(compared: Compared) -> bool:
+    """Return whether the second side takes over 1% less time, beyond doubt."""
+    high = compared.ratio.high
+    return high is not None and high < 1 / MOST
+
+
+def per_part(compared: Compared, parts: int, what: str) -> str:
+    """Return the microseconds that each of `parts` parts of a turn takes longer, in words."""
+    added, interval = compared.added_us(parts)
+    return f"{added:+.1f} us [{interval.low:+.1f}, {interval.high:+.1f}] per {what}"
 
 
 def main() -> int:
     """Measure every case and print the ratios."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--rounds", type=int, help="rounds of each case")
+    parser.add_argument("--seconds", type=float, help="seconds of each case")
     parser.add_argument("--only", default="", help="cases whose name holds this")
     arguments = parser.parse_args()
     too_much = False
@@ -344,24 +369,25 @@ def main() -> int:
             loader.open()
             for case in CASES:
                 if arguments.only in case.name:
-                    comparison = measure(case, loader, arguments.rounds or case.rounds)
-                    print(f"{case.name}: {words(comparison)}", flush=True)
-                    too_much |= comparison.low is not None and comparison.low > MOST
+                    found = measure(case, loader, arguments.seconds or case.seconds)
+                    said = words(found, "traced over untraced", MOST)
+                    print(f"{case.name}: {said}; {per_part(found, case.steps, 'step')}", flush=True)
+                    too_much |= not case.short and beyond_doubt(found)
         if "counters" in arguments.only or not arguments.only:
             print(f"counters: one reading takes {reading_us():.1f} us", flush=True)
         for counted in COUNTER_CASES:
             if arguments.only in counted.name:
-                comparison = measure_counters(counted, Path(folder), arguments.rounds or counted.rounds)
-                print(f"{counted.name}: {words(comparison, 'counted over not counted')}", flush=True)
-                too_much |= not counted.short and comparison.low is not None and comparison.low > MOST
+                found = measure_counters(counted, Path(folder), arguments.seconds or counted.seconds)
+                said = words(found, "counted over not counted", MOST)
+                batches = -(-counted.samples // BATCH)
+                print(f"{counted.name}: {said}; {per_part(found, batches, 'batch')}", flush=True)
+                too_much |= not counted.short and beyond_doubt(found)
         for proof in PROOF_CASES:
             if arguments.only in proof.name:
-                comparison, share = measure_proof(proof, Path(folder), arguments.rounds or proof.rounds)
-                said = words(comparison, "kept over not kept")
+                found, share = measure_proof(proof, Path(folder), arguments.seconds or proof.seconds)
+                said = words(found, "kept over not kept", MOST)
                 print(f"{proof.name}: {said}; pauses are {share:.2%} of an epoch", flush=True)
-                assert comparison.low is not None
-                assert comparison.high is not None
-                too_much |= not proof.short and (comparison.low > MOST or comparison.high < 1 / MOST)
+                too_much |= not proof.short and (beyond_doubt(found) or faster_beyond_doubt(found))
     return int(too_much)
 
 

@@ -1,0 +1,76 @@
+"""Two sides that take turns: what they cost is told, in spite of stalls, and nothing is made up."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from benchmarks.turns import FEWEST_ROUNDS, TURNS, WARM_UP_TURNS, Compared, take_turns, words
+
+
+def side(rng: np.random.Generator, factor: float, log: list[str], name: str) -> Callable[[int], float]:
+    """Return a side that takes 100 ms and varies by 1%; one turn in twenty stalls and takes five times as long."""
+
+    def turn(_number: int) -> float:
+        log.append(name)
+        stall = 5.0 if rng.random() < 0.05 else 1.0
+        return float(0.1 * factor * np.exp(rng.normal(0, 0.01)) * stall)
+
+    return turn
+
+
+def compared(factor: float, seed: int, log: list[str] | None = None) -> Compared:
+    rng, log = np.random.default_rng(seed), [] if log is None else log
+    return take_turns(side(rng, 1.0, log, "a"), side(rng, factor, log, "b"), 0.0)
+
+
+def test_sides_take_turns_at_running_first() -> None:
+    log: list[str] = []
+    found = compared(1.0, 0, log)
+    assert len(found.before) == len(found.after) == FEWEST_ROUNDS
+    timed = "".join(log[2 * WARM_UP_TURNS :])
+    pairs = [timed[at : at + 2] for at in range(0, len(timed), 2)]
+    assert len(pairs) == FEWEST_ROUNDS * TURNS
+    assert set(itertools.pairwise(pairs)) == {("ab", "ba"), ("ba", "ab")}
+
+
+def test_stalls_do_not_hide_a_cost_of_three_percent() -> None:
+    said = [words(compared(1.03, seed), "b over a", 1.01) for seed in range(20)]
+    assert sum(": MORE THAN 1%" in line for line in said) >= 18
+    assert not any("under 1%" in line for line in said)
+
+
+def test_what_costs_nothing_is_under_one_percent() -> None:
+    said = [words(compared(1.0, seed), "b over a", 1.01) for seed in range(20)]
+    assert sum(line.endswith(": under 1%") for line in said) >= 18
+    assert not any("MORE" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("after", "meaning"),
+    [
+        ([1.005, 1.006, 1.004], "under 1%"),
+        ([1.05, 1.06, 1.05], "MORE THAN 1%"),
+        ([0.9, 0.91, 0.9], "MORE THAN 1% FASTER"),
+        ([1.0, 1.02, 1.01], "not told from 1%: --seconds "),
+        ([0.5, 2.0, 1.0], "not told from 1%: a quieter machine would"),
+    ],
+)
+def test_the_interval_decides(after: list[float], meaning: str) -> None:
+    line = words(Compared(before=[1.0, 1.0, 1.0], after=after, elapsed_s=3.0), "b over a", 1.01)
+    assert line.partition("in 3 s: ")[2].startswith(meaning)
+
+
+def test_the_time_that_would_tell_follows_from_the_spread() -> None:
+    found = Compared(before=[1.0] * 4, after=[1.0, 1.02, 0.99, 1.01], elapsed_s=8.0)
+    needed = found.seconds_to_tell(0.01)
+    assert needed is not None
+    assert 20 < needed < 100
+    assert found.seconds_to_tell(0.001) is None
+
+
+def test_what_is_added_is_told_in_microseconds_per_part() -> None:
+    added, interval = Compared(before=[0.1] * 5, after=[0.1001] * 5, elapsed_s=1.0).added_us(10)
+    assert added == pytest.approx(10)
+    assert interval.low == pytest.approx(10)
