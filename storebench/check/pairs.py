@@ -104,12 +104,25 @@ def _basis_here(pair: Pair) -> str:
 
 
 def _apart(pair: Pair) -> str:
-    """Return why interleaved sides have no pair of replicates, or ""."""
-    numbers = [sorted({one.number for one in side.replicates}) for side in (pair.baseline, pair.contender)]
-    if not pair.paired or set(numbers[0]) & set(numbers[1]):
+    """Return why the replicates of interleaved sides are no pairs, or "".
+
+    The side that ran last may have been interrupted, so it may have fewer. One that lacks an earlier replicate may have
+    lost a slow one.
+    """
+    if not pair.paired:
         return ""
-    before, after = (", ".join(map(str, each[:_MOST_NUMBERS])) or "none" for each in numbers)
-    return f"no replicate ran on both sides: the baseline has {before}, the contender {after}"
+    first, second = (
+        sorted({one.number for one in side.replicates}) for side in (pair.baseline, pair.contender)
+    )
+    common = set(first) & set(second)
+    if not common:
+        before, after = (", ".join(map(str, each[:_MOST_NUMBERS])) or "none" for each in (first, second))
+        return f"no replicate ran on both sides: the baseline has {before}, the contender {after}"
+    for name, own, other in (("baseline", first, second), ("contender", second, first)):
+        lost = [number for number in other if number not in own and number < max(common)]
+        if lost:
+            return f"the {name} lacks replicate {lost[0]}, although it has later ones"
+    return ""
 
 
 def _other_figures(pair: Pair) -> str:

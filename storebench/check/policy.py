@@ -17,7 +17,7 @@
 import fnmatch
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import pydantic
 
@@ -82,6 +82,14 @@ class CellPolicy(_Strict):
     tail_frac: Share | None = None
     gate_time: bool = True
     gate_counters: bool = True
+
+    @pydantic.model_validator(mode="after")
+    def _gates_something(self) -> Self:
+        if not self.gate_time and not self.gate_counters:
+            raise ValueError(
+                "gate_time and gate_counters are both false, so nothing of these cells would be checked"
+            )
+        return self
 
 
 class Policy(_Strict):

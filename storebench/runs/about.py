@@ -26,6 +26,11 @@ class _AddedRound(pydantic.BaseModel):
 
 class _Asked(pydantic.BaseModel):
     check_pixels: pydantic.StrictBool = True
+    replicates: pydantic.StrictInt = 1
+    until: pydantic.StrictFloat | pydantic.StrictInt | None = None
+    min_replicates: pydantic.StrictInt | None = None
+    max_replicates: pydantic.StrictInt | None = None
+    budget: _Text | None = None
 
 
 class _About(pydantic.BaseModel):

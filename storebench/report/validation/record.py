@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
-from storebench.settings.words import CacheState
+from storebench.settings.words import CacheState, ComputeKind
 
 COLD_MOST_RESIDENT_FRAC = 0.01
 WARM_LEAST_RESIDENT_FRAC = 0.99
@@ -19,6 +19,9 @@ _OVERHEAD_STEP_S = 50e-6
 _OVERHEAD_EPOCH_S = 5e-3
 """Overhead is a finding only if it is a large share, more than clock readings cost, and more than one preemption."""
 
+_SLEEP_FRAC = 0.01
+"""By how much emulated steps may be shorter than they sleep: the two clocks are not one."""
+
 _SPANS_FRAC = 0.02
 _SPANS_STEP_S = 50e-6
 """Excess of the producers' spans over the loop's wait that is allowed: the clocks are read at slightly different moments."""
@@ -26,7 +29,7 @@ _SPANS_STEP_S = 50e-6
 
 def check_record(record: Record) -> list[Finding]:
     """Return the findings about the arithmetic, the coverage and the cache state of one usable record."""
-    checks = (_shares, _sums, _spans, _rates, _payload, _order, _coverage, _cache)
+    checks = (_shares, _sums, _computed, _spans, _rates, _payload, _order, _coverage, _cache)
     return [finding for check in checks for finding in check(record)]
 
 
@@ -63,6 +66,20 @@ def _sums(record: Record) -> Iterator[Finding]:
         yield finding(Kind.ARITHMETIC, record, "overhead_s", message)
     if record.timed_s > record.epoch_s * (1 + _SAME) + 1e-3:
         yield finding(Kind.ARITHMETIC, record, "epoch_s", "the epoch is shorter than its timed steps")
+
+
+def _computed(record: Record) -> Iterator[Finding]:
+    """Find an accelerator that is not the one that was asked for: of another kind, or faster than its emulation sleeps."""
+    asked = record.cell.compute
+    if record.au_kind != asked.kind:
+        yield finding(Kind.ARITHMETIC, record, "au_kind", f"{record.au_kind}, but {asked} was asked for")
+    if asked.kind is ComputeKind.EMULATED:
+        least_s = record.timed_steps * asked.milliseconds / 1000
+        if record.compute_s < least_s * (1 - _SLEEP_FRAC):
+            message = (
+                f"{record.compute_s:.6g} s, but {record.timed_steps} steps of {asked} take {least_s:.6g} s"
+            )
+            yield finding(Kind.ARITHMETIC, record, "compute_s", message)
 
 
 def _spans(record: Record) -> Iterator[Finding]:

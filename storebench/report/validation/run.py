@@ -1,5 +1,7 @@
 """The rules within a run's folder: its records are those of its scenario, without gaps and without overlapping times."""
 
+import contextlib
+import dataclasses
 import datetime as dt
 import itertools
 import math
@@ -12,8 +14,10 @@ from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Kind, finding, record_name
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
+from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
 from storebench.runs.about import read_about
 from storebench.runs.records import RUN_NAME
+from storebench.units import parse_duration
 
 _EXCESS_MOST_FRAC = 0.5
 """A portion cannot be cold beyond this share, even if the few pages of overhead are a tenth of a small store."""
@@ -45,7 +49,7 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
         return [
             Finding(kind=Kind.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
         ]
-    checks = (_strangers, _gaps, _no_steps, _portions, _not_proven, _overlaps, _environments)
+    checks = (_strangers, _rounds, _gaps, _no_steps, _portions, _not_proven, _overlaps, _environments)
     return [one for check in checks for one in check(about, records)]
 
 
@@ -58,6 +62,51 @@ def _strangers(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
             yield finding(Kind.RUN, record, "run_id", message)
         if record.cell.cell_id not in known:
             yield finding(Kind.RUN, record, "cell", "the run's scenario has no such cell")
+
+
+def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find rounds that the run's scenario does not have, and added rounds that its rule cannot have added.
+
+    A round that a run lists as added excuses the cells that it lacks, and the rule makes intervals wider.
+    """
+    scenario = about.get("scenario", {})
+    if "replicates" not in scenario:
+        return
+    rule = _rule(scenario)
+    least = scenario["replicates"] if rule is None else rule.min_replicates
+    added = [one["replicate"] for one in about.get("added_rounds", ())]
+    planned = least + len(added)
+    if about.get("stopping") != (rule and dataclasses.asdict(rule)):
+        yield _of_run(about, "stopping", "it is not the rule of the run's scenario")
+    if added != list(range(least, planned)) or (added and rule is None):
+        message = f"rounds {added} are listed as added, but the run's scenario has {least} by itself"
+        yield _of_run(about, "added_rounds", message if rule else f"{message} and adds none")
+    for record in records:
+        if record.replicate >= planned:
+            message = f"round {record.replicate} is recorded, and the run has {planned}"
+            yield finding(Kind.RUN, record, "replicate", message)
+
+
+def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
+    """Return the rule by which a scenario adds rounds; None if it adds none."""
+    if scenario.get("until") is None:
+        return None
+    budget_s = None
+    with contextlib.suppress(ValueError):
+        budget_s = None if scenario.get("budget") is None else parse_duration(scenario["budget"])
+    return StoppingRule(
+        until=scenario["until"],
+        min_replicates=scenario.get("min_replicates") or MIN_REPLICATES,
+        max_replicates=scenario.get("max_replicates") or MAX_REPLICATES,
+        budget_s=budget_s,
+    )
+
+
+def _of_run(about: dict[str, Any], figure: str, message: str) -> Finding:
+    run_id = str(about.get("run_id"))
+    return Finding(
+        kind=Kind.RUN, cell=f"run {run_id}", cell_id="", run_id=run_id, figure=figure, message=message
+    )
 
 
 def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from storebench.report.validation.run import check_run
 from storebench.results import Record, Status
 from storebench.runs.records import (
     RECORDS_NAME,
+    RUN_NAME,
     RecordError,
     raw_records,
     record_from_dict,
@@ -98,6 +99,7 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     return [
         *findings,
         *_duplicates(usable),
+        *_copies(sound),
         *_above_compute(usable),
         *_disagreements(usable),
     ]
@@ -141,6 +143,21 @@ def _duplicates(records: Iterable[Record]) -> Iterator[Finding]:
         if key in seen:
             yield finding(Kind.SCHEMA, record, "replicate", "the same replicate and epoch is recorded twice")
         seen.add(key)
+
+
+def _copies(records: Iterable[Sourced]) -> Iterator[Finding]:
+    """Find measurements that two runs claim to have made: a copy of a run would count as further rounds."""
+    seen: dict[tuple[Any, ...], Record] = {}
+    folders: dict[Path, bool] = {}
+    for record, file in records:
+        if not folders.setdefault(file.parent, (file.parent / RUN_NAME).is_file()):
+            continue
+        # Durations have nanoseconds, so that no two epochs agree in all of them.
+        key = (record.cell.cell_id, record.epoch_s, record.timed_s, record.data_wait_s, record.fetch_s)
+        other = seen.setdefault(key, record)
+        if other.run_id != record.run_id:
+            message = f"run {other.run_id} has an epoch of exactly the same times: one of them is a copy"
+            yield finding(Kind.RUN, record, "run_id", message)
 
 
 def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
