@@ -258,3 +258,23 @@ def test_a_name_from_a_foreign_baseline_gives_no_workflow_command(tmp_path: Path
     baseline = write_sessions(tmp_path / "a", cells=CELLS[:1], **SAME, **planted)
     _, text = check(baseline, write_sessions(tmp_path / "b", seed=2, **SAME), "--format", "json")
     assert json.loads(text[text.index("{") : text.rindex("}") + 1])
+
+
+def test_a_policy_that_checks_nothing_of_a_cell_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(
+        '[[cells]]\nmatch = "*"\ngate_time = false\ngate_counters = false\n', encoding="utf-8"
+    )
+    baseline = write_sessions(tmp_path / "a", seed=1, **SAME)
+    slow = write_sessions(tmp_path / "b", seed=2, **SAME, slower={LMDB: 3.0})
+    code, text = check(baseline, slow, "--policy", tmp_path / "policy.toml")
+    assert (code, "nothing of these cells would be checked" in text) == (2, True), text
+
+
+def test_a_lost_replicate_of_one_side_is_not_green(tmp_path: Path) -> None:
+    """The slow replicate of an erratic cell is taken out of the records of the contender."""
+    baseline, contender = paired_runs(tmp_path, lambda one: one)
+    kept = [one for one in read_records(contender) if (one.cell.backend.name, one.replicate) != ("lmdb", 1)]
+    (contender / "records.jsonl").unlink()
+    write_run(contender, kept)
+    code, text = check(baseline, contender)
+    assert (code, "the contender lacks replicate 1" in text) == (3, True), text

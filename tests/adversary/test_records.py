@@ -156,6 +156,14 @@ ATTACKS: dict[str, tuple[str, str, Attack, str]] = {
     "another machine under the same name": (
         "hdf5", "warm", put("environment.match.cpu", "a faster one"), "environment.key",
     ),
+    "training that an emulated accelerator did": ("hdf5", "warm", put("au_kind", "emulated"), "au_kind"),
+    "an emulated accelerator that is faster than it says": (
+        "hdf5", "warm",
+        lambda r: r.update(au_kind="emulated", cell=r["cell"] | {"compute": "emulated:1000"}), "compute_s",
+    ),
+    "the ends of a cold portion left out of its drift": (
+        "hdf5", "cold", put("portion.edge_steps", 1), "portion.edge_steps",
+    ),
     "two cells at the same time": ("hdf5", "warm", put("started_utc", later(-60)), "started_utc"),
 }  # fmt: skip
 

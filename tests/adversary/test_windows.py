@@ -1,0 +1,123 @@
+"""Attacks on how windows are cut and on image files as they are: a run must fail, or build its store again."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storebench.formats.kernel import SOURCE
+from storebench.system.compiled import load_compiled
+from tests.support.photo_folders import write_photos
+from tests.support.quick_cli import storebench
+
+COMPUTE = ("--compute", "none", "--threads", "1", "--batch-size", "4")
+
+KERNELS = {
+    "windows at the left edge": ("(top * columns + left)", "(top * columns)"),
+    "windows one column to the right": ("top * columns + left)", "top * columns + left + (left > 0))"),
+    "mirrored windows as they are": ("if (mirrored)\n", "if (0)\n"),
+    "no window is drawn to be mirrored": ("(bits >> 32 & 1) * mirrors", "0 * mirrors"),
+    "every window in the same place": ("(bits & 0xFFFF) % (uint64_t)tops", "0"),
+    "the last window is left as it was": ("n < count; n++, places += 3) {\n        const int64_t top",
+                                          "n < count - 1; n++, places += 3) {\n        const int64_t top"),
+}  # fmt: skip
+"""What a library in the user's cache does wrong -> what the honest source has there, and what its own has."""
+
+
+def planted_kernel(cache: Path, scratch: Path, name: str) -> None:
+    """Put a compiled kernel with a fault where the honest one would be kept, as its owner."""
+    honest, faulty = KERNELS[name]
+    assert SOURCE.count(honest) >= 1
+    for source, folder in (
+        (SOURCE, scratch / "right"),
+        (SOURCE.replace(honest, faulty, 1), scratch / "wrong"),
+    ):
+        assert load_compiled(source, folder) is not None
+    [right], [wrong] = ([*(scratch / folder).iterdir()] for folder in ("right", "wrong"))
+    (cache / "storebench").mkdir(parents=True)
+    shutil.copy(wrong, cache / "storebench" / right.name)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a store of 12 large images."""
+    root = tmp_path_factory.mktemp("windows")
+    size = ("--dataset", "imagenet", "--size", "12", "--synthetic")
+    done = storebench(root, "convert", "memory", *size, "--out", "stores")
+    assert done.returncode == 0, done.stderr
+    return root / "stores"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_with_a_fault_fails_the_cell(images: Path, tmp_path: Path, name: str) -> None:
+    planted_kernel(tmp_path / "cache", tmp_path / "scratch", name)
+    size = ("--dataset", "imagenet", "--size", "12", "--synthetic", "--model", "caffenet")
+    done = storebench(
+        tmp_path, "run", "memory:native", *size, *COMPUTE, "--stores", images, "--out", "run",
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert done.returncode == 5, (done.returncode, done.stderr)
+    assert "kept from the timed batches" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with class folders of photographs, and their files in a store as they are."""
+    root = tmp_path_factory.mktemp("originals")
+    write_photos(root / "photos", each=6, only=0)
+    done = storebench(root, "convert", "original", "--dataset", "folder:photos", "--out", "stores")
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def photos_of(root: Path) -> list[Path]:
+    return sorted((root / "stores").rglob("*.jpg")) + sorted((root / "stores").rglob("*.JPEG"))
+
+
+def flip_a_bit(root: Path) -> None:
+    path = photos_of(root)[3]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def exchange_two(root: Path) -> None:
+    first, second = photos_of(root)[2:4]
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+def put_one_everywhere(root: Path) -> None:
+    content = photos_of(root)[0].read_bytes()
+    for path in photos_of(root):
+        path.write_bytes(content)
+
+
+def append_to_one(root: Path) -> None:
+    """Add bytes behind the end of an image, which no decoder looks at."""
+    path = photos_of(root)[1]
+    path.write_bytes(path.read_bytes() + bytes(64))
+
+
+ATTACKS: dict[str, Callable[[Path], None]] = {
+    "a bit of one file": flip_a_bit,
+    "two files exchanged": exchange_two,
+    "one file everywhere": put_one_everywhere,
+    "bytes behind the end of an image": append_to_one,
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_run_from_changed_image_files_fails(photographs: Path, tmp_path: Path, name: str) -> None:
+    root = Path(shutil.copytree(photographs, tmp_path / "copy"))
+    assert len(photos_of(root)) == 12
+    ATTACKS[name](root)
+    words = ("run", "original", "--dataset", "folder:photos", "--model", "tiny", "--image-size", "40")
+    done = storebench(root, *words, *COMPUTE, "--stores", "stores", "--out", "run")
+    built_again = (done.returncode, "building" in done.stderr) == (0, True)
+    assert built_again or done.returncode == 5, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
