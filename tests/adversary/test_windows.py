@@ -18,7 +18,7 @@ KERNELS = {
     "windows one column to the right": ("top * columns + left)", "top * columns + left + (left > 0))"),
     "mirrored windows as they are": ("if (mirrored)\n", "if (0)\n"),
     "no window is drawn to be mirrored": ("(bits >> 32 & 1) * mirrors", "0 * mirrors"),
-    "every window in the same place": ("(bits & 0xFFFF) % (uint64_t)tops", "0"),
+    "every window at the top": ("(bits & 0xFFFF) % (uint64_t)tops", "0"),
     "the last window is left as it was": ("n < count; n++, places += 3) {\n        const int64_t top",
                                           "n < count - 1; n++, places += 3) {\n        const int64_t top"),
 }  # fmt: skip

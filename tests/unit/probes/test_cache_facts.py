@@ -1,0 +1,106 @@
+"""What is said of a counted cache: exact words and figures, from counts that are given."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from storebench.errors import UsageError
+from storebench.probes import page_cache
+from storebench.probes.page_cache import (
+    PAGE_BYTES,
+    Residency,
+    cache_facts,
+    drop_caches,
+    require_drop_caches,
+)
+from storebench.settings.words import CacheState
+
+GIB = 1 << 30
+
+
+def counted(pages: int | None, total: int = 10_000, method: str = "cachestat") -> Residency:
+    reason = "" if pages is not None else "no kernel"
+    return Residency(pages_total=total, pages_resident=pages, method=method, reason=reason)
+
+
+def test_what_was_not_done_is_in_no_method() -> None:
+    facts = cache_facts(CacheState.COLD, counted(0))
+    assert (facts.method, facts.applies_to, facts.resident_frac_after) == ("cachestat", "epoch", None)
+    assert cache_facts(CacheState.COLD, counted(0), how="fadvise").method == "fadvise+cachestat"
+    assert cache_facts(CacheState.WARM, counted(None, method="unknown"), how="read").method == "read"
+    assert cache_facts(CacheState.ANY, counted(None, method="none")).method == "none"
+    assert cache_facts(CacheState.COLD, counted(0), applies_to="open").applies_to == "open"
+
+
+@pytest.mark.parametrize(
+    ("requested", "pages", "reason"),
+    [
+        ("cold", 0, ""),
+        ("cold", 1234, "12.3% of the store was resident, cold allows 1%"),
+        ("any", 1234, "no cache state was requested"),
+        ("cold", None, "resident pages cannot be counted: no kernel"),
+        ("warm", None, "resident pages cannot be counted: no kernel"),
+    ],
+)
+def test_the_reason_is_told_with_its_figures(requested: str, pages: int | None, reason: str) -> None:
+    assert cache_facts(CacheState(requested), counted(pages)).reason == reason
+
+
+def test_an_unknown_state_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UsageError) as caught:
+        cache_facts("lukewarm", counted(0))  # type: ignore[arg-type]
+    assert str(caught.value) == "no cache state is called 'lukewarm'. Use cold, warm or any."
+
+
+def test_a_warm_failure_tells_the_memory_that_was_needed_and_is_free() -> None:
+    reason = cache_facts(CacheState.WARM, counted(10, total=3 * GIB // 2 // PAGE_BYTES)).reason
+    told = re.fullmatch(
+        r"0\.0% of the store was resident, warm needs 99%; likely cause: memory \(the store has 1\.50 GiB, "
+        r"(\d+\.\d\d) GiB are free, and a control group may allow less\) or reclaim of idle pages "
+        r"\(see 'storebench doctor'\)",
+        reason,
+    )
+    assert told is not None, reason
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    assert float(told[1]) == pytest.approx(free, rel=0.5, abs=0.3)
+
+
+def test_a_cold_failure_tells_the_likely_cause(disk: Path) -> None:
+    path = disk / "nobody maps this"
+    path.write_bytes(b"x" * PAGE_BYTES)
+    assert cache_facts(CacheState.COLD, counted(500), paths=[path]).reason == (
+        "5.0% of the store was resident, cold allows 1%; "
+        "likely cause: another process is reading or writing these files"
+    )
+
+
+def test_a_cold_failure_in_memory_names_the_file_system(shm: Path) -> None:
+    assert cache_facts(CacheState.COLD, counted(500), paths=[shm]).reason == (
+        "5.0% of the store was resident, cold allows 1%; "
+        "cold cannot exist on tmpfs (/dev/shm): its files are in memory only"
+    )
+
+
+def test_dropping_the_machines_caches_asks_the_kernel_for_all_three_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = tmp_path / "drop_caches"
+    control.touch()
+    monkeypatch.setattr(page_cache, "DROP_CACHES", str(control))
+    assert drop_caches() == "drop_caches"
+    assert control.read_text(encoding="ascii") == "3\n"
+
+
+def test_without_the_kernels_file_dropping_is_refused_before_work_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = tmp_path / "gone"
+    monkeypatch.setattr(page_cache, "DROP_CACHES", str(control))
+    with pytest.raises(UsageError) as caught:
+        require_drop_caches()
+    assert str(caught.value) == (
+        f"{control}: dropping the caches of the whole machine needs root. "
+        "Leave out --drop-caches: evicting single files needs no root."
+    )

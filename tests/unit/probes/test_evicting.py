@@ -1,0 +1,212 @@
+"""How long eviction and warming go on, and who is named for a mapping: on real files and the real kernel."""
+
+import mmap
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storebench.probes import page_cache
+from storebench.probes.page_cache import (
+    COLD_MAX_FRAC,
+    PAGE_BYTES,
+    WARM_PASSES,
+    evict,
+    resident,
+    warm,
+    who_maps,
+)
+
+PAGES = 2000
+"""Pages of the file: what cold tolerates are 20, and half of that is not waited for."""
+
+pytestmark = pytest.mark.still_pages
+
+
+@pytest.fixture
+def file(disk: Path) -> Iterator[Path]:
+    path = disk / "two thousand pages"
+    path.write_bytes(os.urandom(PAGES * PAGE_BYTES))
+    evict([path])
+    yield path
+    path.unlink()
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many pages were left after each attempt to evict, and let attempts follow without a wait."""
+    count, seen = page_cache.resident_by_file, []
+
+    def noted(paths: list[Path]) -> dict[Path | str, int]:
+        found = count(paths)
+        seen.append(sum(found.values()))
+        return found
+
+    monkeypatch.setattr(page_cache, "resident_by_file", noted)
+    monkeypatch.setattr(page_cache, "_EVICT_WAITS_S", (0.0,) * 7)
+    return seen
+
+
+def touched(path: Path, pages: int) -> mmap.mmap:
+    """Map a file and touch some of its pages, and no others."""
+    with path.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+    mapped.madvise(mmap.MADV_RANDOM)
+    assert all(mapped[page * PAGE_BYTES] is not None for page in range(0, 40 * pages, 40))
+    return mapped
+
+
+def test_what_went_at_once_is_counted_once(file: Path, counts: list[int]) -> None:
+    warm([file])
+    assert evict([file]) == "fadvise"
+    assert counts == [0]
+
+
+@pytest.mark.parametrize("pages", [1, 9])
+def test_a_few_mapped_pages_are_looked_at_twice(file: Path, counts: list[int], pages: int) -> None:
+    with touched(file, pages):
+        evict([file])
+    assert counts == [pages, pages]
+
+
+@pytest.mark.parametrize("pages", [11, 15, 25])
+def test_more_mapped_pages_are_waited_for_to_the_end(file: Path, counts: list[int], pages: int) -> None:
+    assert pages > COLD_MAX_FRAC / 2 * PAGES
+    with touched(file, pages):
+        evict([file])
+    assert counts == [pages] * 7
+
+
+def test_only_files_that_have_pages_left_are_evicted_again(
+    file: Path, disk: Path, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = disk / "gone at once"
+    other.write_bytes(bytes(PAGE_BYTES))
+    synced: list[str] = []
+    sync = page_cache._sync_file
+
+    def noted(fd: int, path: Path | str) -> None:
+        synced.append(Path(path).name)
+        sync(fd, path)
+
+    monkeypatch.setattr(page_cache, "_sync_file", noted)
+    with touched(file, 2):
+        evict([other, file])
+    assert synced == [other.name, file.name, file.name]
+    assert counts == [2, 2]
+
+
+def test_no_file_at_all_is_evicted_and_warm() -> None:
+    assert evict([]) == "fadvise"
+    assert warm([]) == 0
+
+
+def test_warming_gives_up_where_pages_are_always_pushed_out(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, passes = page_cache._read, []
+
+    def pushed_out(paths: list[Path]) -> int:
+        done = reading(paths)
+        passes.append(done)
+        evict(paths)
+        return done
+
+    monkeypatch.setattr(page_cache, "_read", pushed_out)
+    assert warm([file]) == PAGES * PAGE_BYTES
+    assert len(passes) == WARM_PASSES
+
+
+@pytest.mark.parametrize(("lost", "passes"), [(5, 1), (6, 2)])
+def test_warm_enough_is_half_of_what_a_warm_cell_may_lack(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, lost: int, passes: int
+) -> None:
+    """Of 1,000 files of one page each, because the kernel may keep the pages of one file together."""
+    folder = disk / f"lacks {lost}"
+    folder.mkdir()
+    files = [folder / f"{number:03d}" for number in range(1000)]
+    for path in files:
+        path.write_bytes(bytes(PAGE_BYTES))
+    evict(files)
+    reading, seen = page_cache._read, []
+
+    def some_pushed_out(paths: list[Path]) -> int:
+        done = reading(paths)
+        seen.append(done)
+        if len(seen) == 1:
+            for path in files[:lost]:
+                with path.open("rb") as opened:
+                    page_cache.ask_to_evict(opened.fileno())
+            assert resident(paths).pages_resident == len(files) - lost
+        return done
+
+    monkeypatch.setattr(page_cache, "_read", some_pushed_out)
+    warm(files)
+    assert len(seen) == passes
+
+
+# Who maps a file
+
+HOLD = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(file: Path) -> Iterator[Callable[[Path], int]]:
+    """Return a function that lets another process map a file, and returns its id."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def hold(path: Path) -> int:
+        command = [sys.executable, "-c", HOLD, str(path)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        running.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process.pid
+
+    yield hold
+    for process in running:
+        process.communicate()
+
+
+def test_every_process_is_named_once_in_the_order_of_its_id(
+    file: Path, holder: Callable[[Path], int]
+) -> None:
+    pids = sorted([holder(file), holder(file)])
+    with touched(file, 1):
+        told = who_maps([file, file])
+    named = [re.fullmatch(r"pid (\d+) \((python[\d.]*|this process)\)", one) for one in told]
+    assert all(named), told
+    assert [int(one[1]) for one in named if one] == sorted([*pids, os.getpid()])
+    assert [one[2] == "this process" for one in named if one] == [
+        pid == os.getpid() for pid in sorted([*pids, os.getpid()])
+    ]
+
+
+def test_a_mapping_through_another_name_is_found(file: Path, disk: Path) -> None:
+    link = disk / "another name"
+    link.hardlink_to(file)
+    with touched(link, 1):
+        assert who_maps([file]) == [f"pid {os.getpid()} (this process)"]
+    link.unlink()
+    assert who_maps([file]) == []
+
+
+def test_a_mapping_of_a_file_with_a_strange_name_is_found(disk: Path) -> None:
+    strange = disk / os.fsdecode(b"not utf-8: \xff, and\twith spaces")
+    strange.write_bytes(bytes(41 * PAGE_BYTES))
+    plain = disk / "plain"
+    plain.write_bytes(bytes(PAGE_BYTES))
+    with touched(strange, 1):
+        assert who_maps([strange]) == [f"pid {os.getpid()} (this process)"]
+        assert who_maps([plain]) == []
+    strange.unlink()
