@@ -190,15 +190,19 @@ NO_DIGESTS = Digests(samples=None, order="", loss=None)
             {"missing": 2, "duplicates": 1},
             PixelCheck(),
             TimedCheck(),
-            "wrong samples: 2 missing, 1 served twice, 0 of 50 with wrong pixels; "
-            "of 9 kept from the timed batches 0 wrong",
+            (
+                "wrong samples: 2 missing, 1 served twice, 0 of 50 with wrong pixels; "
+                "of 9 kept from the timed batches 0 wrong"
+            ),
         ),
         (
             {"pixels_wrong": 3, "timed_wrong": 2},
             PixelCheck(checked=50, wrong=3, first_wrong=7),
             TimedCheck(checked=9, wrong=2, first_wrong=0),
-            "wrong samples: 0 missing, 0 served twice, 3 of 50 with wrong pixels, the first sample 7; "
-            "of 9 kept from the timed batches 2 wrong, the first sample 0",
+            (
+                "wrong samples: 0 missing, 0 served twice, 3 of 50 with wrong pixels, the first sample 7; "
+                "of 9 kept from the timed batches 2 wrong, the first sample 0"
+            ),
         ),
     ],
 )
