@@ -11,7 +11,7 @@ from storebench.check.judge import judge
 from storebench.check.pairs import Pair
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, State
-from storebench.check.sides.model import Side, read_pairing
+from storebench.check.sides.model import CellData, Side, read_pairing
 from storebench.check.sides.read import read_side
 from storebench.check.timing import easier
 from storebench.errors import IntegrityError, UsageError
@@ -83,16 +83,27 @@ def confirmed(
     alone = {one.cell_id: one for one in judge(*again, policy, only=ids)}
     fresh = [None if new is old else new for old, new in zip(sides, again, strict=True)]
     later = 1 + max(one.number for side in sides for name in ids for one in side.cells[name].replicates)
-    first, second = (_pooled(side, new, ids, later) for side, new in zip(sides, fresh, strict=True))
+    whole = sides if None in fresh else _without_halves(sides, ids)
+    first, second = (_pooled(side, new, ids, later) for side, new in zip(whole, fresh, strict=True))
     together = {one.cell_id: one for one in judge(first, second, policy)}
-    return [
-        _settled(
-            one, alone.get(one.cell_id), together[one.cell_id], _excuse(alone.get(one.cell_id), again, policy)
-        )
-        if one.suspected
-        else one
-        for one in results
-    ]
+    settled = []
+    for one in results:
+        own = alone.get(one.cell_id)
+        excuse = _excuse(own, again, policy)
+        settled.append(_settled(one, own, together[one.cell_id], excuse) if one.suspected else one)
+    return settled
+
+
+def _without_halves(sides: tuple[Side, Side], cell_ids: Sequence[str]) -> tuple[Side, Side]:
+    """Return interleaved sides without the last replicates of the named cells that only one of them has."""
+    cells: tuple[dict[str, CellData], ...] = tuple(dict(side.cells) for side in sides)
+    for name in cell_ids:
+        numbers = [{one.number for one in own[name].replicates} for own in cells]
+        for own in cells:
+            kept = tuple(one for one in own[name].replicates if one.number in numbers[0] & numbers[1])
+            own[name] = dataclasses.replace(own[name], replicates=kept)
+    first, second = (dataclasses.replace(side, cells=own) for side, own in zip(sides, cells, strict=True))
+    return first, second
 
 
 def _excuse(alone: CellResult | None, again: tuple[Side, Side], policy: Policy) -> str:

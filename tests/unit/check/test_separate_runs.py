@@ -199,3 +199,19 @@ def test_a_side_that_was_interrupted_is_compared_by_what_both_have(tmp_path: Pat
     code, text = check(*interleaved(tmp_path, {0: 0, 1: 1, 2: 2}))
     assert code in (EXIT_OK, EXIT_INCONCLUSIVE), text
     assert "although it has" not in text
+
+
+def test_a_second_run_of_interleaved_sides_needs_no_whole_first_one() -> None:
+    """The contender was interrupted in its last replicate; both sides run again, all of them."""
+    rng = np.random.default_rng(8)
+    pairs = [
+        [dataclasses.replace(side(rng, slower=slower), pairing=name) for slower in (1.0, 1.5)]
+        for name in ("first", "again")
+    ]
+    (baseline, contender), (baseline_again, contender_again) = pairs
+    cut = dataclasses.replace(contender.cells["a"], replicates=contender.cells["a"].replicates[:4])
+    contender = dataclasses.replace(contender, cells={"a": cut})
+    results = judge(baseline, contender, Policy())
+    [result] = confirmed(results, (baseline, contender), (baseline_again, contender_again), Policy())
+    assert (results[0].suspected, result.state, result.confirmed) == (True, State.WORSE, True)
+    assert result.replicates == (9, 9)

@@ -157,7 +157,7 @@ def test_the_tightest_limit_of_all_groups_counts(hierarchy: Hierarchy) -> None:
     assert memory_limit_bytes() == 400
 
 
-REFUSALS = {
+REFUSALS: dict[str, tuple[tuple[str, ...], dict[str, int], str]] = {
     "nothing is delegated": ((), {}, f"{OWN} and its parents delegate no memory controller"),
     "another controller is": (("user.slice",), {}, "delegate no memory controller"),
     "no group may be made": (

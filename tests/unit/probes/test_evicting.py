@@ -39,9 +39,9 @@ def file(disk: Path) -> Iterator[Path]:
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many pages were left after each attempt to evict, and let attempts follow without a wait."""
-    count, seen = page_cache.resident_by_file, []
+    count, seen = page_cache.resident_by_file, list[int]()
 
-    def noted(paths: list[Path]) -> dict[Path | str, int]:
+    def noted(paths: list[Path | str]) -> dict[Path | str, int]:
         found = count(paths)
         seen.append(sum(found.values()))
         return found
@@ -108,7 +108,7 @@ def test_no_file_at_all_is_evicted_and_warm() -> None:
 def test_warming_gives_up_where_pages_are_always_pushed_out(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading, passes = page_cache._read, []
+    reading, passes = page_cache._read, list[int]()
 
     def pushed_out(paths: list[Path]) -> int:
         done = reading(paths)
@@ -132,7 +132,7 @@ def test_warm_enough_is_half_of_what_a_warm_cell_may_lack(
     for path in files:
         path.write_bytes(bytes(PAGE_BYTES))
     evict(files)
-    reading, seen = page_cache._read, []
+    reading, seen = page_cache._read, list[int]()
 
     def some_pushed_out(paths: list[Path]) -> int:
         done = reading(paths)
