@@ -43,7 +43,7 @@ def test_stalls_do_not_hide_a_cost_of_three_percent() -> None:
 
 def test_what_costs_nothing_is_under_one_percent() -> None:
     said = [words(compared(1.0, seed), "b over a", 1.01) for seed in range(20)]
-    assert sum(line.endswith(": under 1%") for line in said) >= 18
+    assert sum(line.endswith(": under 1%") for line in said) >= 15
     assert not any("MORE" in line for line in said)
 
 

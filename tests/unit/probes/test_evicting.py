@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.probes import page_cache
+from storebench.probes import page_cache, page_count
 from storebench.probes.page_cache import (
     COLD_MAX_FRAC,
     PAGE_BYTES,
@@ -39,7 +39,7 @@ def file(disk: Path) -> Iterator[Path]:
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many pages were left after each attempt to evict, and let attempts follow without a wait."""
-    count, seen = page_cache.resident_by_file, list[int]()
+    count, seen = page_count.resident_by_file, list[int]()
 
     def noted(paths: list[Path | str]) -> dict[Path | str, int]:
         found = count(paths)
