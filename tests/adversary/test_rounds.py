@@ -33,12 +33,17 @@ def scenario_of(run: Path, **keys: Any) -> Raw:
     return scenario | keys
 
 
+def ids_of(run: Path, *, without: str = "") -> list[str]:
+    """Return the ids of the cells of a run, but for those of one backend."""
+    cells = json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]
+    return [cell["cell_id"] for cell in cells if cell["backend"] != without]
+
+
 def excuse_a_lost_replicate(run: Path) -> None:
     """Drop the slow first round of PNG files, and say that this round was added for the other cells only."""
     records = records_of(run)
     kept = [one for one in records if (one["cell"]["backend"], one["replicate"]) != ("png", 0)]
-    others = sorted({one["cell"]["cell_id"] for one in records if one["cell"]["backend"] != "png"})
-    rewrite(run, kept, added_rounds=[{"replicate": 0, "cell_ids": others}])
+    rewrite(run, kept, added_rounds=[{"replicate": 0, "cell_ids": ids_of(run, without="png")}])
 
 
 def add_a_lucky_round(run: Path) -> None:
@@ -52,8 +57,7 @@ def list_a_lucky_round(run: Path) -> None:
     """Record a third round, and list it as added although no rule added it."""
     records = records_of(run)
     lucky = [one | {"replicate": 2} for one in records if one["replicate"] == 1]
-    ids = sorted({one["cell"]["cell_id"] for one in records})
-    rewrite(run, [*records, *lucky], added_rounds=[{"replicate": 2, "cell_ids": ids}])
+    rewrite(run, [*records, *lucky], added_rounds=[{"replicate": 2, "cell_ids": ids_of(run)}])
 
 
 def hide_the_rule(run: Path) -> None:
@@ -94,8 +98,7 @@ def test_the_rule_that_added_rounds_is_no_finding(run: Path) -> None:
     """The same description, with the rule of its scenario and a round that this rule can have added."""
     rule = {"until": 0.1, "min_replicates": 5, "max_replicates": 12, "budget_s": 720.0}
     scenario = scenario_of(run, until=0.1, budget="12 min")
-    ids = sorted({one["cell"]["cell_id"] for one in records_of(run)})
-    added = [{"replicate": 5, "cell_ids": ids}]
+    added = [{"replicate": 5, "cell_ids": ids_of(run)}]
     rewrite(run, records_of(run), scenario=scenario, stopping=rule, added_rounds=added, stops=[])
     assert [str(one) for one in validate(run)] == []
 
