@@ -142,8 +142,8 @@ def _convert(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
 
 
 def _bench(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
-    """Plan the real scenario, then run a miniature in its place. Another revision (--against) is not checked out."""
-    words = without(sandbox.inside(words), "--against")
+    """Plan the real scenario, then run a miniature in its place. Another revision (--against) is not checked out, so no budget applies."""
+    words = without(without(sandbox.inside(words), "--against"), "--budget")
     [scenario] = positional(words)
     if scenario not in shipped_scenarios() and not (sandbox.root / scenario).is_file():
         words[words.index(scenario)] = scenario = sandbox.miniature(Path(scenario).stem)
