@@ -21,6 +21,7 @@ from storebench.probes.page_count import (
 )
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
+from storebench.units import format_bytes, number_of
 
 __all__ = [
     "PAGE_BYTES",
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 COLD_MAX_FRAC = 0.01
+FEW_PAGES = 64
+"""What an open reader maps of a store is no more than this, 256 KiB: too much for cold in a store below 25 MiB only."""
+
 WARM_MIN_FRAC = 0.99
 WARM_ENOUGH_FRAC = 0.995
 WARM_PASSES = 5
@@ -237,7 +241,8 @@ def cache_facts(
     verdict, reason = _verdict(requested, before)
     if verdict is CacheVerdict.FAILED:
         cause = _cold_cause(list(paths)) if requested == CacheState.COLD else _warm_cause(before)
-        reason = f"{reason}; {cause}" if cause else reason
+        small = _too_small(list(paths), before) if requested == CacheState.COLD else ""
+        reason = "; ".join(filter(None, (reason, cause, small)))
     known = [part for part in (how, before.method) if part not in ("none", "unknown")]
     return CacheFacts(
         requested=requested,
@@ -275,6 +280,18 @@ def _cold_cause(paths: Sequence[Path | str]) -> str:
     if holders:
         return f"likely cause: mapped by {', '.join(holders)}, and mapped pages cannot be evicted"
     return "likely cause: another process is reading or writing these files"
+
+
+def _too_small(paths: Sequence[Path | str], before: Residency) -> str:
+    """Return the advice for a store of which the few pages that an open reader needs are too many; else ""."""
+    in_memory = bool(paths) and mount_of(paths[0]).fstype in IN_MEMORY
+    if in_memory or (before.pages_resident or 0) > FEW_PAGES:
+        return ""
+    size = format_bytes(before.pages_total * PAGE_BYTES)
+    return (
+        f"the store has only {size}, of which {number_of(before.pages_resident or 0, 'page')} are too many: "
+        "use more samples (--size N extends a dataset)"
+    )
 
 
 def _warm_cause(before: Residency) -> str:

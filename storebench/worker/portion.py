@@ -174,7 +174,7 @@ def cold_portion(
     """
     timed = _timed(table)
     if not len(timed["step"]):
-        return Judgement(reason="no step was timed")
+        return Judgement(reason="no step was timed: use more samples, or fewer warm-up steps")
     if not curve.at_ns:
         return Judgement(reason=curve.reason or "residency was not sampled")
     at_ns = np.asarray(curve.at_ns, np.int64)
@@ -186,12 +186,15 @@ def cold_portion(
     ends = step_ends(timed)
     steps = int(np.searchsorted(ends, at_ns[good - 1], side="right")) if good else 0
     if not steps and not len(over):
-        return Judgement(reason="residency was not sampled after the end of the first timed step")
+        return Judgement(
+            reason="residency was not sampled after the end of the first timed step: the epoch is too short, so use "
+            "more samples or smaller batches"
+        )
     why = _why_cold(asked, excess, store.tolerated_frac, good) if len(over) else ""
     if not steps and planned:
         return Judgement(
             reason=f"{why} before the end of the first timed step: the reader is told the order and reads far ahead "
-            "of this small store, so neither one step nor the whole epoch shows its cold rate"
+            "of this small store, so neither one step nor the whole epoch shows its cold rate: use more samples"
         )
     if not steps:
         why = f"{why} before the end of the first timed step"
@@ -260,7 +263,7 @@ def steady_portion(
     timed = _timed(table)
     steps = len(timed["step"])
     if not steps:
-        return Judgement(reason="no step was timed")
+        return Judgement(reason="no step was timed: use more samples, or fewer warm-up steps")
     if not curve.at_ns:
         return Judgement(reason=curve.reason or "residency was not sampled")
     if store.pages * PAGE_BYTES <= memory_bytes:

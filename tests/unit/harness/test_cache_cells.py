@@ -172,3 +172,12 @@ def test_on_tmpfs_a_cold_cell_fails_because_cold_cannot_exist_there(bench: Bench
     assert record.failure is not None
     assert "cold cannot exist on tmpfs" in record.failure
     assert record.steps == 0
+
+
+def test_a_cold_cell_of_a_store_that_is_too_small_asks_for_more_samples(
+    on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell("lmdb", "cold", limit=60, batch_size=20), bench.stores, run_folder)
+    assert record.status == "failed"
+    assert record.failure is not None
+    assert "use more samples (--size N extends a dataset)" in record.failure
