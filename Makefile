@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-codecs bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
+        bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
         bench-overhead bench-torchrun bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test test-full test-faults lint clean distclean
 
@@ -83,6 +83,11 @@ bench-roofline: setup ## The storage roofline: which accelerators each store fee
 bench-codecs: setup ## Every container with every codec: the cost of each of the two
 	$(BIN)/storebench bench scenarios/codecs.toml --out $(RUNS)/$(NOW)-codecs
 	$(BIN)/storebench report $(RUNS)/$(NOW)-codecs --out $(REPORT)-codecs
+
+bench-decoders: setup ## How much of the gap between JPEG and raw pixels a faster decoder closes (about 6 minutes)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simplejpeg,opencv]'
+	$(BIN)/storebench bench scenarios/decoders.toml --out $(RUNS)/$(NOW)-decoders
+	$(BIN)/storebench report $(RUNS)/$(NOW)-decoders --out $(REPORT)-decoders
 
 bench-workers: setup ## Throughput by the number of worker processes
 	$(BIN)/storebench bench scenarios/workers.toml --out $(RUNS)/$(NOW)-workers

@@ -17,6 +17,7 @@ from storebench.report.plots.style import png_bytes
 from storebench.report.roofline_tables import roofline_tables
 from storebench.report.tables import Table, dataset_tables, to_csv
 from storebench.report.texts.advice import limits, recommend
+from storebench.report.texts.decoders import decoder_lines
 from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import (
     backend_label,
@@ -140,7 +141,7 @@ def page_content(
             _section(part, page.sound_part(key), accelerators, answer.answer) for key, part in parts
         ),
         papers=tuple(then_and_now(page.told)),
-        factors=tuple(factor_lines(page.told)),
+        factors=(*factor_lines(page.told), *decoder_lines(page.told)),
         cells=page.shown.cells,
         environments=tuple(environments),
         findings=tuple(findings),

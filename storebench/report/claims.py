@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from storebench.report.cells import SETTING_COLUMNS, CellSummary, Panel
 from storebench.report.decisions import FED_FRAC, Decision, Decisions, Topic
-from storebench.report.factors import BreakEven, shares
+from storebench.report.factors import BreakEven, closings, shares
 from storebench.report.intervals import Interval, Ratio, mean_interval
 from storebench.report.ladder import Ladder, Step
 from storebench.report.verdict import Bound, CellVerdict
@@ -62,6 +62,8 @@ class Kind(enum.StrEnum):
     """The subject's store takes `figure` times the space of the object's."""
     SPIKE = "spike"
     """The longest wait of an epoch is `figure` times the median one."""
+    CLOSES = "closes"
+    """The subject's decoder closes a share of the gap between the object, the default decoder, and raw pixels."""
 
 
 COMPARED = (Kind.FASTER, Kind.EQUAL, Kind.UNDECIDED)
@@ -91,7 +93,7 @@ class Claim:
     topic
         What differs between subject and object.
     part
-        Part of the work, of a share or a limit.
+        Part of the work, of a share or a limit; the backend with raw pixels, where another decoder closes a gap.
     decided
         Whether the interval proves the assertion; what is only measured is not decided.
     decision
@@ -238,6 +240,7 @@ def claims_of(
         *(one for cell in cells for one in _of_cell(cell, decisions, verdicts.get(cell.key))),
         *(one for panel in panels for one in _largest(panel)),
         *(_pays(one, before) for one in break_evens if not refusal(one, panels, before)),
+        *(one for panel in panels for one in _closes(panel, before)),
     ]
     return Claims(found=(*compared, *single), decisions=decisions)
 
@@ -372,6 +375,25 @@ def _pays(one: BreakEven, claims: Claims) -> Claim:
     saving = claims.between(one.cell, one.baseline)
     decision = None if saving is None else saving.decision
     return Claim(kind=Kind.PAYS, subject=one.cell, object=one.baseline, figure=one.epochs, decision=decision)
+
+
+def _closes(panel: Panel, claims: Claims) -> Iterator[Claim]:
+    """Yield what other decoders close of each gap between compressed images and raw pixels that is proven."""
+    for one in closings(panel):
+        gap, change = claims.between(one.slow, one.fast), claims.between(one.cell, one.slow)
+        if gap is None or change is None or gap.kind is not Kind.FASTER or gap.subject is not one.fast:
+            continue
+        # The change itself must be proven as well: a share alone would not hold together with the page's other intervals.
+        proven = change.kind is Kind.FASTER and change.subject is one.cell and (one.share.lo or 0.0) > 0
+        yield Claim(
+            kind=Kind.CLOSES,
+            subject=one.cell,
+            object=one.slow,
+            figure=one.share,
+            part=one.fast.backend,
+            decided=proven,
+            decision=change.decision,
+        )
 
 
 def _share_claims(claim: Claim) -> Iterator[Claim]:

@@ -49,6 +49,9 @@ FORMATS = {
     "null": ("null", "raw", "null"),
 }
 SCALED = "?scale=dct"
+DECODERS = (":opencv", ":simplejpeg")
+"""How the backend of another decoder ends."""
+
 ENVIRONMENT = Environment(
     key="e1",
     match={"cpu_model": "Planted CPU", "cpu_count": 2, "kernel": "6.8"},
@@ -60,9 +63,12 @@ PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000, "original": 130_000}
 
 
 def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
-    container, codec, reader = FORMATS[backend.removesuffix(SCALED)]
+    body = backend.removesuffix(SCALED)
+    decoder = next((one for one in DECODERS if body.endswith(one)), "")
+    container, codec, reader = FORMATS[body.removesuffix(decoder)]
+    options = [("decoder", decoder[1:])] if decoder else []
     fields: dict[str, Any] = {
-        "codec_options": (("scale", "dct"),) if backend.endswith(SCALED) else (),
+        "codec_options": (*options, *([("scale", "dct")] if backend.endswith(SCALED) else [])),
         "dataset": "imagenet",
         "size": 4000,
         "backend": backend,

@@ -9,6 +9,7 @@ from storebench.report.claims import Claim, Claims, Kind, leading
 from storebench.report.decisions import Decisions, rounds_to_tell
 from storebench.report.facts import Facts
 from storebench.report.texts.deciding import deciding
+from storebench.report.texts.decoders import closing
 from storebench.report.texts.labels import (
     MODELS,
     agreed,
@@ -37,7 +38,8 @@ class Headline:
     Attributes
     ----------
     sentences
-        What is decided with its interval, what decides the ranking, what of it reaches training, and what is undecided;
+        What is decided with its interval, what decides the ranking and what a faster decoder changes, what of it reaches
+        training, and what is undecided;
         the first one is the answer for those who read no further.
     panel
         The panel that it rests on; None where nothing was measured.
@@ -70,7 +72,8 @@ def headline(facts: Facts) -> Headline:
     other = _other(facts, panel)
     feeding = [Sentence(text=text) for text in roofline_sentences(facts.rooflines)]
     shown = joined(feeding).text
-    said = [*feeding, _answer(panel, _where(panel, shown), facts.claims), deciding(facts, claim)]
+    said: list[Sentence | None] = [*feeding, _answer(panel, _where(panel, shown), facts.claims)]
+    said += [deciding(facts, claim), closing(panel, facts.claims)]
     said += [_beside(other, facts.claims)] if other is not None and other not in before else []
     said += [_undecided(before, facts.claims)] if before else []
     return Headline(sentences=tuple(one for one in said if one is not None), panel=panel)

@@ -1,0 +1,70 @@
+"""By how much a faster decoder closes the gap between compressed images and raw pixels, in sentences."""
+
+from collections.abc import Iterator, Sequence
+
+from storebench.report.cells import CellSummary, Panel
+from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.facts import Facts
+from storebench.report.texts.labels import backend_label, dataset_label, percent, state_label, store_label
+from storebench.report.texts.sentence import Sentence
+
+NAMES = {"opencv": "OpenCV", "pillow": "Pillow"}
+"""Decoders whose names are not written as in a backend."""
+
+
+def closing(panel: Panel, claims: Claims) -> Sentence | None:
+    """Return by how much other decoders close the gap of a panel that they close most of; None without such cells."""
+    sentences = list(_sentences(panel, claims))
+    return max(sentences, key=_most, default=None)
+
+
+def decoder_lines(facts: Facts) -> list[str]:
+    """Return one sentence per dataset, setting and gap to raw pixels that other decoders were measured in."""
+    return [
+        f"{dataset_label(panel.first)}, {state_label(panel.speaker)}: {one.text}"
+        for part in facts.datasets.values()
+        for panel in part.ordered
+        for one in _sentences(panel, facts.claims)
+    ]
+
+
+def _sentences(panel: Panel, claims: Claims) -> Iterator[Sentence]:
+    by_gap: dict[object, list[Claim]] = {}
+    for one in claims.each(Kind.CLOSES, panel.stored):
+        assert one.object is not None
+        by_gap.setdefault((one.object.key, one.part), []).append(one)
+    yield from (_sentence(panel, found) for found in by_gap.values())
+
+
+def _sentence(panel: Panel, found: Sequence[Claim]) -> Sentence:
+    slow, fast = found[0].object, panel.of(found[0].part)
+    assert slow is not None
+    assert fast is not None
+    gap = f"the gap from {store_label(slow, (slow, fast))} to raw pixels in {backend_label(fast.backend)}"
+    told = sorted((one for one in found if one.decided), key=_share, reverse=True)
+    others = ", ".join(_decoder(one.subject) for one in found if not one.decided)
+    if not told:
+        return Sentence(text=f"No faster decoder is proven to close {gap}: {others}.", claims=tuple(found))
+    said = ", ".join(f"{_decoder(one.subject)} {_percent(one)}" for one in told)
+    rest = f"; not proven to: {others}" if others else ""
+    return Sentence(text=f"A faster decoder closes a part of {gap}: {said}{rest}.", claims=tuple(found))
+
+
+def _decoder(cell: CellSummary) -> str:
+    """Return a decoder in words: "simplejpeg", "Pillow at a reduced scale"."""
+    options = dict(cell.cell.backend.codec_options)
+    name = options.get("decoder", "pillow")
+    return NAMES.get(name, name) + (" at a reduced scale" if options.get("scale") == "dct" else "")
+
+
+def _percent(one: Claim) -> str:
+    assert one.figure is not None
+    return f"{percent(one.figure.mid)} [{percent(one.figure.lo)}, {percent(one.figure.hi)}]"
+
+
+def _share(one: Claim) -> float:
+    return one.figure.mid if one.figure is not None else 0.0
+
+
+def _most(sentence: Sentence) -> float:
+    return max((_share(one) for one in sentence.claims if one.decided), default=-1.0)
