@@ -138,6 +138,7 @@ def store_facts(manifest: Manifest) -> StoreFacts:
         source=provenance.source,
         derived_frac=provenance.derived_frac,
         provenance_note=provenance.note,
+        skipped_files=provenance.skipped_files,
     )
 
 
@@ -183,5 +184,9 @@ def _refuse_impossible(manifest: Manifest) -> None:
             raise ValueError(f"{name}: {brief(getattr(manifest, name))} is not a number of bytes")
     if not 0 <= manifest.build_s < math.inf:
         raise ValueError(f"build_s: {manifest.build_s} is not a duration")
+    if not 0 <= provenance.skipped_files <= _MOST_BYTES:
+        raise ValueError(
+            f"dataset.provenance.skipped_files: {brief(provenance.skipped_files)} is not a number of files"
+        )
     if not 0 <= provenance.derived_frac <= 1:
         raise ValueError(f"dataset.provenance.derived_frac: {provenance.derived_frac} is not a share")

@@ -113,6 +113,8 @@ class _MatrixWithoutLoop(Strict):
     image_size
         Side of the square images that every codec serves; for folders and ImageNet. Default: 256, or the size that
         all images of a folder have if it is smaller; the codec `original` serves the network's size.
+    skip_unreadable
+        Leave out image files that cannot be read or do not decode. Otherwise the first one is an error.
     backends
         Container, codec and reader of each store.
     optional
@@ -126,6 +128,7 @@ class _MatrixWithoutLoop(Strict):
     data_seed: Seed = 0
     synthetic: bool | None = None
     image_size: ImageSize | None = None
+    skip_unreadable: bool = False
     backends: list[str] = list(PAPER_BACKENDS)
     optional: bool = False
 
@@ -235,6 +238,7 @@ class _MatrixWithoutLoop(Strict):
             seed=self.data_seed,
             synthetic=self.synthetic,
             image_size=self.image_size,
+            skip_unreadable=self.skip_unreadable,
         )
 
     @property

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from storebench.datasets import DatasetSpec, open_dataset
+from storebench.datasets.listing import listings_in
 from storebench.formats.registry import parse_backend, store_name_of
+from storebench.progress import Progress, silent
 from storebench.results import Cell
 from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind
@@ -20,7 +22,7 @@ PROCESS_START_S = 3.0
 RANK_START_S = 2.0
 """The same for each rank of several, which share the cores while they import torch; and for what starts them."""
 
-ENCODE_BYTES_PER_S = {"raw": 200e6, "png": 15e6, "jpeg": 60e6, "original": 500e6}
+ENCODE_BYTES_PER_S = {"raw": 200e6, "png": 15e6, "jpeg": 60e6, "original": 120e6}
 """Pixels converted per second on 2 cores."""
 
 STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
@@ -70,13 +72,17 @@ class RunPlan:
         return {**dataclasses.asdict(self), "cells": [cell.fields() for cell in self.cells]}
 
 
-def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: int = 1) -> RunPlan:
+def plan_run(
+    scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: int = 1, progress: Progress = silent
+) -> RunPlan:
     """Return the stores, bytes and time that running `cells` would take; cells that are not permitted here are left out.
 
     Parameters
     ----------
     sides
         2 if another revision runs beside the working tree (`bench --against`); it builds its own stores.
+    progress
+        See `storebench.datasets.open_dataset`.
 
     Raises
     ------
@@ -91,7 +97,7 @@ def plan_run(scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: 
     for cell in cells:
         spec, backend = cell.data, cell.backend
         if spec not in counts:
-            info = open_dataset(spec).info
+            info = open_dataset(spec, listings=listings_in(stores), progress=progress).info
             counts[spec] = (info.count, info.image_bytes)
         count, image_bytes = counts[spec]
         path = store_path(stores, spec, parse_backend(store_name_of(backend)))

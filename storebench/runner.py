@@ -17,6 +17,7 @@ from storebench._version import __version__
 from storebench.codecs import any_size
 from storebench.conversion_rounds import ConversionRounds
 from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
+from storebench.datasets.listing import listings_in
 from storebench.errors import DataNotFoundError, StorebenchError, UsageError
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
@@ -230,7 +231,9 @@ def prepare(
         if key not in built:
             options = watcher.store(cell)
             if cell.data not in opened:
-                opened[cell.data] = open_dataset(cell.data, data_root)
+                opened[cell.data] = open_dataset(
+                    cell.data, data_root, listings=listings_in(stores), progress=options.progress
+                )
             backend, dataset = parse_backend(key[1]), opened[cell.data]
             store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
             test = _test_store(cell, store.manifest, scenario.test_limit, stores, data_root, options)
@@ -259,12 +262,14 @@ def _test_store(
         seed=cell.data.seed,
         synthetic=synthetic,
         image_size=cell.data.image_size,
+        skip_unreadable=cell.data.skip_unreadable,
     )
     backend = parse_backend("memory+original" if any_size(cell.backend.codec) else "memory+raw")
     try:
-        return ensure_store(spec, backend, stores, data_root=data_root, options=options).path.resolve()
+        dataset = open_dataset(spec, data_root, listings=listings_in(stores), progress=options.progress)
     except DataNotFoundError:
         return None
+    return ensure_store(spec, backend, stores, dataset=dataset, options=options).path.resolve()
 
 
 def _measured(

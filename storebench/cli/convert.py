@@ -63,6 +63,10 @@ def convert(
             help="Use the synthetic stand-in, or refuse it. [default: only without real files]",
         ),
     ] = None,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option("--skip-unreadable", help="Leave out image files that cannot be read or do not decode."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of all stores. [default: STOREBENCH_STORES or ./stores]")
     ] = None,
@@ -97,7 +101,13 @@ def convert(
         )
         if source is not None:
             _refuse_choice(
-                split=split, size=size, limit=limit, seed=seed, synthetic=synthetic, image_size=image_size
+                split=split,
+                size=size,
+                limit=limit,
+                seed=seed,
+                synthetic=synthetic,
+                image_size=image_size,
+                skip_unreadable=skip_unreadable,
             )
             made = _from_store(source, wanted, out, options)
         else:
@@ -110,6 +120,7 @@ def convert(
                     seed=seed,
                     synthetic=synthetic,
                     image_size=image_size,
+                    skip_unreadable=skip_unreadable,
                 ),
                 wanted,
                 out or stores_dir(),
@@ -126,7 +137,7 @@ def convert(
 
 def _refuse_choice(**options: Any) -> None:
     """Refuse options that choose samples: a store is converted whole."""
-    defaults = {"split": "train", "seed": 0}
+    defaults = {"split": "train", "seed": 0, "skip_unreadable": False}
     given = [name.replace("_", "-") for name, value in options.items() if value != defaults.get(name)]
     if given:
         raise UsageError(
@@ -139,9 +150,10 @@ def _from_dataset(
     spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, options: "BuildOptions"
 ) -> "Iterator[Store]":
     from storebench.datasets import open_dataset
+    from storebench.datasets.listing import listings_in
     from storebench.stores.convert import convert as convert_dataset
 
-    opened = open_dataset(spec)
+    opened = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
     for backend in wanted:
         yield convert_dataset(opened, spec, backend, stores, options=options)
 
@@ -186,6 +198,7 @@ def _facts(store: "Store") -> dict[str, Any]:
         "split": manifest.dataset.split,
         "origin": str(manifest.dataset.provenance.origin),
         "derived_frac": manifest.dataset.provenance.derived_frac,
+        "skipped_files": manifest.dataset.provenance.skipped_files,
         "count": manifest.count,
         "image_shape": list(manifest.dataset.image_shape),
         "format": manifest.format,

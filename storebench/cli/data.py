@@ -132,7 +132,7 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
 def _is_whole(found: Any) -> bool:
     """Return whether the train split opens; a damaged file is fetched again."""
     try:
-        found.open(Split.TRAIN, None)
+        found.open(Split.TRAIN, None, None)
     except (DataNotFoundError, CorruptDataError) as error:
         say(f"{error}")
         return False

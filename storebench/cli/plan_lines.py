@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storebench.cli.bench_watch import describe
-from storebench.cli.common import put, put_json
+from storebench.cli.common import progress, put, put_json
 from storebench.units import format_duration, number_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def print_plan(
     """
     from storebench.plan import plan_run
 
-    plan = plan_run(scenario, cells, stores, sides=sides)
+    plan = plan_run(scenario, cells, stores, sides=sides, progress=progress)
     if as_json:
         put_json(plan.to_dict())
     else:

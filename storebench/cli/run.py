@@ -14,6 +14,7 @@ from storebench.cli.checks import require_devices
 from storebench.cli.common import (
     dataset_named,
     exit_codes,
+    progress,
     put,
     put_json,
     runs_dir,
@@ -56,6 +57,10 @@ def run(
             help="Side of the square images, for folders and ImageNet. [default: 256; for original, the network's]",
         ),
     ] = None,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option("--skip-unreadable", help="Leave out image files that cannot be read or do not decode."),
+    ] = False,
     synthetic: Annotated[
         bool | None,
         typer.Option(
@@ -118,6 +123,7 @@ def run(
             "limit": limit,
             "synthetic": synthetic,
             "image_size": image_size,
+            "skip_unreadable": skip_unreadable or None,
             "backends": backends,
             **values,
         }
@@ -158,7 +164,7 @@ def _run(scenario: "Scenario", folder: Path, stores: Path, *, drop_caches: bool)
     require_devices(cells)
     sweep(stores)
     writes_into(folder)
-    plan = plan_run(scenario, cells, stores)
+    plan = plan_run(scenario, cells, stores, progress=progress)
     with claimed(folder):
         made = Run.create(scenario, folder, cells)
         for line in (*plan.notes, total_line(scenario, plan)):

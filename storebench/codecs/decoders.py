@@ -13,7 +13,7 @@ from PIL import Image as PilImage
 
 from storebench.codecs.base import Payload
 from storebench.datasets.headers import JPEG, MOST_PIXELS, PNG, Header, read_header, refuse_bomb
-from storebench.datasets.images import DOES_NOT_DECODE, PILLOW_FORMATS, reason_of, to_rgb
+from storebench.datasets.images import DOES_NOT_DECODE, PILLOW_FORMATS, be_strict, reason_of, to_rgb
 from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 
 Pixels = npt.NDArray[np.uint8]
@@ -24,6 +24,13 @@ Size = tuple[int, int]
 
 _REDUCTIONS = (8, 4, 2)
 """By how much JPEG decoders can reduce an image while they decode it."""
+
+REFUSED = (CorruptDataError, *DOES_NOT_DECODE)
+"""What libraries raise for an image that they do not decode.
+
+Pillow then decides, as it does where image files are converted: simplejpeg refuses JPEGs with a damaged part that
+Pillow and OpenCV fill with grey, and a run must not end at an image that was accepted.
+"""
 
 
 class Opened(ABC):
@@ -81,6 +88,7 @@ class _PillowOpened(Opened):
 
     def load(self, mode: str, least: Size | None) -> PilImage.Image:
         """Decode by Pillow; its draft mode is the DCT scaling of libjpeg."""
+        be_strict()
         if least is not None:
             self._image.draft(None, least)
         self._image.load()
@@ -98,6 +106,7 @@ class PillowDecoder(Decoder):
 
     def pixels(self, payload: Payload, kind: str, mode: str) -> Pixels:
         """Decode an image of one kind; a file of another kind is refused."""
+        be_strict()
         with PilImage.open(io.BytesIO(payload), formats=(kind,)) as image:
             return np.asarray(image if image.mode == mode else image.convert(mode))
 
@@ -115,8 +124,11 @@ class _ArrayOpened(Opened):
         self.size = (header.width, header.height)
 
     def load(self, mode: str, least: Size | None) -> PilImage.Image:
-        """Decode to an array, and give it to Pillow."""
-        return PilImage.fromarray(self._decoder.array(self._payload, mode, self.size, least))
+        """Decode to an array, and give it to Pillow; Pillow decodes what this library refuses."""
+        try:
+            return PilImage.fromarray(self._decoder.array(self._payload, mode, self.size, least))
+        except REFUSED:
+            return _PillowOpened(self._payload).load(mode, least)
 
 
 class _ArrayDecoder(Decoder):
@@ -129,7 +141,10 @@ class _ArrayDecoder(Decoder):
             raise CorruptDataError(f"a {header.kind}, not a {kind}")
         if not self._takes(header):
             return PillowDecoder().pixels(payload, kind, mode)
-        return self.array(payload, mode, (header.width, header.height), None)
+        try:
+            return self.array(payload, mode, (header.width, header.height), None)
+        except REFUSED:
+            return PillowDecoder().pixels(payload, kind, mode)
 
     def open(self, payload: Payload) -> Opened:
         """Read the header; Pillow opens what this library does not decode."""

@@ -5,12 +5,14 @@ import hashlib
 import os
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from storebench.datasets.sources import Refusal
 from storebench.names import name_of_text, printable
 from storebench.settings.words import Split
 
@@ -50,12 +52,15 @@ class Provenance:
         Share of the samples that are not unchanged images of the source, 0 to 1.
     note
         One line that a reader of a figure should see ("1 of 5 batches present"), or "".
+    skipped_files
+        Number of unreadable image files that were left out, as asked.
     """
 
     origin: Origin
     source: str
     derived_frac: float = 0.0
     note: str = ""
+    skipped_files: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +126,8 @@ class DatasetSpec:
         True requests the stand-in, False refuses it, None uses it if no real files are found.
     image_size
         Side of the square images, for datasets of image files; None for the dataset's own choice.
+    skip_unreadable
+        Leave out image files that cannot be read or do not decode, instead of refusing the dataset.
     """
 
     name: str
@@ -130,6 +137,7 @@ class DatasetSpec:
     seed: int = 0
     synthetic: bool | None = None
     image_size: int | None = None
+    skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
@@ -164,6 +172,7 @@ class DatasetSpec:
         parts += [f"seed{self.seed}"] if self.seed else []
         parts += ["synthetic"] if self.synthetic else []
         parts += [f"px{self.image_size}"] if self.image_size is not None else []
+        parts += ["readable"] if self.skip_unreadable else []
         return "-".join(parts)
 
 
@@ -193,6 +202,20 @@ class Dataset(ABC):
         return ""
 
     @property
+    def skip_note(self) -> str:
+        """One clause that counts the unreadable image files that were left out and names some; "" if there are none."""
+        return ""
+
+    @property
+    def known_unreadable(self) -> Mapping[int, Refusal]:
+        """Why image files cannot be read, by index, as far as that is known before any is decoded."""
+        return {}
+
+    def locate(self, index: int) -> str:
+        """Return the file of sample `index`, for messages; or which sample it is, where it has no file."""
+        return f"sample {index} of {self.info.name}"
+
+    @property
     def original_info(self) -> DatasetInfo | None:
         """The geometry and identity of the image files as they are; None where the samples are no image files."""
         return None
@@ -200,12 +223,12 @@ class Dataset(ABC):
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, unchanged, and its label.
 
-        Only where `original_info` is not None.
+        Only where `original_info` is not None. A file of a folder or an archive is decoded to find out whether it can be.
 
         Raises
         ------
         CorruptDataError
-            The file is no image, is damaged in its header, or has too many pixels; the message names it.
+            The file is no image, is damaged, or has too many pixels; the message names it.
         DataNotFoundError
             The file cannot be read.
         IndexError

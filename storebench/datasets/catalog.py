@@ -18,8 +18,11 @@ from storebench.datasets.base import (
 from storebench.datasets.derived import select
 from storebench.datasets.folder import open_folder
 from storebench.datasets.listed import open_list
+from storebench.datasets.listing import Listings
 from storebench.datasets.synthetic import SyntheticDataset
+from storebench.datasets.unreadable import select_readable
 from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
+from storebench.progress import Progress, silent
 from storebench.settings.loop import MOST_SEED
 from storebench.settings.words import Split
 
@@ -29,10 +32,13 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The files of a dataset: their folder, and a function that opens a split with images of one size (None: their own)."""
+    """The files of a dataset: their folder, and a function that opens a split of them.
+
+    The function takes the split, the side of the images (None for their own), and the listings of class folders.
+    """
 
     where: Path
-    open: Callable[[Split, int | None], Dataset]
+    open: Callable[[Split, int | None, Listings | None], Dataset]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,35 +53,40 @@ class Entry:
         Sentence for messages that names the files and the folder to put them into.
     by_class
         Whether its samples are sorted by class.
-    any_size
-        Whether its images may be resized to any size.
+    image_files
+        Whether its samples are image files, which may be resized to any size, and of which some may be unreadable.
     """
 
     find: Callable[[Path], Found | None]
     files: str
     by_class: bool = False
-    any_size: bool = False
+    image_files: bool = False
 
 
 def _find_mnist(root: Path) -> Found | None:
     folder = mnist.find(root)
-    return (
-        None if folder is None else Found(where=folder, open=lambda split, _: mnist.open_mnist(folder, split))
-    )
+    if folder is None:
+        return None
+    return Found(where=folder, open=lambda split, _size, _listings: mnist.open_mnist(folder, split))
 
 
 def _find_cifar10(root: Path) -> Found | None:
     sources = cifar10.find(root)
     if not sources:
         return None
-    return Found(where=sources[0].path, open=lambda split, _: cifar10.open_cifar10(sources, split))
+    return Found(
+        where=sources[0].path, open=lambda split, _size, _listings: cifar10.open_cifar10(sources, split)
+    )
 
 
 def _find_imagenet(root: Path) -> Found | None:
     folder = imagenet.find(root)
     if folder is None:
         return None
-    return Found(where=folder, open=lambda split, size: imagenet.open_imagenet(folder, split, size))
+    return Found(
+        where=folder,
+        open=lambda split, size, listings: imagenet.open_imagenet(folder, split, size, listings),
+    )
 
 
 _ENTRIES = {
@@ -94,7 +105,7 @@ _ENTRIES = {
         files=f"Put {imagenet.TRAIN_TAR} (or one folder per class in train/) into imagenet/ there; "
         "it comes from image-net.org after registration.",
         by_class=True,
-        any_size=True,
+        image_files=True,
     ),
 }
 
@@ -132,17 +143,29 @@ def needed_files(name: str) -> str:
     return _ENTRIES[name].files
 
 
-def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
+def open_dataset(
+    spec: DatasetSpec,
+    root: Path | None = None,
+    *,
+    listings: Listings | None = None,
+    progress: Progress = silent,
+) -> Dataset:
     """Open the samples that `spec` requests.
 
     Real files are preferred, unless ``spec.synthetic`` is True. If there are none,
     the synthetic stand-in replaces them and says so in its provenance, unless
     ``spec.synthetic`` is False. A folder or a list never has a stand-in.
+    Image files that cannot be read are found when they are read, unless ``spec.skip_unreadable`` asks for them to be left
+    out.
 
     Parameters
     ----------
     root
         The data folder; None for STOREBENCH_DATA and then ./data.
+    listings
+        Where it is kept what scans of image files found; None scans them each time.
+    progress
+        Shows the progress of decoding image files to find those that cannot be read.
 
     Raises
     ------
@@ -156,14 +179,14 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
         A file is truncated, damaged, hostile or does not match its name.
     """
     _check(spec)
-    if spec.folder is not None:
-        return select(open_folder(spec.folder, spec.split, spec.image_size), spec, by_class=True)
-    if spec.file_list is not None:
-        return select(open_list(spec.file_list, spec.split, spec.image_size), spec, by_class=True)
-    entry = _ENTRIES[spec.name]
-    found = None if spec.synthetic else find_files(spec.name, root)
-    if found is not None:
-        return select(found.open(spec.split, spec.image_size), spec, by_class=entry.by_class)
+    entry = _ENTRIES.get(spec.name)
+    source = _open_files(spec, root, listings)
+    if source is not None:
+        by_class = entry is None or entry.by_class
+        if spec.skip_unreadable:
+            return select_readable(source, spec, by_class=by_class, listings=listings, progress=progress)
+        return select(source, spec, by_class=by_class)
+    assert entry is not None, "a folder or a list has files, or is refused"
     places = " and ".join(str(place) for place in search_roots(root))
     if spec.synthetic is False:
         raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=entry.files)
@@ -179,10 +202,28 @@ def open_dataset(spec: DatasetSpec, root: Path | None = None) -> Dataset:
     )
 
 
+def _open_files(spec: DatasetSpec, root: Path | None, listings: Listings | None) -> Dataset | None:
+    """Open the real files of a split; None if the stand-in replaces them."""
+    if spec.folder is not None:
+        return open_folder(spec.folder, spec.split, spec.image_size, listings)
+    if spec.file_list is not None:
+        return open_list(spec.file_list, spec.split, spec.image_size, listings)
+    found = None if spec.synthetic else find_files(spec.name, root)
+    return None if found is None else found.open(spec.split, spec.image_size, listings)
+
+
+def _check_skipping(spec: DatasetSpec) -> None:
+    if spec.skip_unreadable and spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files:
+        raise UsageError(
+            f"the samples of {spec.name} are no image files, of which some could be unreadable",
+            hint="Leave out --skip-unreadable; it is for folders, lists and ImageNet.",
+        )
+
+
 def _check_image_size(spec: DatasetSpec) -> None:
     if spec.image_size is None:
         return
-    if spec.name in _ENTRIES and not _ENTRIES[spec.name].any_size:
+    if spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files:
         raise UsageError(
             f"the images of {spec.name} have one size, so none can be asked for",
             hint="Leave out --image-size; it is for folders and ImageNet.",
@@ -203,6 +244,7 @@ def _check(spec: DatasetSpec) -> None:
                 f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}."
             )
     _check_image_size(spec)
+    _check_skipping(spec)
     if not 0 <= spec.seed <= MOST_SEED:
         raise UsageError(f"{spec.seed} is not a seed", hint="Name 0 or more, below 2^63.")
     if spec.synthetic and spec.name not in _ENTRIES:

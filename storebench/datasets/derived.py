@@ -7,13 +7,14 @@ every process can make it by itself.
 import dataclasses
 from abc import abstractmethod
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image as PilImage
 
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, Origin, Provenance
-from storebench.datasets.sources import check_index, fingerprint
+from storebench.datasets.sources import Refusal, check_index, fingerprint
 
 CACHE_BYTES = 96 << 20
 """Decoded originals that one process caches: 512 of 256 x 256 x 3."""
@@ -37,9 +38,26 @@ class _Selection(Dataset):
         return self._info
 
     @property
+    def source(self) -> Dataset:
+        """The dataset that was cut or extended."""
+        return self._source
+
+    @property
     def resize_note(self) -> str:
         """One clause if the source's images are resized by a large factor."""
         return self._source.resize_note
+
+    @property
+    def skip_note(self) -> str:
+        """One clause that counts the unreadable image files of the source that were left out, and names some."""
+        return self._source.skip_note
+
+    @property
+    def known_unreadable(self) -> Mapping[int, Refusal]:
+        """Why image files cannot be read, by index, as far as that is known before any is decoded."""
+        known = self._source.known_unreadable
+        places = ((index, known.get(self.place(index))) for index in range(self._count if known else 0))
+        return {index: error for index, error in places if error is not None}
 
     @property
     def original_info(self) -> DatasetInfo | None:
@@ -50,7 +68,11 @@ class _Selection(Dataset):
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""
         check_index(index, self._info.count)
-        return self._source.original(self._place(index))
+        return self._source.original(self.place(index))
+
+    def locate(self, index: int) -> str:
+        """Return the file of sample `index`, or of the original that it is made of."""
+        return self._source.locate(self.place(index))
 
     def _selected(self, old: DatasetInfo, how: str) -> DatasetInfo:
         return dataclasses.replace(
@@ -65,7 +87,7 @@ class _Selection(Dataset):
         return old
 
     @abstractmethod
-    def _place(self, index: int) -> int:
+    def place(self, index: int) -> int:
         """Return the index in the source of the image that sample `index` is, or is made of."""
 
 
@@ -79,9 +101,10 @@ class Subset(_Selection):
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, self._info.count)
-        return self._source.sample(self._place(index))
+        return self._source.sample(self.place(index))
 
-    def _place(self, index: int) -> int:
+    def place(self, index: int) -> int:
+        """Return the index in the source of sample `index`."""
         return index * len(self._source) // self._count if self._strided else index
 
 
@@ -101,11 +124,6 @@ class Grown(_Selection):
         self._cache: OrderedDict[int, tuple[Image, int]] = OrderedDict()
 
     @property
-    def source(self) -> Dataset:
-        """The originals."""
-        return self._source
-
-    @property
     def seed(self) -> int:
         """Seed of the derived samples."""
         return self._seed
@@ -113,18 +131,19 @@ class Grown(_Selection):
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, self._info.count)
-        pixels, label = self._original(self._place(index))
+        pixels, label = self._original(self.place(index))
         if index < len(self._source):
             return pixels.copy(), label
         return derive(pixels, np.random.default_rng((self._seed, index))), label
 
-    def _place(self, index: int) -> int:
+    def place(self, index: int) -> int:
+        """Return the index of the original that sample `index` is, or is made of."""
         return index % len(self._source)
 
     def _provenance(self, old: Provenance, how: str) -> Provenance:
-        return Provenance(
+        return dataclasses.replace(
+            old,
             origin=Origin.DERIVED,
-            source=old.source,
             derived_frac=1 - len(self._source) / self._count,
             note="; ".join(filter(None, (old.note, f"{len(self._source)} originals {how} to {self._count}"))),
         )
@@ -188,3 +207,12 @@ def _limited(dataset: Dataset, limit: int, *, by_class: bool) -> Dataset:
     if limit == len(dataset.source):
         return dataset.source
     return Subset(dataset.source, limit, strided=by_class)
+
+
+def places_in(dataset: Dataset, source: Dataset) -> Sequence[int]:
+    """Return the indices in `source` of the images that the samples of a selection of it are, or are made of."""
+    places: Sequence[int] = range(len(dataset))
+    while dataset is not source and isinstance(dataset, _Selection):
+        places = [dataset.place(one) for one in places]
+        dataset = dataset.source
+    return places

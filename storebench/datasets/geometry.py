@@ -1,14 +1,17 @@
 """The size of a dataset's images: what the files have, what they are resized to, and what is said of a large change."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 from storebench.datasets.headers import read_header
 from storebench.datasets.images import SIDE
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, DataNotFoundError
 
 Shape = tuple[int, int, int]
 """(H, W, C) of every image."""
+
+Size = tuple[int, int]
+"""Width and height of an image file."""
 
 HEADER_BYTES = 256 << 10
 """Bytes of a file that are read for its size; longer headers are left out."""
@@ -32,6 +35,7 @@ def common_small_shape(read: ReadStart, count: int) -> Shape | None:
     """Return the shape of all images if they have one size below the default on both sides; else None.
 
     Every file's header is read as long as the sizes agree. Where the first image is larger, it is the only one read.
+    Files without a readable header do not count.
     """
     sizes = _sizes(read, range(count))
     first = next(sizes, None)
@@ -41,15 +45,22 @@ def common_small_shape(read: ReadStart, count: int) -> Shape | None:
     return (height, width, 3)
 
 
-def change_note(read: ReadStart, count: int, shape: Shape) -> str:
-    """Return one clause if images are resized by more than a factor of 4 in pixels; "" otherwise.
-
-    Judged by the median of at most 64 files, evenly spread.
-    """
+def probed_sizes(read: ReadStart, count: int) -> tuple[Size, ...]:
+    """Return the sizes of at most 64 files, evenly spread; those without a readable header are left out."""
     probed = min(count, PROBED)
-    sizes = [
-        size for size in _sizes(read, (at * count // probed for at in range(probed))) if size is not None
-    ]
+    return tuple(_sizes(read, (at * count // probed for at in range(probed))))
+
+
+def change_note(sizes: Sequence[Size], shape: Shape) -> str:
+    """Return one clause if images are resized by more than a factor of 4 in pixels, by their median; "" otherwise.
+
+    Parameters
+    ----------
+    sizes
+        See `probed_sizes`.
+    shape
+        What they become.
+    """
     if not sizes:
         return ""
     width, height = median(one[0] for one in sizes), median(one[1] for one in sizes)
@@ -60,17 +71,31 @@ def change_note(read: ReadStart, count: int, shape: Shape) -> str:
     return f"images of {width:g} x {height:g} (median) become {shape[1]} x {shape[0]}, {times} the pixels"
 
 
+def served_note(own: tuple[int, int], side: int | None) -> str:
+    """Return the clause of `change_note` for image files that are resized when they are read; "" where nothing is known.
+
+    Parameters
+    ----------
+    own
+        Height and width of the files, if all have one size below the default; else the default.
+    side
+        Side of the samples; None where the files keep their size.
+    """
+    if side is None or not 0 < max(own) < SIDE:
+        return ""
+    return change_note(((own[1], own[0]),), square(side))
+
+
 def resize_clause(note: str) -> str:
     """Return the clause of `change_note` in a provenance's note; "" if it has none."""
     return next((one for one in note.split("; ") if one.startswith("images of ") and " become " in one), "")
 
 
-def _sizes(read: ReadStart, indices: Iterable[int]) -> Iterator[tuple[int, int] | None]:
-    """Yield width and height of files; None of a file whose header cannot be read."""
+def _sizes(read: ReadStart, indices: Iterable[int]) -> Iterator[Size]:
+    """Yield width and height of files, but not of those whose header cannot be read."""
     for index in indices:
         try:
             header = read_header(read(index))
-        except (CorruptDataError, OSError):
-            yield None
-        else:
-            yield header.width, header.height
+        except (CorruptDataError, DataNotFoundError, OSError):
+            continue
+        yield header.width, header.height

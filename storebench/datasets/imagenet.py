@@ -6,9 +6,9 @@ INDEX" per image, where INDEX counts the sorted classes) or from the devkit.
 """
 
 import dataclasses
+import os
 import weakref
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from storebench.datasets import devkit, images, tars
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
-from storebench.datasets.folder import TEST_FOLDERS, FolderDataset, has_class_folders
-from storebench.datasets.geometry import HEADER_BYTES, change_note, square
-from storebench.datasets.originals import checked
+from storebench.datasets.decoding import checked, decode_rgb
+from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, open_class_folders
+from storebench.datasets.geometry import HEADER_BYTES, change_note, probed_sizes, square
+from storebench.datasets.listing import Listings
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
@@ -40,13 +41,17 @@ def find(root: Path) -> Path | None:
     return root if any((root / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)) else None
 
 
-def open_imagenet(folder: Path, split: Split, image_size: int | None = None) -> Dataset:
+def open_imagenet(
+    folder: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
+) -> Dataset:
     """Open a split of ImageNet; "test" is its validation split.
 
     Parameters
     ----------
     image_size
         Side of the square images; None for 256.
+    listings
+        Of class folders; see `storebench.datasets.listing.found_files`.
 
     Raises
     ------
@@ -56,11 +61,11 @@ def open_imagenet(folder: Path, split: Split, image_size: int | None = None) -> 
         An archive is truncated, hostile or does not match its name.
     """
     if split == Split.TRAIN:
-        return _open_train(folder, image_size)
-    classes = _open_train(folder).info.class_names if _has_train(folder) else None
+        return _open_train(folder, image_size, listings)
+    classes = _open_train(folder, None, listings).info.class_names if _has_train(folder) else None
     for name in TEST_FOLDERS:
         if has_class_folders(folder / name):
-            return FolderDataset(NAME, split, folder / name, classes, image_size, images.SIDE)
+            return open_class_folders(NAME, split, folder / name, classes, image_size, listings)
     if not (folder / VAL_TAR).is_file():
         raise DataNotFoundError(
             "ImageNet's validation split is not here",
@@ -74,9 +79,9 @@ def _has_train(folder: Path) -> bool:
     return has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
 
 
-def _open_train(folder: Path, image_size: int | None = None) -> Dataset:
+def _open_train(folder: Path, image_size: int | None, listings: Listings | None) -> Dataset:
     if has_class_folders(folder / "train"):
-        return FolderDataset(NAME, Split.TRAIN, folder / "train", None, image_size, images.SIDE)
+        return open_class_folders(NAME, Split.TRAIN, folder / "train", None, image_size, listings)
     path = folder / TRAIN_TAR
     if not path.is_file():
         raise DataNotFoundError(
@@ -189,7 +194,7 @@ class TarDataset(Dataset):
         self._identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
         self._plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
         shape = square(image_size)
-        self._resize_note = change_note(self._start, len(members), shape)
+        self._resize_note = change_note(probed_sizes(self._start, len(members)), shape)
         note = "; ".join(filter(None, (note, self._resize_note)))
         self._close()
         self._info = DatasetInfo(
@@ -210,8 +215,8 @@ class TarDataset(Dataset):
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, 3], label)."""
         check_index(index, self._info.count)
-        stream, size = BytesIO(self._read(index)), self._info.image_shape[:2]
-        return images.decode_rgb(stream, self._where(index), size), int(self._labels[index])
+        pixels = decode_rgb(self._read(index), self.locate(index), self._info.image_shape[:2])
+        return pixels, int(self._labels[index])
 
     @property
     def resize_note(self) -> str:
@@ -230,9 +235,13 @@ class TarDataset(Dataset):
         )
 
     def original(self, index: int) -> tuple[bytes, int]:
-        """Return the bytes of image file `index`, and its label."""
+        """Return the bytes of image file `index`, which decodes, and its label."""
         check_index(index, self._info.count)
-        return checked(self._read(index), self._where(index)), int(self._labels[index])
+        return checked(self._read(index), self.locate(index)), int(self._labels[index])
+
+    def locate(self, index: int) -> str:
+        """Return the archive and the name of image file `index` in it."""
+        return f"{self._path}:{self._name(index)}"
 
     def _start(self, index: int) -> bytes:
         return self._read(index, HEADER_BYTES)
@@ -242,16 +251,15 @@ class TarDataset(Dataset):
         if self._stream is None:
             self._stream = _open(self._path)
             weakref.finalize(self, self._stream.close)
-        self._stream.seek(offset)
-        return self._stream.read(min(size, most_bytes))
+        try:
+            return os.pread(self._stream.fileno(), min(size, most_bytes), offset)
+        except OSError as error:
+            raise unreadable(self._path, error) from error
 
     def _close(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-    def _where(self, index: int) -> str:
-        return f"{self._path}:{self._name(index)}"
 
     def _name(self, index: int) -> str:
         start, end = self._name_ends[index : index + 2]

@@ -1,15 +1,11 @@
-"""Turn the bytes of an image file into RGB of one size, 256 x 256 unless another is asked for, as convert_imageset does."""
+"""What image files are and how Pillow opens them: their extensions and formats, and their pixels as RGB of one size."""
 
 import struct
 import zlib
-from typing import BinaryIO
 
 import numpy as np
 from PIL import Image as PilImage
-from PIL import UnidentifiedImageError
-
-from storebench.datasets.base import Image
-from storebench.errors import CorruptDataError
+from PIL import ImageFile, UnidentifiedImageError
 
 SIDE = 256
 """Default side of the images of folders and of ImageNet."""
@@ -40,36 +36,10 @@ DOES_NOT_DECODE = (
 """Errors that Pillow's decoders raise for damaged files."""
 
 
-def decode_rgb(stream: BinaryIO, where: str, size: tuple[int, int] = (SIDE, SIDE)) -> Image:
-    """Decode an image file and resize it without keeping the aspect ratio.
-
-    Grey, palette, CMYK and 16-bit images become RGB; transparency is dropped;
-    EXIF orientation is ignored, as in the OpenCV that the paper's tool used.
-
-    Parameters
-    ----------
-    size
-        Height and width of the result.
-
-    Returns
-    -------
-    Image
-        uint8 [height, width, 3].
-
-    Raises
-    ------
-    CorruptDataError
-        The file does not decode; the message begins with `where`.
-    """
-    try:
-        with PilImage.open(stream, formats=PILLOW_FORMATS) as image:
-            return np.array(_resize(to_rgb(image), size))
-    except DOES_NOT_DECODE as error:
-        raise CorruptDataError(
-            f"does not decode ({reason_of(error)})",
-            where=where,
-            hint="Replace the file or take it out of the folder.",
-        ) from error
+def be_strict() -> None:
+    """Make Pillow refuse images that are cut off, whatever another library has asked it for."""
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
 def reason_of(error: Exception) -> str:
@@ -91,11 +61,11 @@ def to_rgb(image: PilImage.Image) -> PilImage.Image:
     return image.convert("RGB")
 
 
-def _resize(image: PilImage.Image, size: tuple[int, int]) -> PilImage.Image:
-    """Resize as OpenCV's INTER_LINEAR does: each pixel from its four nearest, without averaging over more.
+def resized(image: PilImage.Image, size: tuple[int, int]) -> PilImage.Image:
+    """Return an image at another size (height, width), as OpenCV's INTER_LINEAR makes it.
 
-    Pillow's own ``resize`` widens the filter when it shrinks an image. The result
-    is smoother than convert_imageset's, and smoother pixels compress better.
+    Each pixel comes from its four nearest, without averaging over more. Pillow's own ``resize`` widens the filter when
+    it shrinks an image. The result is smoother than convert_imageset's, and smoother pixels compress better.
     """
     width, height = image.size
     high, wide = size

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from storebench.datasets.base import LIST_PREFIX, Dataset, Origin, Provenance
-from storebench.datasets.folder import FileDataset
-from storebench.datasets.sources import read_file
+from storebench.datasets.files import FileDataset, FoundFiles, look_at
+from storebench.datasets.listing import Listings, found_files
+from storebench.datasets.sources import Statuses, read_file
+from storebench.datasets.walk import Seen
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.names import text_of_name
 from storebench.settings.words import Split
@@ -13,7 +15,9 @@ MOST_LABEL = 99_999
 """Largest label: one class folder per label is written by the format ``files``."""
 
 
-def open_list(path: Path, split: Split, image_size: int | None = None) -> Dataset:
+def open_list(
+    path: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
+) -> Dataset:
     """Open ``list:FILE``: all its images are the train split, in the order of the lines.
 
     Relative paths begin at the folder of the list. Blank lines are skipped.
@@ -22,11 +26,13 @@ def open_list(path: Path, split: Split, image_size: int | None = None) -> Datase
     ----------
     image_size
         See `FileDataset`.
+    listings
+        See `storebench.datasets.listing.found_files`.
 
     Raises
     ------
     DataNotFoundError
-        The list, or a file in it, cannot be read; or the test split is asked for.
+        The list cannot be read; or the test split is asked for.
     CorruptDataError
         A line is not a path and a label, or there is none; the message names the line.
     """
@@ -34,6 +40,16 @@ def open_list(path: Path, split: Split, image_size: int | None = None) -> Datase
         raise DataNotFoundError(
             "no test split: a list is training data", where=path, hint="Name a folder with train/ and val/."
         )
+
+    def scan(seen: Seen) -> tuple[FoundFiles, Statuses]:
+        seen.look(path)
+        return _scan_list(path)
+
+    found = found_files(path.parent, ("list", path.name), scan, listings)
+    return FileDataset(LIST_PREFIX + text_of_name(str(path)), split, found, image_size)
+
+
+def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
     text = read_file(path).decode("utf-8", "surrogateescape")
     lines = enumerate(text.split("\n"), start=1)
     files = [_file(line, path, number) for number, line in lines if line.strip()]
@@ -41,18 +57,20 @@ def open_list(path: Path, split: Split, image_size: int | None = None) -> Datase
         raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
     names = tuple(map(str, range(max(label for _, label in files) + 1)))
     source = Provenance(origin=Origin.REAL, source="image files in a list")
-    return FileDataset(
-        LIST_PREFIX + text_of_name(str(path)), split, path.parent, files, names, source, image_size
-    )
+    return look_at(path.parent, files, names, source)
 
 
 def _file(line: str, where: Path, number: int) -> tuple[str, int]:
     """Return path and label of one line."""
     name, _, label = line.strip().rpartition(" ")
-    if not name or not (label.isascii() and label.isdecimal() and int(label[:9]) <= MOST_LABEL):
+    if not (name and "\0" not in name and _is_label(label)):
         raise CorruptDataError(
             f"a line without a path and a label from 0 to {MOST_LABEL:,}",
             where=f"{where}:{number}",
             hint="Write one PATH LABEL per line.",
         )
     return name.rstrip(), int(label)
+
+
+def _is_label(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MOST_LABEL

@@ -1,8 +1,7 @@
 """The image files of a dataset as they are: what the codec ``original`` stores."""
 
 from storebench.datasets.base import Dataset, DatasetInfo, Image
-from storebench.datasets.headers import check_file
-from storebench.errors import CorruptDataError, UsageError
+from storebench.errors import UsageError
 
 
 class Originals(Dataset):
@@ -36,6 +35,11 @@ class Originals(Dataset):
         """The geometry and identity of the image files."""
         return self._info
 
+    @property
+    def skip_note(self) -> str:
+        """One clause that counts the unreadable image files that were left out, and names some."""
+        return self._source.skip_note
+
     def sample(self, index: int) -> tuple[Image, int]:
         """Refuse: the files are copied, not decoded."""
         raise NotImplementedError("image files are copied as they are")
@@ -44,17 +48,6 @@ class Originals(Dataset):
         """Return the bytes of the image file of sample `index`, and its label."""
         return self._source.original(index)
 
-
-def checked(content: bytes, where: str) -> bytes:
-    """Return the bytes of an image file whose header says that it can be decoded.
-
-    Raises
-    ------
-    CorruptDataError
-        It cannot; the message begins with `where`.
-    """
-    try:
-        check_file(content)
-    except CorruptDataError as error:
-        raise CorruptDataError(error.what, where=where, hint=error.hint) from error
-    return content
+    def locate(self, index: int) -> str:
+        """Return the file of sample `index`."""
+        return self._source.locate(index)

@@ -1,18 +1,38 @@
 """Helpers for reading source files: reading with a clear error, index checks, fingerprints."""
 
+import array
+import errno
 import hashlib
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from storebench.errors import DataNotFoundError
-from storebench.fileio.reading import read_small_file
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.fileio.reading import kind_of, read_small_file
 
 WHOLE_CONTENT_BYTES = 64 << 20
 """Sources up to this size are fingerprinted by content, larger ones by name, size and time."""
 
 MOST_FILE_BYTES = 256 << 20
 """Most bytes of a source file that is read whole; CIFAR-10's batches have 31 MB."""
+
+Statuses = npt.NDArray[np.uint64]
+"""What the system says of n files, uint64 [n, 6]: device, inode, mode, size, times of modification and change in ns.
+
+A file of which it says nothing has mode 0, and the number of the error as its size.
+"""
+
+_MODE, _SIZE, _MTIME, _CTIME = 2, 3, 4, 5
+_FIELDS = 6
+_MASK = (1 << 64) - 1
+_KIND_BITS = 0o170000
+
+Refusal = CorruptDataError | DataNotFoundError
+"""Why a source file cannot be used."""
 
 
 def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
@@ -54,32 +74,112 @@ def fingerprint(*parts: object) -> str:
     return digest.hexdigest()
 
 
-def _status(path: str) -> os.stat_result:
-    try:
-        return os.stat(path)  # noqa: PTH116 - a million Path objects take seconds
-    except OSError as error:
-        raise unreadable(Path(path), error) from error
-
-
 def files_digest(root: Path, files: Sequence[Path]) -> str:
     """Return a digest that identifies source files: their names below `root`, sizes, and content or times.
 
     Up to 64 MiB in all, the content is digested. Beyond that, reading everything
     would take longer than many benchmarks, so the modification time is used: a
     touched copy of a large source counts as a different one.
+
+    Raises
+    ------
+    DataNotFoundError
+        One of them cannot be read.
+    CorruptDataError
+        One of them is not a regular file.
     """
     names = [(path.relative_to(root) if path.is_relative_to(root) else path).as_posix() for path in files]
-    return names_digest(root, names)
+    digest, refused = names_digest(root, names, statuses(paths_of(root, names)))
+    for error in refused.values():
+        raise error
+    return digest
 
 
-def names_digest(root: Path, names: Sequence[str]) -> str:
-    """Return the digest of `files_digest` for files that are named relative to `root`, or absolutely."""
-    paths = [os.path.join(root, name) for name in names]  # noqa: PTH118 - see above
-    stats = list(map(_status, paths))
-    whole = sum(stat.st_size for stat in stats) <= WHOLE_CONTENT_BYTES
+def paths_of(root: Path, names: Iterable[str]) -> Iterator[str]:
+    """Yield the paths of files that are named relative to `root`, or absolutely."""
+    return (os.path.join(root, name) for name in names)  # noqa: PTH118 - a million Path objects take seconds
+
+
+def statuses(paths: Iterable[str]) -> Statuses:
+    """Return what the system says of files, one row each; the files are not opened."""
+    flat = array.array("Q")
+    for path in paths:
+        flat.extend(status_row(path))
+    return np.array(flat, np.uint64).reshape(-1, _FIELDS)
+
+
+def status_row(path: str) -> tuple[int, ...]:
+    """Return what the system says of one file, as a row of `Statuses`."""
+    try:
+        return row_of(os.stat(path))  # noqa: PTH116 - a million Path objects take seconds
+    except OSError as error:
+        return (0, 0, 0, error.errno or errno.EIO, 0, 0)
+
+
+def row_of(status: os.stat_result) -> tuple[int, ...]:
+    """Return a status as a row of `Statuses`."""
+    values = (
+        status.st_dev,
+        status.st_ino,
+        status.st_mode,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+    return tuple(value & _MASK for value in values)
+
+
+def newest_change_ns(rows: Statuses) -> int:
+    """Return the latest time of change of any of these files; 0 without a file."""
+    return int(rows[:, _CTIME].max()) if len(rows) else 0
+
+
+def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> tuple[str, Mapping[int, Refusal]]:
+    """Return the digest of `files_digest`, and why files cannot be read, by index, as far as this shows.
+
+    Parameters
+    ----------
+    names
+        The files, relative to `root`, or absolute.
+    rows
+        Their statuses.
+    """
+    regular = (rows[:, _MODE] & np.uint64(_KIND_BITS)) == np.uint64(stat.S_IFREG)
+    refused: dict[int, Refusal] = {
+        index: _refusal(os.path.join(root, names[index]), rows[index].tolist())  # noqa: PTH118 - names, not paths
+        for index in np.flatnonzero(~regular).tolist()
+    }
+    sizes = rows[:, _SIZE].tolist()
+    times = rows[:, _MTIME].astype(np.int64).tolist()
+    whole = int(rows[regular, _SIZE].sum()) <= WHOLE_CONTENT_BYTES
     digest = hashlib.blake2b(digest_size=16)
-    for name, path, stat in zip(names, paths, stats, strict=True):
-        digest.update(fingerprint(name, stat.st_size, None if whole else stat.st_mtime_ns).encode())
-        if whole:
-            digest.update(read_file(Path(path), most_bytes=WHOLE_CONTENT_BYTES))
-    return digest.hexdigest()
+    for index, (name, path) in enumerate(zip(names, paths_of(root, names), strict=True)):
+        content = b""
+        if whole and index not in refused:
+            try:
+                content = read_file(Path(path), most_bytes=WHOLE_CONTENT_BYTES)
+            except (CorruptDataError, DataNotFoundError) as error:
+                refused[index] = error
+        if index in refused:
+            digest.update(fingerprint(name, "unreadable").encode())
+        else:
+            digest.update(fingerprint(name, sizes[index], None if whole else times[index]).encode())
+            digest.update(content)
+    return digest.hexdigest(), refused
+
+
+def _refusal(path: str, row: Sequence[int]) -> Refusal:
+    """Return why a file that is not a regular one cannot be read."""
+    mode = row[_MODE]
+    if not mode:
+        reason = os.strerror(row[_SIZE])
+        if os.path.islink(path):  # noqa: PTH114 - it may be a name that Path refuses
+            return CorruptDataError(
+                f"a link that leads nowhere ({reason})", where=path, hint="Remove the link."
+            )
+        return unreadable(Path(path), OSError(row[_SIZE], reason))
+    if stat.S_ISDIR(mode):
+        return unreadable(Path(path), OSError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    return CorruptDataError(
+        f"{kind_of(mode)}, not an image file", where=path, hint="Take it out of the folder."
+    )

@@ -1,7 +1,10 @@
-"""Find the image files of class folders: each folder once, regular files only, within bounds.
+"""Find the image files of class folders: each folder once, within bounds; no file is opened.
 
 Links to folders are followed, because people assemble datasets from linked classes. A folder that is reached a second
 time is refused: its images would count twice, and a link to a folder above it would never end.
+
+Whatever has the name of an image counts as one, a link that leads nowhere and a FIFO included: which files can be read
+is decided later, so that all that cannot are counted.
 """
 
 import os
@@ -9,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storebench.datasets.images import EXTENSIONS
-from storebench.datasets.sources import unreadable
+from storebench.datasets.sources import row_of, status_row, unreadable
 from storebench.errors import CorruptDataError
-from storebench.fileio.reading import kind_of
 
 MOST_ENTRIES = 50_000_000
 """Most files and folders in one set of class folders; ImageNet-21k has 14 million images."""
@@ -23,6 +25,31 @@ _LEFT_OUT = "lost+found"
 """Folder that fsck creates at the top of a file system; only root may read it."""
 
 
+class Seen:
+    """The folders and files that a scan has looked at, each as it was before the scan looked into it.
+
+    Attributes
+    ----------
+    rows
+        Absolute path -> its row in `storebench.datasets.sources.Statuses`.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[int, ...]] = {}
+
+    def look(self, path: Path, status: os.stat_result | None = None) -> None:
+        """Remember a folder or file, which may not exist; its first status counts.
+
+        Parameters
+        ----------
+        status
+            Its status; None has the system asked for it.
+        """
+        name = os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."
+        if name not in self.rows:
+            self.rows[name] = status_row(name) if status is None else row_of(status)
+
+
 class ClassFolders:
     """The class folders in one folder.
 
@@ -30,11 +57,14 @@ class ClassFolders:
     ----------
     root
         The folder that holds one folder per class.
+    seen
+        Receives every folder that is looked into.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, seen: Seen | None = None) -> None:
         self._root = root
-        self._seen: dict[tuple[int, int], str] = {}
+        self._seen = seen or Seen()
+        self._entered: dict[tuple[int, int], str] = {}
         self._entries = 0
         self._enter("")
 
@@ -56,8 +86,8 @@ class ClassFolders:
         Raises
         ------
         CorruptDataError
-            A file named like an image is not a regular file, a link is dangling or leads to a folder that was
-            already read, folders are nested too deep, or there are more entries than `MOST_ENTRIES`.
+            A link without the name of an image is dangling, or leads to a folder that was already read; folders are
+            nested too deep, or there are more entries than `MOST_ENTRIES`.
         DataNotFoundError
             A folder cannot be read.
         """
@@ -69,8 +99,7 @@ class ClassFolders:
                 path = f"{folder}/{entry.name}"
                 if self._is_folder(entry, path):
                     waiting.append(path)
-                elif entry.name.lower().endswith(EXTENSIONS):
-                    self._require_regular(entry, path)
+                elif _is_named_as_image(entry):
                     yield path
 
     def loose(self) -> list[str]:
@@ -79,16 +108,15 @@ class ClassFolders:
         Raises
         ------
         CorruptDataError
-            One of them is not a regular file, or a link is dangling.
+            A link without the name of an image is dangling.
         DataNotFoundError
             The folder cannot be read.
         """
-        found = []
-        for entry in self._listed(""):
-            if not self._is_folder(entry, entry.name) and entry.name.lower().endswith(EXTENSIONS):
-                self._require_regular(entry, entry.name)
-                found.append(entry.name)
-        return sorted(found)
+        return sorted(
+            entry.name
+            for entry in self._listed("")
+            if not self._is_folder(entry, entry.name) and _is_named_as_image(entry)
+        )
 
     def _enter(self, folder: str) -> None:
         """Refuse a folder that was entered before, or is nested too deep."""
@@ -96,11 +124,12 @@ class ClassFolders:
             status = (self._root / folder).stat()
         except OSError as error:
             raise unreadable(self._root / folder, error) from error
+        self._seen.look(self._root / folder, status)
         if folder.count("/") >= MOST_DEPTH:
             raise self._refused(folder, f"more than {MOST_DEPTH} folders deep", "Move its images up.")
         if not status.st_ino:  # some network file systems have no inode numbers; the other bounds apply there
             return
-        before = self._seen.setdefault((status.st_dev, status.st_ino), folder)
+        before = self._entered.setdefault((status.st_dev, status.st_ino), folder)
         if before != folder:
             above = not before or folder.startswith(f"{before}/")
             what = "a link back to a folder above it" if above else "a folder that was read already"
@@ -128,21 +157,18 @@ class ClassFolders:
         try:
             if entry.is_dir():
                 return True
-            if entry.is_symlink():
+            if entry.is_symlink() and not _is_named_as_image(entry):
                 entry.stat()
         except OSError as error:
+            if _is_named_as_image(entry):
+                return False
             reason = error.strerror or str(error)
             raise self._refused(path, f"a link that leads nowhere ({reason})", "Remove the link.") from error
         return False
 
-    def _require_regular(self, entry: os.DirEntry[str], path: str) -> None:
-        if entry.is_file():
-            return
-        try:
-            kind = kind_of(entry.stat().st_mode)
-        except OSError as error:
-            raise unreadable(self._root / path, error) from error
-        raise self._refused(path, f"{kind}, not an image file", "Take it out of the folder.")
-
     def _refused(self, path: str, what: str, hint: str) -> CorruptDataError:
         return CorruptDataError(what, where=self._root / path, hint=hint)
+
+
+def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(EXTENSIONS)

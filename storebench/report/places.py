@@ -24,6 +24,7 @@ _SAMPLE_WORDS = {
     "data_seed": "data seed {}",
     "synthetic": "synthetic: {}",
     "image_size": "at {} pixels a side",
+    "skip_unreadable": "unreadable files left out: {}",
 }
 """Column -> the words by which it distinguishes samples, or the place where they were read."""
 

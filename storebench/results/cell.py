@@ -24,6 +24,7 @@ DATA_FIELDS = {
     "data_seed": "seed",
     "synthetic": "synthetic",
     "image_size": "image_size",
+    "skip_unreadable": "skip_unreadable",
 }
 """Field of a record -> attribute of `Cell.data`."""
 
@@ -47,6 +48,7 @@ _MEANINGS = {
     "data_seed": "Seed of derived and synthetic samples.",
     "synthetic": "True where the stand-in was asked for; null takes real files where there are any.",
     "image_size": "Side of the square images that every codec serves; null for the default of the dataset and the network.",
+    "skip_unreadable": "Whether unreadable image files are left out; otherwise they are refused.",
     "backend": "The backend's full name; `format`, `codec`, `reader`, `reader_options` are its parts.",
     "codec_options": "How payloads are decoded where that is not the default, as pairs: `decoder` and `scale`.",
 } | {row.name: row.meaning for row in SETTINGS}
@@ -54,6 +56,7 @@ _MEANINGS = {
 _ADDED: dict[str, Any] = {
     **{row.name: row.default for row in SETTINGS if row.added},
     "image_size": None,
+    "skip_unreadable": False,
     "codec_options": (),
 }
 """Field that older records lack -> the value that means the same."""

@@ -6,7 +6,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class StoreFacts:
-    """Description of the store, from its manifest."""
+    """Description of the store, from its manifest.
+
+    Attributes
+    ----------
+    skipped_files
+        Number of unreadable image files that were left out of its samples, as asked.
+    """
 
     count: int
     image_shape: tuple[int, int, int]
@@ -20,6 +26,7 @@ class StoreFacts:
     source: str
     derived_frac: float
     provenance_note: str = ""
+    skipped_files: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

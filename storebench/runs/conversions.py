@@ -55,6 +55,7 @@ class ConversionRecord:
     data_seed: int = 0
     synthetic: bool | None = None
     image_size: int | None = None
+    skip_unreadable: bool = False
     source: str
     target: str
     started_utc: str

@@ -26,11 +26,14 @@ from storebench._version import __version__
 from storebench.codecs import any_size, get_codec
 from storebench.datasets import open_dataset
 from storebench.datasets.base import Dataset, DatasetSpec
+from storebench.datasets.listing import listings_in
 from storebench.datasets.originals import Originals
+from storebench.datasets.unreadable import counted
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import (
     CorruptDataError,
     CorruptStoreError,
+    DataNotFoundError,
     OutputError,
     SchemaVersionError,
     from_os_error,
@@ -114,8 +117,11 @@ def ensure_store(
     StorebenchError
         See `convert` and `open_dataset`.
     """
-    dataset = dataset or open_dataset(spec, data_root)
-    return convert(dataset, spec, backend, stores, options=options or BuildOptions(replace=Replace.STALE))
+    options = options or BuildOptions(replace=Replace.STALE)
+    dataset = dataset or open_dataset(
+        spec, data_root, listings=listings_in(stores), progress=options.progress
+    )
+    return convert(dataset, spec, backend, stores, options=options)
 
 
 def convert(
@@ -129,12 +135,12 @@ def convert(
     """Return the store of `dataset` that `backend` reads in the folder `stores`, and build it if needed.
 
     After an interrupt, a full disk or a damaged image, nothing new is left and an
-    earlier store is unchanged.
+    earlier store is unchanged. Once there is a store, listings that are kept in memory are written beside it.
 
     Raises
     ------
-    CorruptDataError
-        A sample cannot be read; the message names it.
+    CorruptDataError, DataNotFoundError
+        A sample cannot be read; the message names its file, and how many files cannot be read.
     OutputError, DiskFullError
         The store cannot be written, or its place holds a store of other samples.
     SchemaVersionError, CorruptStoreError
@@ -144,7 +150,9 @@ def convert(
     DigestMismatchError
         Reading back gave different samples from those written.
     """
-    return convert_to(dataset, backend, store_path(stores, spec, backend), options=options)
+    store = convert_to(dataset, backend, store_path(stores, spec, backend), options=options)
+    listings_in(stores).flush()
+    return store
 
 
 def convert_to(
@@ -156,17 +164,24 @@ def convert_to(
     decoding, encoding, writing and syncing.
     """
     options = options or BuildOptions()
-    dataset = Originals(dataset) if any_size(backend.codec) else dataset
+    source = dataset
+    dataset = Originals(source) if any_size(backend.codec) else source
     # Using an existing store takes no lock, because its folder may be read-only.
     existing = None if options.replace is Replace.YES else _usable(target, dataset)
     if existing is not None:
         tidy(target.parent, when_made, options.say)
         return existing
     try:
+        for known in source.known_unreadable.values():
+            raise known  # before anything is built
         with staged(target, when_made, options.say):
             return _existing(target, dataset, options) or _build(dataset, backend, target, options)
     except OSError as error:
         raise from_os_error(error, target) from error
+    except (CorruptDataError, DataNotFoundError) as error:
+        if isinstance(source, StoreSamples):
+            raise
+        raise counted(error, source, options.progress) from None
 
 
 def _usable(target: Path, dataset: Dataset) -> Store | None:
@@ -202,8 +217,8 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
 
 
 def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptions) -> Store:
-    if dataset.resize_note:
-        options.say(f"{target.name}: {dataset.resize_note}")
+    for note in filter(None, (dataset.skip_note, dataset.resize_note)):
+        options.say(f"{target.name}: {note}")
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
     with temporary_folder(target) as folder, errors_naming(target, folder):

@@ -100,3 +100,13 @@ def test_the_decoder_is_a_part_of_the_backends_name(other: str, text: str, name:
     backend = parse_backend(text.format(other))
     assert backend.name == name.format(other)
     assert ("decoder", other) in backend.codec_options
+
+
+def test_what_pillow_accepts_ends_no_run_whatever_the_decoder(other: str) -> None:
+    content = photo_file(2, (90, 70))
+    damaged = content[: len(content) // 2] + b"\xff\xd9"
+    first, second = (np.empty((70, 90, 3), np.uint8) for _ in range(2))
+    for codec in ("jpeg", "original"):
+        get_codec(codec).decode_into(damaged, first)
+        get_codec(f"{codec}:{other}").decode_into(damaged, second)
+        assert largest_difference(first[:20], second[:20]) <= 4, "the part that is whole"

@@ -103,9 +103,9 @@ def test_images_that_are_no_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no image that can be read"),
+        (b"", "does not decode"),
         (photo_file(0, (50, 40))[:900], "a JPEG that is cut short"),
-        (photo_file(0, (50, 40), "PNG")[:-20], "a PNG that is cut short"),
+        (photo_file(0, (50, 40), "PNG")[:-200], "a PNG that is cut short"),
     ],
     ids=["empty", "jpeg", "png"],
 )

@@ -104,7 +104,7 @@ def test_a_record_has_the_fields_of_its_cell_in_order() -> None:
     fields = recorded()
     assert tuple(fields) == CELL_FIELDS
     assert CELL_FIELDS[0] == "dataset"
-    assert CELL_FIELDS[13:] == tuple(row.name for row in SETTINGS)
+    assert CELL_FIELDS[14:] == tuple(row.name for row in SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
 
 CELL_JSON = (
     '{"dataset": "mnist", "split": "train", "size": null, "limit": null, "data_seed": 0, "synthetic": null, '
-    '"image_size": null, "backend": "lmdb?readahead=off", "format": "lmdb", "codec": "raw", "reader": "get", '
+    '"image_size": null, "skip_unreadable": false, "backend": "lmdb?readahead=off", "format": "lmdb", "codec": "raw", "reader": "get", '
     '"reader_options": [["readahead", "off"]], "codec_options": [], "loader": "processes", "workers": 0, "batch_size": 64, '
     '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
     '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": null, "memory_bytes": null, '

@@ -5,14 +5,23 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
-from storebench.datasets.geometry import resize_clause
+from storebench.datasets.geometry import resize_clause, served_note
 from storebench.plain_text import plain
-from storebench.report.cells import SETTING_COLUMNS, WHOLE_COLD, CellSummary, Panel, Work, work_of
+from storebench.report.cells import (
+    AUGMENTING,
+    SETTING_COLUMNS,
+    WHOLE_COLD,
+    CellSummary,
+    Panel,
+    Work,
+    work_of,
+)
 from storebench.report.intervals import Interval
 from storebench.results import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import SETTINGS
 from storebench.settings.words import CacheState, Compute, ComputeKind, Split
+from storebench.units import number_of
 
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
 MODELS = {
@@ -225,9 +234,21 @@ def caveats(cells: Sequence[CellSummary]) -> list[str]:
             ] = None
         if clause := resize_clause(cell.fact("store_provenance_note") or ""):
             said[f"RESIZED images: {clause}"] = None
+        if clause := _served_clause(cell):
+            said[f"RESIZED images: {clause}"] = None
+        if skipped := cell.fact("store_skipped_files"):
+            said[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if compute_label(cell.cell.compute):
             sleeps.add(cell.cell.compute)
     return [*said, *_sleeps_label(sleeps)]
+
+
+def _served_clause(cell: CellSummary) -> str:
+    """Return the clause on image files that become much larger when they are read; "" if they do not, or are not known to."""
+    if cell.cell.backend.codec != ORIGINAL:
+        return ""
+    height, width, *_ = map(int, str(cell.fact("store_image_shape") or "0x0").split("x"))
+    return served_note((height, width), cell.cell.data.image_size or AUGMENTING.get(cell.cell.model))
 
 
 _MOST_ZEROS = 12

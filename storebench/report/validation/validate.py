@@ -171,6 +171,7 @@ def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             cell.data.size,
             cell.data.limit,
             cell.data.image_size,
+            cell.data.skip_unreadable,
             cell.batch_size,
             cell.model,
             cell.compute,
@@ -241,6 +242,7 @@ def _data_key(record: Record) -> Hashable:
         cell.data.seed,
         cell.data.synthetic,
         cell.data.image_size,
+        cell.data.skip_unreadable,
     )
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from PIL import Image as PilImage
 
-from storebench.datasets.images import decode_rgb
+from storebench.datasets.decoding import decode_rgb
 from storebench.errors import CorruptDataError
 from tests.support.dataset_files import damaged, image_file
 
 
 def decode(raw: bytes) -> np.ndarray:
-    return decode_rgb(io.BytesIO(raw), "photo.JPEG")
+    return decode_rgb(raw, "photo.JPEG")
 
 
 def flat(mode: str, colour: Any, kind: str = "PNG") -> bytes:
@@ -80,7 +80,9 @@ def test_the_orientation_in_exif_is_ignored() -> None:
 
 def test_what_does_not_decode_is_named() -> None:
     for raw in (b"", b"no image", image_file()[:300], image_file(kind="PNG")[:100]):
-        with pytest.raises(CorruptDataError, match=r"photo\.JPEG: does not decode"):
+        with pytest.raises(
+            CorruptDataError, match=r"photo\.JPEG: (does not decode|a (JPEG|PNG) that is cut short)"
+        ):
             decode(raw)
 
 

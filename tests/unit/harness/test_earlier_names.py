@@ -54,8 +54,17 @@ Raw = dict[str, Any]
 
 def cell_id(cell: Raw) -> str:
     """Return the id of a cell's fields, as every release computes it."""
-    later = ("memory_bytes", "readahead_kib", "passes", "ranks", "image_size", "codec_options")
-    fields = {name: value for name, value in cell.items() if name not in later or value not in (None, [], 1)}
+    later = (
+        "memory_bytes",
+        "readahead_kib",
+        "passes",
+        "ranks",
+        "image_size",
+        "skip_unreadable",
+        "codec_options",
+    )
+    plain: tuple[Any, ...] = (None, [], 1, False)
+    fields = {name: value for name, value in cell.items() if name not in later or value not in plain}
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
@@ -65,7 +74,9 @@ def in_earlier_names(cell: Raw) -> Raw:
     pairs = [pair.split("=") for pair in backend.partition("?")[2].split(",") if pair]
     reader = "direct" if cell["reader"] == "shared" else cell["reader"]
     known = {
-        name: value for name, value in cell.items() if name not in ("ranks", "image_size", "codec_options")
+        name: value
+        for name, value in cell.items()
+        if name not in ("ranks", "image_size", "skip_unreadable", "codec_options")
     }
     return known | {"backend": backend, "reader": reader, "reader_options": pairs}
 

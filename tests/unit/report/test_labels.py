@@ -245,3 +245,32 @@ def test_a_large_resize_is_a_caveat() -> None:
     )
     cells = summarise(to_frame([(dataclasses.replace(record, store=store), Path("records.jsonl"))]))
     assert caveats(cells) == [f"RESIZED images: {clause}"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "caveat"),
+    [
+        (
+            (32, 24, 3),
+            {},
+            "RESIZED images: images of 24 x 32 (median) become 227 x 227, 67.1 times the pixels",
+        ),
+        ((32, 24, 3), {"image_size": 40}, ""),
+        ((256, 256, 3), {}, ""),
+    ],
+    ids=["enlarged", "nearly its size", "of several sizes"],
+)
+def test_files_that_are_enlarged_when_they_are_read_are_a_caveat(
+    shape: tuple[int, int, int], changes: dict[str, Any], caveat: str
+) -> None:
+    record = make_record("lmdb+original", **changes)
+    store = dataclasses.replace(record.store, image_shape=shape)
+    assert caveats(cells_of(dataclasses.replace(record, store=store))) == ([caveat] if caveat else [])
+
+
+def test_skipped_files_are_a_caveat() -> None:
+    record = make_record("lmdb")
+    store = dataclasses.replace(record.store, skipped_files=3)
+    assert caveats(cells_of(dataclasses.replace(record, store=store))) == [
+        "SKIPPED files: 3 unreadable files left out"
+    ]

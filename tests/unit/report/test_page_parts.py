@@ -116,6 +116,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "data_seed": 0,
         "synthetic": None,
         "image_size": None,
+        "skip_unreadable": False,
         "environment_key": "e1",
         "filesystem": "ext4",
         "storage_device": "disk",
@@ -129,6 +130,10 @@ def row(**changes: Any) -> dict[str, Any]:
     [
         ({"data_seed": 1}, ["data seed 0", "data seed 1"]),
         ({"image_size": 64}, ["", "at 64 pixels a side"]),
+        (
+            {"skip_unreadable": True},
+            ["unreadable files left out: False", "unreadable files left out: True"],
+        ),
         ({"dataset": "folder:/a/imagenet"}, ["from imagenet", "from folder:/a/imagenet"]),
         ({"dataset": "mnist"}, ["", ""]),
         ({"size": 5000}, ["", ""]),

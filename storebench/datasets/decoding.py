@@ -1,0 +1,84 @@
+"""Decode whole image files: the one place that decides which image files can be read, whatever is made of them."""
+
+import io
+
+import numpy as np
+from PIL import Image as PilImage
+
+from storebench.datasets.base import Image
+from storebench.datasets.headers import check_file, read_header
+from storebench.datasets.images import (
+    DOES_NOT_DECODE,
+    PILLOW_FORMATS,
+    SIDE,
+    be_strict,
+    reason_of,
+    resized,
+    to_rgb,
+)
+from storebench.errors import CorruptDataError
+
+HINT = "Replace the file or take it out of the folder."
+
+
+def decode_rgb(content: bytes, where: str, size: tuple[int, int] = (SIDE, SIDE)) -> Image:
+    """Decode an image file and resize it without keeping the aspect ratio, as Caffe's convert_imageset does.
+
+    Grey, palette, CMYK and 16-bit images become RGB; transparency is dropped;
+    EXIF orientation is ignored, as in the OpenCV that the paper's tool used.
+
+    Parameters
+    ----------
+    content
+        The file's bytes.
+    where
+        The file, for messages.
+    size
+        Height and width of the result.
+
+    Returns
+    -------
+    Image
+        uint8 [height, width, 3].
+
+    Raises
+    ------
+    CorruptDataError
+        The file does not decode, or has too many pixels; the message begins with `where`.
+    """
+    return np.array(resized(_picture(content, where), size))
+
+
+def checked(content: bytes, where: str) -> bytes:
+    """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out.
+
+    Raises
+    ------
+    CorruptDataError
+        It does not; the message begins with `where`.
+    """
+    _picture(content, where)
+    return content
+
+
+def _picture(content: bytes, where: str) -> PilImage.Image:
+    """Return all pixels of an image file as RGB."""
+    be_strict()
+    try:
+        read_header(content)  # refuses a decompression bomb before anything is decoded
+        with PilImage.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
+            image.load()
+            return to_rgb(image)
+    except CorruptDataError as error:
+        raise CorruptDataError(error.what, where=where, hint=error.hint) from error
+    except DOES_NOT_DECODE as error:
+        raise CorruptDataError(_reason(content, error), where=where, hint=HINT) from error
+
+
+def _reason(content: bytes, error: Exception) -> str:
+    """Return why a file does not decode: that it is cut short, if it is; else what Pillow says."""
+    try:
+        check_file(content)
+    except CorruptDataError as damage:
+        return damage.what
+    return f"does not decode ({reason_of(error)})"

@@ -1,0 +1,195 @@
+"""Image files and their labels: what a scan finds out about them, and the dataset that serves them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.datasets import images
+from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
+from storebench.datasets.decoding import checked, decode_rgb
+from storebench.datasets.geometry import (
+    HEADER_BYTES,
+    Shape,
+    Size,
+    change_note,
+    common_small_shape,
+    probed_sizes,
+    square,
+)
+from storebench.datasets.sources import (
+    Refusal,
+    Statuses,
+    check_index,
+    fingerprint,
+    names_digest,
+    paths_of,
+    read_file,
+    statuses,
+)
+from storebench.fileio.reading import open_regular
+from storebench.settings.words import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundFiles:
+    """Image files as a scan found them, and what it read of them.
+
+    Attributes
+    ----------
+    root
+        The folder that the paths are relative to.
+    paths, labels
+        Each file, relative to `root` or absolute, and its class index, int64 [n].
+    class_names
+        The classes that labels index.
+    provenance
+        Where the files come from.
+    own_shape
+        Shape of the samples where no size is asked for.
+    sizes
+        Width and height of at most 64 of the files.
+    digest
+        Identifies the files: names, sizes, and content or times.
+    unreadable
+        Why files cannot be read, by index, as far as no file was decoded.
+    """
+
+    root: Path
+    paths: Sequence[str]
+    labels: npt.NDArray[np.int64]
+    class_names: tuple[str, ...]
+    provenance: Provenance
+    own_shape: Shape
+    sizes: tuple[Size, ...]
+    digest: str
+    unreadable: Mapping[int, Refusal]
+
+
+def look_at(
+    root: Path,
+    files: Sequence[tuple[str, int]],
+    class_names: tuple[str, ...],
+    provenance: Provenance,
+    own_side: int | None = None,
+) -> tuple[FoundFiles, Statuses]:
+    """Look at image files: their statuses, and the headers of those whose size matters.
+
+    Parameters
+    ----------
+    files
+        Path and class index of each file.
+    own_side
+        Side of the dataset's own square images; None for the size that all files have if that is below 256 x 256, and
+        for 256 otherwise.
+
+    Returns
+    -------
+    FoundFiles
+        The files.
+    Statuses
+        The files' statuses before anything was read of them.
+    """
+    paths = [path for path, _ in files]
+    rows = statuses(paths_of(root, paths))
+
+    def start(index: int) -> bytes:
+        with open_regular(root / paths[index]) as stream:
+            return stream.read(HEADER_BYTES)
+
+    digest, unreadable = names_digest(root, paths, rows)
+    own = square(own_side) if own_side is not None else common_small_shape(start, len(paths))
+    found = FoundFiles(
+        root=root,
+        paths=paths,
+        labels=np.array([label for _, label in files], dtype=np.int64),
+        class_names=class_names,
+        provenance=provenance,
+        own_shape=own or square(None),
+        sizes=probed_sizes(start, len(paths)),
+        digest=digest,
+        unreadable=unreadable,
+    )
+    return found, rows
+
+
+class FileDataset(Dataset):
+    """Serve image files, in the order in which they were found.
+
+    Parameters
+    ----------
+    name, split
+        As in `DatasetInfo`.
+    found
+        The files.
+    image_size
+        Side of the square images; None for the dataset's own size.
+    """
+
+    def __init__(self, name: str, split: Split, found: FoundFiles, image_size: int | None = None) -> None:
+        self._found = found
+        shape = found.own_shape if image_size is None else square(image_size)
+        self._resize_note = change_note(found.sizes, shape)
+        note = "; ".join(filter(None, (found.provenance.note, self._resize_note)))
+        self._info = DatasetInfo(
+            name=name,
+            split=split,
+            count=len(found.paths),
+            image_shape=shape,
+            class_names=found.class_names,
+            provenance=dataclasses.replace(found.provenance, note=note),
+            fingerprint=fingerprint("folder", shape, found.labels.tolist(), found.digest),
+        )
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset."""
+        return self._info
+
+    @property
+    def resize_note(self) -> str:
+        """One clause if images are resized by a large factor."""
+        return self._resize_note
+
+    @property
+    def known_unreadable(self) -> Mapping[int, Refusal]:
+        """Why files cannot be read, by index, as far as the scan found out."""
+        return self._found.unreadable
+
+    @property
+    def original_info(self) -> DatasetInfo:
+        """The geometry and identity of the files as they are, whatever size was asked for."""
+        found = self._found
+        return dataclasses.replace(
+            self._info,
+            image_shape=found.own_shape,
+            provenance=found.provenance,
+            fingerprint=fingerprint("originals", found.own_shape, found.labels.tolist(), found.digest),
+        )
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index` as (uint8 [H, W, 3], label)."""
+        content = self._read(index)
+        pixels = decode_rgb(content, self.locate(index), self._info.image_shape[:2])
+        return pixels, int(self._found.labels[index])
+
+    def original(self, index: int) -> tuple[bytes, int]:
+        """Return the bytes of file `index`, which decodes, and its label."""
+        return checked(self._read(index), self.locate(index)), int(self._found.labels[index])
+
+    def locate(self, index: int) -> str:
+        """Return the path of file `index`."""
+        return str(self._path(index))
+
+    def _read(self, index: int) -> bytes:
+        check_index(index, self._info.count)
+        known = self._found.unreadable.get(index)
+        if known is not None:
+            raise type(known)(known.what, where=known.where, hint=known.hint)
+        return read_file(self._path(index), most_bytes=images.MOST_FILE_BYTES)
+
+    def _path(self, index: int) -> Path:
+        return self._found.root / self._found.paths[index]

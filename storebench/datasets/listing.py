@@ -1,0 +1,202 @@
+"""Listings: what a scan of image files found, kept beside the stores, so that a million files are scanned once.
+
+A listing counts while nothing has changed: each folder that the scan looked into, and each file, must have the same
+inode, size, mode and times. Finding that out takes one ``stat`` per folder and file; nothing is listed and no file is
+opened. A listing that is damaged, or cannot be written, is as good as none.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storebench.datasets.base import MOST_IMAGE_SIZE, Origin, Provenance
+from storebench.datasets.files import FoundFiles
+from storebench.datasets.sources import Refusal, Statuses, fingerprint, newest_change_ns, paths_of, statuses
+from storebench.datasets.walk import Seen
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
+from storebench.fileio.json_text import parse_json
+from storebench.fileio.reading import read_small_file
+from storebench.fileio.whole_files import write_whole
+
+FOLDER = ".listings"
+"""Folder of the listings, in the folder of all stores."""
+
+VERSION = 1
+"""Part of every listing's name; increased whenever a scan would find something else."""
+
+MOST_BYTES = 1 << 31
+"""Most bytes of a listing; one of a million files has about 50 MB."""
+
+_DIGEST_BYTES = 16
+_SETTLED_NS = 20_000_000
+"""Within this time a second change may leave the times as they are: file systems use the clock of the last tick."""
+
+_COARSE_NS = 2_000_000_000
+"""The same on file systems that keep whole seconds."""
+
+_UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, AttributeError)
+"""What reading a damaged listing may raise."""
+
+_KINDS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
+
+Scan = Callable[[Seen], tuple[FoundFiles, Statuses]]
+"""Scan files, tell which folders were looked into, and return the files with their statuses."""
+
+
+class Listings:
+    """The listings in the folder of all stores.
+
+    Until that folder exists, they are kept in memory: a command that is refused leaves nothing.
+
+    Parameters
+    ----------
+    stores
+        The folder of all stores.
+    """
+
+    def __init__(self, stores: Path) -> None:
+        self._stores = stores
+        self._pending: dict[str, bytes] = {}
+
+    def get(self, name: str) -> bytes | None:
+        """Return the content that was kept under a name; None if there is none, or it is damaged."""
+        raw = self._pending.get(name)
+        if raw is None:
+            try:
+                raw = read_small_file(self._stores / FOLDER / name, most_bytes=MOST_BYTES)
+            except (OSError, CorruptDataError):
+                return None
+        digest, content = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
+        return content if _digest(content) == digest else None
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Keep content under a name, on disk if there is a folder of stores."""
+        self._pending[name] = _digest(content) + content
+        if self._stores.is_dir():
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is kept in memory; where that is not possible, it is dropped."""
+        folder = self._stores / FOLDER
+        with contextlib.suppress(OSError):
+            for name, raw in self._pending.items():
+                folder.mkdir(exist_ok=True)
+                write_whole(folder / name, raw)
+        self._pending.clear()
+
+
+@functools.cache
+def listings_in(stores: Path) -> Listings:
+    """Return the listings in a folder of stores: the same for all parts of a process, so that each scan is done once."""
+    return Listings(stores)
+
+
+def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listings | None) -> FoundFiles:
+    """Return the files that a scan finds, or found earlier if nothing has changed since then.
+
+    Parameters
+    ----------
+    root
+        The folder in which the scan begins.
+    key
+        Whatever else determines what the scan finds.
+    listings
+        Where the result is kept; None always scans.
+    """
+    if listings is None:
+        return scan(Seen())[0]
+    name = f"files-{fingerprint(VERSION, os.path.realpath(root), *key)}"
+    content = listings.get(name)
+    if content is not None:
+        with contextlib.suppress(*_UNUSABLE):
+            found = _unpacked(content, root)
+            if found is not None:
+                return found
+    began_ns, seen = time.time_ns(), Seen()
+    found, rows = scan(seen)
+    folders = np.array(list(seen.rows.values()), np.uint64).reshape(-1, rows.shape[1])
+    if _settled(np.concatenate([folders, rows]), began_ns):
+        listings.keep(name, _packed(found, root, seen, _rows_digest(folders, rows)))
+    return found
+
+
+def _settled(rows: Statuses, began_ns: int) -> bool:
+    """Return whether a change after the scan began would show in the times."""
+    newest = newest_change_ns(rows)
+    return newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS)
+
+
+def _packed(found: FoundFiles, root: Path, seen: Seen, unchanged: str) -> bytes:
+    """Return files as bytes: a line of JSON, the labels, and the names of the folders and of the files."""
+    header = {
+        "root": os.path.relpath(found.root, root),
+        "class_names": found.class_names,
+        "provenance": dataclasses.asdict(found.provenance),
+        "own_shape": found.own_shape,
+        "sizes": found.sizes,
+        "digest": found.digest,
+        "unreadable": [
+            (index, type(one).__name__, one.what, one.hint) for index, one in found.unreadable.items()
+        ],
+        "files": len(found.paths),
+        "folders": len(seen.rows),
+        "unchanged": unchanged,
+    }
+    names = "\0".join([*seen.rows, *found.paths]).encode("utf-8", "surrogateescape")
+    return json.dumps(header).encode() + b"\n" + found.labels.astype("<i8").tobytes() + names
+
+
+def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
+    """Return the files of a listing; None if something has changed since then."""
+    line, _, body = content.partition(b"\n")
+    header: dict[str, Any] = parse_json(line, "listing")
+    labels = np.frombuffer(body[: 8 * header["files"]], "<i8").astype(np.int64)
+    names = body[8 * header["files"] :].decode("utf-8", "surrogateescape").split("\0")
+    folders, paths = names[: header["folders"]], names[header["folders"] :]
+    within = root / header["root"]
+    if not len(labels) == len(paths) == header["files"]:
+        return None
+    if _rows_digest(statuses(folders), statuses(paths_of(within, paths))) != header["unchanged"]:
+        return None
+    provenance = header["provenance"]
+    height, width, channels = header["own_shape"]
+    sizes = tuple((across, down) for across, down in header["sizes"])
+    if (
+        min(height, width, *(side for size in sizes for side in size)) < 1
+        or max(height, width) > MOST_IMAGE_SIZE
+    ):
+        return None
+    return FoundFiles(
+        root=within,
+        paths=paths,
+        labels=labels,
+        class_names=tuple(header["class_names"]),
+        provenance=Provenance(**provenance | {"origin": Origin(provenance["origin"])}),
+        own_shape=(height, width, channels),
+        sizes=sizes,
+        digest=header["digest"],
+        unreadable={
+            index: _KINDS[kind](what, where=within / paths[index], hint=hint)
+            for index, kind, what, hint in header["unreadable"]
+        },
+    )
+
+
+def _rows_digest(*rows: Statuses) -> str:
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for one in rows:
+        digest.update(one.tobytes())
+    return digest.hexdigest()
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()

@@ -1,0 +1,313 @@
+"""Image files that cannot be read: found by decoding each once, then counted and refused, or left out as asked."""
+
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image
+from storebench.datasets.derived import Grown, places_in, select
+from storebench.datasets.listing import Listings
+from storebench.datasets.sources import Refusal, check_index, fingerprint
+from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.fileio.json_text import parse_json
+from storebench.plain_text import plain
+from storebench.progress import Progress, silent
+from storebench.units import number_of
+
+MOST_THREADS = 8
+_AT_ONCE = 256
+"""Files that wait to be decoded at a time."""
+
+_NAMED = 5
+"""Most files that are named where some are left out."""
+
+_VERSION = 1
+"""Part of the name of what was found out; increased whenever other files count as unreadable."""
+
+_KINDS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """An image file that cannot be read.
+
+    Attributes
+    ----------
+    index
+        The first sample that is made of it.
+    error
+        Why, with the file's name.
+    """
+
+    index: int
+    error: Refusal
+
+
+Check = Callable[[Sequence[int]], list[Unreadable]]
+"""Return the files that cannot be read among those of some samples."""
+
+
+def find_unreadable(
+    dataset: Dataset, indices: Collection[int], progress: Progress = silent
+) -> list[Unreadable]:
+    """Decode the files of some samples, each once, in several threads; return those that cannot be, in order.
+
+    Parameters
+    ----------
+    dataset
+        A dataset of image files.
+    indices
+        The samples, ascending.
+    progress
+        Shows the progress.
+    """
+
+    def check(index: int) -> Unreadable | None:
+        try:
+            dataset.original(index)
+        except (CorruptDataError, DataNotFoundError) as error:
+            return Unreadable(index=index, error=error)
+        return None
+
+    files = _each_file(dataset, indices)
+    found: list[Unreadable] = []
+    # Decoding releases the lock of the interpreter, so threads do.
+    threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
+    with progress(f"checking {dataset.info.name}") as advance, ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(files), _AT_ONCE):
+            if first:
+                advance(first, len(files))
+            found += filter(None, pool.map(check, files[first : first + _AT_ONCE]))
+    return found
+
+
+_ADVICE = "--skip-unreadable leaves such files out."
+
+
+def refusal(found: Sequence[Unreadable], files: int, advice: str = _ADVICE) -> Refusal:
+    """Return the error for unreadable files: the first one, and how many there are.
+
+    Parameters
+    ----------
+    found
+        All of them, at least one.
+    files
+        How many files there are.
+    advice
+        What else may be done than to mend the file.
+    """
+    first = found[0].error
+    count = f"the first of {len(found):,} unreadable files" if len(found) > 1 else "the only unreadable file"
+    return type(first)(
+        f"{first.what}; {count} among {files:,}",
+        where=first.where,
+        hint=" ".join(filter(None, (first.hint, advice))),
+    )
+
+
+def counted(error: Refusal, dataset: Dataset, progress: Progress = silent) -> Refusal:
+    """Return the error for a dataset one of whose samples could not be read, with the count of all such files.
+
+    Parameters
+    ----------
+    error
+        Why the sample could not be read; returned unchanged where the samples are no image files.
+    """
+    if dataset.original_info is None:
+        return error
+    indices = range(len(dataset))
+    found = find_unreadable(dataset, indices, progress)
+    return refusal(found, len(_each_file(dataset, indices))) if found else error
+
+
+def _each_file(dataset: Dataset, indices: Collection[int]) -> list[int]:
+    """Return the first sample of each file."""
+    first: dict[str, int] = {}
+    for index in indices:
+        first.setdefault(dataset.locate(index), index)
+    return list(first.values())
+
+
+def select_readable(
+    source: Dataset,
+    spec: DatasetSpec,
+    *,
+    by_class: bool,
+    listings: Listings | None = None,
+    progress: Progress = silent,
+) -> Dataset:
+    """Apply ``spec.size`` and ``spec.limit`` to the image files that can be read, and leave out the others.
+
+    Which samples these are depends on the files alone, so they are the same in every store. Where a part of the files
+    is asked for, only that part is decoded; for each unreadable file the next one takes its place.
+
+    Parameters
+    ----------
+    listings
+        Where it is kept which files cannot be read, so that each is decoded once.
+
+    Raises
+    ------
+    CorruptDataError, DataNotFoundError
+        No file can be read.
+    """
+    chosen = select(source, spec, by_class=by_class)
+    if source.original_info is None:
+        return chosen
+    name = "unreadable-" + fingerprint(
+        _VERSION, source.original_info.fingerprint, spec.size, spec.limit, by_class
+    )
+    known = None if listings is None else _read(listings, name, source)
+
+    def check(indices: Sequence[int]) -> list[Unreadable]:
+        if known is not None:
+            return [known[index] for index in indices if index in known]
+        found = {source.locate(one.index): one.error for one in find_unreadable(source, indices, progress)}
+        if not found:
+            return []
+        # A list may name a file twice.
+        named = ((index, found.get(source.locate(index))) for index in indices)
+        return [Unreadable(index=index, error=error) for index, error in named if error is not None]
+
+    places, found = _readable_places(source, chosen, check)
+    if listings is not None and known is None:
+        listings.keep(name, _packed(found))
+    if not found:
+        return chosen
+    if not places:
+        raise refusal(found, len(found), advice="")
+    whole = len(places) + len(found) == len(source)
+    readable = Readable(source, places, found)
+    return select(readable, spec, by_class=by_class) if whole else readable
+
+
+def _readable_places(source: Dataset, chosen: Dataset, check: Check) -> tuple[list[int], list[Unreadable]]:
+    """Return which files of the source to use, and which of those that were looked at cannot be read."""
+    count = len(source)
+    places = [] if isinstance(chosen, Grown) else list(places_in(chosen, source))
+    if not places or 2 * len(places) > count:
+        found = check(range(count))
+        left_out = {one.index for one in found}
+        return [place for place in range(count) if place not in left_out], found
+    looked, taken = set(places), set(places)
+    found = bad = check(places)
+    while bad:
+        taken.difference_update(one.index for one in bad)
+        substitutes = [place for one in bad for place in _next(one.index, count, looked)]
+        taken.update(substitutes)
+        bad = check(sorted(substitutes))
+        found = [*found, *bad]
+    return sorted(taken), sorted(found, key=lambda one: one.index)
+
+
+def _next(place: int, count: int, looked: set[int]) -> Iterator[int]:
+    """Yield the next place that nobody has looked at, and look at it; nothing where there is none."""
+    around = itertools.chain(range(place + 1, count), range(place))
+    for other in itertools.islice((one for one in around if one not in looked), 1):
+        looked.add(other)
+        yield other
+
+
+class Readable(Dataset):
+    """Some samples of a dataset: those whose image files can be read.
+
+    Parameters
+    ----------
+    source
+        A dataset of image files.
+    places
+        The indices of its samples, ascending.
+    left_out
+        The files that cannot be read.
+    """
+
+    def __init__(self, source: Dataset, places: Sequence[int], left_out: Sequence[Unreadable]) -> None:
+        self._source = source
+        self._places = places
+        left_out = list({source.locate(one.index): one for one in left_out}.values())
+        count = number_of(len(left_out), "unreadable file")
+        named = "; ".join(plain(f"{one.error.where}: {one.error.what}") for one in left_out[:_NAMED])
+        more = f"; and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
+        self._skip_note = f"{count} left out: {named}{more}"
+        self._note = f"{count} left out"
+        self._skipped = len(left_out)
+        self._info = self._part(source.info)
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset."""
+        return self._info
+
+    @property
+    def resize_note(self) -> str:
+        """One clause if the source's images are resized by a large factor."""
+        return self._source.resize_note
+
+    @property
+    def skip_note(self) -> str:
+        """One clause that counts the files that were left out and names some."""
+        return self._skip_note
+
+    @property
+    def original_info(self) -> DatasetInfo | None:
+        """The geometry and identity of the image files as they are."""
+        files = self._source.original_info
+        return None if files is None else self._part(files)
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index` as (uint8 [H, W, C], label)."""
+        return self._source.sample(self._place(index))
+
+    def original(self, index: int) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, and its label."""
+        return self._source.original(self._place(index))
+
+    def locate(self, index: int) -> str:
+        """Return the file of sample `index`."""
+        return self._source.locate(self._place(index))
+
+    def _place(self, index: int) -> int:
+        check_index(index, len(self._places))
+        return self._places[index]
+
+    def _part(self, old: DatasetInfo) -> DatasetInfo:
+        provenance = dataclasses.replace(
+            old.provenance,
+            note="; ".join(filter(None, (old.provenance.note, self._note))),
+            skipped_files=self._skipped,
+        )
+        return dataclasses.replace(
+            old,
+            count=len(self._places),
+            provenance=provenance,
+            fingerprint=fingerprint(old.fingerprint, "readable", list(self._places)),
+        )
+
+
+def _packed(found: Sequence[Unreadable]) -> bytes:
+    rows = [(one.index, type(one.error).__name__, one.error.what, one.error.hint) for one in found]
+    return json.dumps(rows).encode()
+
+
+def _read(listings: Listings, name: str, source: Dataset) -> dict[int, Unreadable] | None:
+    """Return the files that are known to be unreadable, by index; None if that is not known."""
+    content = listings.get(name)
+    if content is None:
+        return None
+    try:
+        rows: list[tuple[int, str, str, Any]] = parse_json(content, name)
+        known = {
+            index: Unreadable(index=index, error=_KINDS[kind](what, where=source.locate(index), hint=hint))
+            for index, kind, what, hint in rows
+        }
+    except (CorruptDataError, ValueError, LookupError, TypeError):
+        return None
+    # Permissions and failing disks may have been mended, which the samples' identity does not show.
+    unopened = [index for index, one in known.items() if isinstance(one.error, DataNotFoundError)]
+    still = {source.locate(one.index) for one in find_unreadable(source, unopened)} if unopened else set()
+    return known if {source.locate(index) for index in unopened} == still else None

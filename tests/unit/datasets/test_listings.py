@@ -1,0 +1,257 @@
+"""A folder is scanned once: what was found is kept beside the stores, and used while nothing has changed."""
+
+import contextlib
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets.listing import FOLDER, Listings
+from storebench.errors import StorebenchError
+from tests.support.dataset_files import digests, image_file, write_class_folders
+from tests.support.opened_files import opened_in
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+LATIN = os.fsdecode(b"caf\xe9 and more")
+SETTLED_S = 0.03
+"""A folder that was just written is scanned again: a second change would not show in its times."""
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Return a folder with both splits, names with spaces and bytes that are no UTF-8, and nested folders."""
+    root = tmp_path / "my photos"
+    write_class_folders(root / "train", {"a": 2, LATIN: 3})
+    write_class_folders(root / "val", {"a": 1})
+    (root / "train" / "a" / "deeper still").mkdir()
+    (root / "train" / "a" / "deeper still" / "x y.png").write_bytes(image_file(kind="PNG"))
+    time.sleep(SETTLED_S)
+    return root
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Path:
+    (tmp_path / "stores").mkdir()
+    return tmp_path / "stores"
+
+
+def open_at(photos: Path, stores: Path | None, **options: Any) -> Dataset:
+    """Open a folder as a new process does, with the listings of a folder of stores."""
+    listings = None if stores is None else Listings(stores)
+    return open_dataset(DatasetSpec(name=f"folder:{photos}", **options), listings=listings)
+
+
+def folders_of(root: Path) -> list[Path]:
+    return [root, *(path for path in root.rglob("*") if path.is_dir())]
+
+
+@pytest.mark.parametrize("backend", ["memory", "memory+original"])
+def test_a_second_start_lists_no_folder_and_opens_no_image(backend: str, photos: Path, cli: Cli) -> None:
+    asked = ("convert", backend, "--dataset", str(photos))
+    with opened_in(folders_of(photos)) as opened:
+        assert cli(*asked).returncode == 0
+        first = opened()
+        assert {"", "a_0.JPEG", "x y.png"} <= set(first), "the watch sees listed folders and opened files"
+        again = cli(*asked)
+        assert "there already" in again.stdout, again.stderr
+        assert opened() == []
+        (photos / "train" / "a" / "new.png").write_bytes(image_file(kind="PNG"))
+        opened()
+        assert cli(*asked).returncode == 2, "the store holds other samples now"
+        assert "new.png" in opened()
+
+
+def test_a_second_start_does_not_read_a_list_either(photos: Path, stores: Path) -> None:
+    listed = photos / "train.txt"
+    listed.write_bytes(b"train/a/a_0.JPEG 1\ntrain/caf\xe9 and more/caf\xe9 and more_1.JPEG 0\n")
+    time.sleep(SETTLED_S)
+    spec = DatasetSpec(name=f"list:{listed}")
+    first = open_dataset(spec, listings=Listings(stores))
+    with opened_in(folders_of(photos)) as opened:
+        again = open_dataset(spec, listings=Listings(stores))
+        assert opened() == []
+    assert again.info == first.info
+    assert digests(again) == digests(first)
+
+
+def test_what_was_kept_is_what_a_scan_finds(photos: Path, stores: Path) -> None:
+    asked: tuple[dict[str, Any], ...] = ({}, {"split": "test"}, {"image_size": 32}, {"limit": 3}, {"size": 9})
+    for options in asked:
+        fresh, first, again = (open_at(photos, where, **options) for where in (None, stores, stores))
+        assert fresh.info == first.info == again.info
+        assert fresh.original_info == again.original_info
+        assert digests(again) == digests(fresh)
+    assert len(list((stores / FOLDER).iterdir())) == 2, "one per split"
+
+
+def changed_in_place(photos: Path) -> None:
+    path = photos / "train" / "a" / "a_0.JPEG"
+    before, content = path.stat(), path.read_bytes()
+    path.write_bytes(content[:-20] + bytes(18) + content[-2:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def linked(photos: Path) -> None:
+    (photos / "train" / LATIN).rename(photos / "moved")
+    (photos / "train" / LATIN).symlink_to(photos / "val" / "a")
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "a file with other bytes, its time put back": changed_in_place,
+    "a new file": lambda root: (root / "train" / "a" / "b.png").write_bytes(image_file(kind="PNG")),
+    "a new file in a nested folder": lambda root: (root / "train/a/deeper still/b.jpg").write_bytes(
+        image_file()
+    ),
+    "a file less": lambda root: (root / "train" / "a" / "a_1.JPEG").unlink(),
+    "another name": lambda root: (root / "train/a/a_1.JPEG").rename(root / "train/a/a_2.JPEG"),
+    "a new class": lambda root: write_class_folders(root / "train", {"b": 1}),
+    "a link in the place of a class": linked,
+    "no split any more": lambda root: (root / "train").rename(root / "training"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_whatever_has_changed_is_scanned_again(name: str, photos: Path, stores: Path) -> None:
+    before = open_at(photos, stores).info
+    CHANGES[name](photos)
+    after = open_at(photos, stores).info
+    assert after == open_at(photos, None).info
+    assert after != before
+
+
+def test_a_split_that_comes_later_is_seen(tmp_path: Path, stores: Path) -> None:
+    write_class_folders(tmp_path / "photos", {"a": 1})
+    time.sleep(SETTLED_S)
+    assert len(open_at(tmp_path / "photos", stores)) == 1
+    write_class_folders(tmp_path / "photos" / "train", {"b": 2})
+    assert open_at(tmp_path / "photos", stores).info.class_names == ("b",)
+
+
+def test_a_refused_command_leaves_no_listing(photos: Path, cli: Cli, tmp_path: Path) -> None:
+    (photos / "train" / "a" / "bad.jpg").write_bytes(b"no image")
+    assert cli("convert", "memory", "--dataset", str(photos)).returncode == 5
+    assert not (tmp_path / "stores").exists()
+
+
+def test_stores_that_may_not_be_written_do_without(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "stores").mkdir()
+    (tmp_path / "stores" / FOLDER).write_text("a file where the folder should be")
+    assert open_at(photos, tmp_path / "stores").info == open_at(photos, None).info
+
+
+def test_a_damaged_listing_is_as_good_as_none(photos: Path, stores: Path) -> None:
+    expected = open_at(photos, stores).info
+    [path] = (stores / FOLDER).iterdir()
+    content, random_ = path.read_bytes(), random.Random(15)
+    for _ in range(30):
+        changed = bytearray(content)
+        changed[random_.randrange(len(content))] ^= 1 << random_.randrange(8)
+        path.write_bytes(random_.choice([bytes(changed), content[: random_.randrange(len(content))]]))
+        assert open_at(photos, stores).info == expected
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_listing_with_other_content_ends_in_no_traceback(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "listings"
+    if not root.exists():
+        write_class_folders(root / "photos", {"a": 2})
+        (root / "stores").mkdir()
+        time.sleep(SETTLED_S)
+        open_at(root / "photos", root / "stores")
+    [path] = (root / "stores" / FOLDER).iterdir()
+    kept = Listings(root / "stores")
+    content = kept.get(path.name)
+    assert content is not None
+    place = data.draw(st.integers(0, len(content) - 1))
+    other = (
+        content[:place] + data.draw(st.binary(max_size=4)) + content[place + data.draw(st.integers(0, 4)) :]
+    )
+    kept.keep(path.name, other)
+    try:
+        with contextlib.suppress(StorebenchError):
+            open_at(root / "photos", root / "stores")
+    finally:
+        kept.keep(path.name, content)
+
+
+def _read(dataset: Dataset) -> str:
+    """Read all samples; return the refusal of one that cannot be read, else ""."""
+    try:
+        assert digests(dataset)
+    except StorebenchError as error:
+        return str(error)
+    return ""
+
+
+LINES = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from(
+        [b"a/a_0.JPEG 0", b"a 1", b"../x 2", b"a/a_0.JPEG 00000000099999", b"\0 1", b"/dev/zero 1", b"  3"]
+    ),
+)
+
+
+@settings(max_examples=80)
+@given(lines=st.lists(LINES, max_size=5))
+def test_any_list_is_read_or_refused(lines: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.getbasetemp() / "lists"
+    if not root.exists():
+        write_class_folders(root, {"a": 1})
+    (root / "list.txt").write_bytes(b"\n".join(lines))
+    try:
+        dataset = open_dataset(DatasetSpec(name=f"list:{root / 'list.txt'}"))
+    except StorebenchError as error:
+        refusal = str(error)
+    else:
+        refusal = _read(dataset)
+    assert not refusal or ": " in refusal, "the file or the line is named"
+
+
+PLACES = ("", "train", "val", "test", "a", "train/a", "val/a")
+ENTRIES: dict[str, Callable[[Path], object]] = {
+    "1.jpg": lambda path: path.write_bytes(image_file()),
+    "2.png": lambda path: path.write_bytes(b"no image"),
+    "notes.txt": lambda path: path.write_text("no image"),
+    "gone.jpg": lambda path: path.symlink_to("nowhere"),
+    "gone": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to("."),
+    "pipe.jpg": os.mkfifo,
+    "empty": lambda path: path.mkdir(),
+}
+
+
+@settings(max_examples=60)
+@given(
+    made=st.sets(st.tuples(st.sampled_from(PLACES), st.sampled_from(sorted(ENTRIES))), max_size=6),
+    data=st.data(),
+)
+def test_any_layout_is_read_or_refused(
+    made: set[tuple[str, str]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("layout")
+    for place, name in sorted(made):
+        (root / place).mkdir(parents=True, exist_ok=True)
+        ENTRIES[name](root / place / name)
+    options = {
+        "split": data.draw(st.sampled_from(["train", "test"])),
+        "skip_unreadable": data.draw(st.booleans()),
+    }
+    try:
+        dataset = open_at(root, None, **options)
+    except StorebenchError as error:
+        refusal = str(error)
+    else:
+        refusal = _read(dataset)
+        assert not (refusal and options["skip_unreadable"])
+    assert not refusal or str(root) in refusal

@@ -1,0 +1,271 @@
+"""Unreadable image files: named and counted, refused by every codec alike, or left out of every store alike."""
+
+import io
+import json
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as PilImage
+from PIL import ImageFile
+
+from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets.decoding import decode_rgb
+from storebench.datasets.listing import Listings
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
+from storebench.formats import open_reader, parse_backend
+from storebench.stores.convert import convert
+from tests.support.dataset_files import image_file, tar
+from tests.support.photo_folders import photo_file
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+SIZE = (40, 30)
+
+
+def picture(kind: str = "JPEG", number: int = 0) -> bytes:
+    return photo_file(number, SIZE, kind)
+
+
+def half(kind: str) -> bytes:
+    content = picture(kind)
+    return content[: len(content) // 2]
+
+
+def with_two_headers() -> bytes:
+    """Return a PNG with a second IHDR of another size."""
+    content = picture("PNG")
+    other = photo_file(1, (90, 80), "PNG")
+    return content[:33] + other[8:33] + content[33:]
+
+
+DAMAGED = {
+    "half a JPEG": half("JPEG"),
+    "half a PNG": half("PNG"),
+    "half a BMP": half("BMP"),
+    "half a GIF": half("GIF"),
+    "half a TIFF": half("TIFF"),
+    "half a PPM": half("PPM"),
+    "half a WEBP": half("WEBP"),
+    "a PNG with two headers": with_two_headers(),
+    "nothing": b"",
+    "text": b"no image",
+}
+
+
+def folder_of(root: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return root
+
+
+def open_at(path: Path, listings: Listings | None = None, **options: Any) -> Dataset:
+    return open_dataset(DatasetSpec(name=f"folder:{path}", **options), listings=listings)
+
+
+@pytest.mark.parametrize("backend", ["memory", "memory+png", "memory+original"])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damage_is_found_when_a_store_is_built_whatever_the_codec(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    files = {"a/1.png": picture("PNG"), "b/2.png": DAMAGED[name], "b/3.png": picture("PNG", 3)}
+    spec = DatasetSpec(name=f"folder:{folder_of(tmp_path / 'photos', files)}")
+    with pytest.raises(CorruptDataError, match=r"b/2\.png: .*; the only unreadable file among 3") as caught:
+        convert(open_dataset(spec), spec, parse_backend(backend), tmp_path / "stores")
+    assert "--skip-unreadable leaves such files out" in str(caught.value)
+    assert not list((tmp_path / "stores").rglob("manifest.json"))
+
+
+def test_pillow_is_strict_whatever_another_library_has_asked_it_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(CorruptDataError, match=r"photo: "):
+        decode_rgb(half("BMP"), "photo")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Return a folder of ten photographs and three unreadable files."""
+    names = [f"class{number % 2}/{number}.jpg" for number in range(10)]
+    root = folder_of(tmp_path / "photos", {name: picture(number=n) for n, name in enumerate(names)})
+    folder_of(root, {"class0/2b.jpg": half("JPEG"), "class1/3b.png": b"no image"})
+    (root / "class1" / "z.jpg").symlink_to("nowhere.jpg")
+    return root
+
+
+@pytest.mark.parametrize("backend", ["memory", "memory+original"])
+def test_the_first_unreadable_file_is_named_and_all_are_counted(
+    backend: str, photos: Path, cli: Cli, tmp_path: Path
+) -> None:
+    for link in (True, False):
+        if not link:
+            (photos / "class1" / "z.jpg").unlink()
+        done = cli("convert", backend, "--dataset", str(photos))
+        assert done.returncode == 5
+        line = done.stderr.splitlines()[-1]
+        count = f"the first of {2 + link} unreadable files among {12 + link}"
+        assert line.startswith(f"storebench: {photos}/class0/2b.jpg: a JPEG that is cut short")
+        assert count in line
+        assert not (tmp_path / "stores").exists()
+
+
+def test_every_format_skips_the_same_files(photos: Path, cli: Cli, tmp_path: Path) -> None:
+    done = cli(
+        "convert", "lmdb", "memory+png", "hdf5+original", "-d", str(photos), "--skip-unreadable", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert [(one["count"], one["skipped_files"]) for one in facts] == [(10, 3)] * 3
+    assert facts[0]["samples_digest"] == facts[1]["samples_digest"]
+    assert "3 unreadable files left out: " in done.stderr
+    assert f"{photos}/class1/z.jpg: a link that leads nowhere" in done.stderr
+    manifest = json.loads((tmp_path / facts[0]["path"] / "manifest.json").read_text())
+    assert manifest["dataset"]["provenance"]["skipped_files"] == 3
+    readable = sorted(path for path in photos.glob("*/?.jpg") if path.name != "z.jpg")
+    with open_reader(tmp_path / facts[2]["path"]) as reader:
+        assert reader.fetch(np.arange(10)) == [path.read_bytes() for path in readable]
+        assert reader.labels.tolist() == [0] * 5 + [1] * 5
+
+
+RUN = "--skip-unreadable --image-size 128 --model none --compute none --batch-size 2 --out run"
+LARGER = "images of 40 x 30 (median) become 128 x 128, 13.7 times the pixels"
+
+
+def test_skipped_files_and_a_large_resize_are_said_recorded_and_reported(
+    photos: Path, cli: Cli, tmp_path: Path
+) -> None:
+    done = cli("run", "lmdb", "lmdb+original", "--dataset", str(photos), *RUN.split())
+    assert done.returncode == 0, done.stderr
+    assert f"lmdb+raw: {LARGER}" in done.stderr
+    lines = (tmp_path / "run" / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    records = {one["cell"]["backend"]: one for one in map(json.loads, lines)}
+    assert all(one["cell"]["skip_unreadable"] for one in records.values())
+    assert [one["store"]["skipped_files"] for one in records.values()] == [3, 3]
+    assert records["lmdb"]["store"]["provenance_note"] == f"{LARGER}; 3 unreadable files left out"
+    assert cli("report", "run", "--out", "report").returncode == 0
+    page = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "SKIPPED files: 3 unreadable files left out" in page
+    assert f"RESIZED images: {LARGER}" in page
+
+
+def test_a_part_of_the_files_is_chosen_among_those_that_are_readable(tmp_path: Path) -> None:
+    files = {f"a/{number:02d}.jpg": picture(number=number) for number in range(40)}
+    files |= {f"a/{number:02d}.jpg": half("JPEG") for number in (10, 11, 35)}
+    root = folder_of(tmp_path, files)
+    dataset = open_at(root, limit=4, skip_unreadable=True)
+    contents = [dataset.original(index)[0] for index in range(len(dataset))]
+    assert contents == [files[f"a/{number:02d}.jpg"] for number in (0, 12, 20, 30)]
+    assert dataset.info.provenance.skipped_files == 2, "the others were not looked at"
+    assert len(open_at(root, limit=4)) == 4, "a part is refused only when a file of it is read"
+    many = open_at(root, limit=30, skip_unreadable=True)
+    assert (len(many), many.info.provenance.skipped_files) == (30, 3)
+
+
+def test_a_dataset_grows_from_its_readable_files(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, {f"a/{n}.jpg": picture(number=n) if n else b"" for n in range(4)})
+    dataset = open_at(root, size=10, skip_unreadable=True)
+    assert (len(dataset), dataset.info.provenance.skipped_files) == (10, 1)
+    assert [dataset.original(index)[0] for index in (0, 3, 6, 9)] == [picture(number=1)] * 4
+    for index in range(10):
+        dataset.sample(index)
+
+
+def test_without_unreadable_files_skipping_changes_nothing(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, {f"a/{number}.jpg": picture(number=number) for number in range(4)})
+    asked: tuple[dict[str, Any], ...] = ({}, {"limit": 1}, {"size": 9})
+    for options in asked:
+        assert open_at(root, skip_unreadable=True, **options).info == open_at(root, **options).info
+
+
+def test_where_no_file_is_readable_there_is_no_dataset(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, {"a/1.jpg": b"", "a/2.jpg": b"no image"})
+    with pytest.raises(CorruptDataError, match=r"a/1\.jpg: .*the first of 2 unreadable files among 2"):
+        open_at(root, skip_unreadable=True)
+
+
+def test_files_of_a_list_that_are_missing_are_counted_or_skipped(tmp_path: Path) -> None:
+    folder_of(tmp_path, {"1.jpg": picture(), "2.jpg": half("JPEG")})
+    listed = tmp_path / "train.txt"
+    listed.write_text("gone.jpg 0\n1.jpg 1\n2.jpg 0\nalso gone.jpg 2\n")
+    spec = DatasetSpec(name=f"list:{listed}")
+    with pytest.raises(
+        DataNotFoundError, match=r"/gone\.jpg: cannot be read .*first of 3 unreadable files among 4"
+    ):
+        convert(open_dataset(spec), spec, parse_backend("memory"), tmp_path / "stores")
+    dataset = open_dataset(DatasetSpec(name=f"list:{listed}", skip_unreadable=True))
+    assert [dataset.sample(index)[1] for index in range(len(dataset))] == [1]
+
+
+def test_a_file_that_a_list_names_twice_is_one_file(tmp_path: Path) -> None:
+    folder_of(tmp_path, {"1.jpg": picture(), "2.jpg": b"no image"})
+    listed = tmp_path / "train.txt"
+    listed.write_text("2.jpg 1\n1.jpg 0\n2.jpg 0\n")
+    dataset = open_dataset(DatasetSpec(name=f"list:{listed}", skip_unreadable=True))
+    assert (len(dataset), dataset.info.provenance.skipped_files) == (1, 1)
+
+
+def test_images_of_an_archive_are_skipped_as_well(tmp_path: Path) -> None:
+    (tmp_path / "imagenet").mkdir()
+    inner = tar({"1.JPEG": image_file(), "2.JPEG": image_file()[:200], "3.JPEG": image_file(seed=3)})
+    (tmp_path / "imagenet" / "ILSVRC2012_img_train.tar").write_bytes(tar({"n01.tar": inner}))
+    dataset = open_dataset(DatasetSpec(name="imagenet", skip_unreadable=True), tmp_path)
+    assert [dataset.original(index)[0] for index in range(2)] == [image_file(), image_file(seed=3)]
+    assert dataset.info.provenance.skipped_files == 1
+
+
+def test_each_file_is_decoded_once_to_find_the_unreadable_ones(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "stores").mkdir()
+    checks: list[str] = []
+
+    def progress(title: str) -> Any:
+        checks.append(title)
+        return _Muted()
+
+    for _ in range(2):
+        listings = Listings(tmp_path / "stores")
+        spec = DatasetSpec(name=f"folder:{photos}", skip_unreadable=True)
+        assert open_dataset(spec, listings=listings, progress=progress).info.provenance.skipped_files == 3
+    assert len(checks) == 1
+
+
+class _Muted:
+    def __enter__(self) -> Callable[[int, int], None]:
+        return lambda _done, _total: None
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_skipping_is_for_image_files(cli: Cli) -> None:
+    with pytest.raises(UsageError, match="the samples of mnist are no image files"):
+        open_dataset(DatasetSpec(name="mnist", skip_unreadable=True))
+    done = cli("convert", "lmdb", "--from", "store", "--skip-unreadable")
+    assert (done.returncode, "--skip-unreadable chooses samples" in done.stderr) == (2, True)
+
+
+def bomb(kind: str, side: int) -> bytes:
+    """Return an image file of a few bytes whose header promises side x side pixels."""
+    if kind == "PPM":
+        return b"P6 %d %d 255\n" % (side, side) + bytes(64)
+    buffer = io.BytesIO()
+    PilImage.new("RGB", (16, 16)).save(buffer, kind)
+    content, sides = bytearray(buffer.getvalue()), {"BMP": (18, "<ii"), "GIF": (6, "<HH")}
+    place, layout = sides[kind]
+    struct.pack_into(layout, content, place, side, side)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("side", [10_000, 15_000])
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "PPM"])
+def test_a_bomb_of_any_kind_is_refused_before_it_is_decoded(kind: str, side: int, tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "a/2.bmp": bomb(kind, side)})
+    dataset = open_at(root, image_size=32)
+    for read in (dataset.sample, dataset.original):
+        with pytest.raises(
+            StorebenchError, match=r"a/2\.bmp: an image of .* pixels, more than the 89,478,485"
+        ):
+            read(1)
