@@ -72,6 +72,15 @@ def test_verify_refuses_a_tree_that_would_end_the_process(stores: Path, tmp_path
     )
 
 
+@pytest.mark.parametrize("name", DAMAGE)
+def test_inspect_refuses_a_tree_that_would_end_the_process(stores: Path, tmp_path: Path, name: str) -> None:
+    store = stores / "lmdb+raw"
+    damage(store, name)
+    refused(
+        storebench(tmp_path, "inspect", store, "--samples", "20"), "data.mdb", "Write the database again."
+    )
+
+
 def test_convert_refuses_a_source_that_would_end_the_process(stores: Path, tmp_path: Path) -> None:
     damage(stores / "lmdb+raw", "a pointer out of the last leaf")
     done = storebench(tmp_path, "convert", "hdf5", "--from", stores / "lmdb+raw", "--out", "others")
