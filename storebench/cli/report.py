@@ -48,12 +48,13 @@ def report(
         if as_json:
             put_json(as_dict(written))
             return
+        put(*written.incomplete)
         noted: set[str] = set()
         for table in written.tables[:MOST_TABLES]:
             put_text(drawn(table))
             put(*(f"- {note}" for note in table.notes if note not in noted))
             noted.update(table.notes)
-        put(written.answer)
+        put(*written.incomplete, written.answer)
         if named:
             put(*written.feeding)
             _say_what_is_missing(written.feeding)
@@ -79,6 +80,7 @@ def print_summary(run: Path) -> None:
     from storebench.units import number_of
 
     found = summarise_results(run)
+    put(*found.incomplete)
     for table in found.tables[:MOST_TABLES]:
         put_text(drawn(table))
     if len(found.tables) > MOST_TABLES:
@@ -86,7 +88,7 @@ def print_summary(run: Path) -> None:
     for title, lines in (("What limits each cell:", found.limits), ("Advice:", found.advice)):
         if lines:
             put(title, *(f"- {line}" for line in lines), "")
-    put(found.answer)
+    put(*found.incomplete, found.answer)
     if found.findings:
         say(f"attention: {number_of(found.findings, 'finding')}; 'storebench validate {run}' lists them")
 
@@ -99,6 +101,7 @@ def as_dict(written: "Report") -> dict[str, Any]:
     ]
     return {
         "answer": written.answer,
+        "incomplete": list(written.incomplete),
         "feeding": list(written.feeding),
         "failed_cells": written.failed,
         "invalid_cells": written.invalid,

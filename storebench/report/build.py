@@ -1,7 +1,7 @@
 """Write a report's files from results: tables, plots, the page and its Markdown twin."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storebench.accelerators import Accelerator
@@ -9,16 +9,18 @@ from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
 from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import Paths
 from storebench.report.catalog import not_drawn, plots
-from storebench.report.cells import CellSummary, summarise
-from storebench.report.facts import Facts, PageFacts, derive_page
-from storebench.report.frame import to_frame
+from storebench.report.cells import CellSummary
+from storebench.report.facts import Facts, PageFacts
 from storebench.report.page import Content, Limit, Section, html, markdown
 from storebench.report.plots.style import png_bytes
 from storebench.report.roofline_tables import roofline_tables
-from storebench.report.tables import Table, dataset_tables, to_csv
+from storebench.report.shortfall import left_out
+from storebench.report.summary import Told, facts_of, incomplete
+from storebench.report.tables import dataset_tables, to_csv
 from storebench.report.texts.advice import limits, recommend
 from storebench.report.texts.decoders import decoder_lines
 from storebench.report.texts.headline import headline
+from storebench.report.texts.incomplete import left_out_sentence
 from storebench.report.texts.labels import (
     backend_label,
     caveats,
@@ -41,15 +43,11 @@ _ROOFLINE_FILES = ("roofline", "roofline-points")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Told):
     """The files of a report, and a summary of it.
 
     Attributes
     ----------
-    answer
-        The answer in one sentence.
-    tables
-        The tables of every dataset, in order.
     feeding
         For each named accelerator and each dataset, one sentence on which stores feed it.
     files
@@ -58,8 +56,6 @@ class Report:
         Cells that failed, and cells that did not validate.
     """
 
-    answer: str
-    tables: tuple[Table, ...]
     feeding: tuple[str, ...]
     files: tuple[Path, ...]
     failed: int
@@ -104,6 +100,7 @@ def write_report(
     return Report(
         answer=content.headline.answer,
         tables=tuple(table for section in content.sections for table in section.tables),
+        incomplete=content.incomplete,
         feeding=tuple(sentence for section in content.sections for sentence in section.feeding),
         files=tuple(files),
         failed=sum(1 for cell in content.cells if cell.failure),
@@ -119,10 +116,10 @@ def content_of(
     records: Sequence[Sourced], findings: Sequence[Finding] = (), accelerators: Sequence[Accelerator] = ()
 ) -> Content:
     """Return everything that a report of `records` says; its plots are drawn when they are asked for."""
-    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
     places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
-    page = derive_page(summarise(to_frame(records), invalid))
-    return page_content(page, tuple(places.values()), findings, accelerators)
+    content = page_content(facts_of(records, findings), tuple(places.values()), findings, accelerators)
+    omitted = tuple(left_out_sentence(*one) for one in left_out(records).items())
+    return replace(content, incomplete=incomplete(records), left_out=omitted)
 
 
 def page_content(
@@ -209,5 +206,5 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
 
 def feeding_sentences(results: Paths, accelerators: Sequence[Accelerator]) -> list[str]:
     """Return one sentence per named accelerator and dataset: which stores feed it; none where no cell only loads."""
-    facts = derive_page(summarise(to_frame(read_all(results)[0]))).told
+    facts = facts_of(read_all(results)[0]).told
     return [sentence for part in facts.datasets.values() for sentence in _feeding(part, accelerators)]

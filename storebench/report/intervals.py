@@ -1,5 +1,6 @@
 """A figure with its 95% interval, for reports; the statistics are in `storebench.stats`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,16 @@ from storebench.stats import Verdict
 
 Round = tuple[str, int]
 """Run and replicate: cells of one round were measured side by side."""
+
+WIDEST = 100.0
+"""An interval whose ends differ by a larger factor does not tell the order of magnitude of its figure: it is unknown."""
+
+
+def telling(lo: float | None, hi: float | None) -> bool:
+    """Return whether the ends of an interval say anything: they are finite and, above 0, within a factor of `WIDEST`."""
+    if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
+        return False
+    return lo <= 0 or hi <= WIDEST * lo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +39,11 @@ class Interval:
     lo: float | None = None
     hi: float | None = None
     n: int = 1
+
+    @property
+    def known(self) -> bool:
+        """Whether it has an interval that says anything of the figure; texts and plots show no other."""
+        return telling(self.lo, self.hi)
 
     def scaled(self, factor: float) -> "Interval":
         """Return the same figure in another unit."""
@@ -77,6 +93,11 @@ class Ratio(Interval):
         """Whether the two sides are proven to differ by less than `storebench.stats.PRACTICAL_FRAC`."""
         enough = self.n >= stats.MIN_ROUNDS
         return enough and self.lo is not None and self.hi is not None and stats.within(self.lo, self.hi)
+
+    @property
+    def known(self) -> bool:
+        """Whether its interval says anything: also where it is wide, if it proves that the sides differ."""
+        return self.proven or telling(self.lo, self.hi)
 
     @property
     def proven(self) -> bool:

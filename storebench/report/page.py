@@ -14,7 +14,8 @@ from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
 from storebench.report.plots.plot import Plot
 from storebench.report.tables import Table, mark
-from storebench.report.texts.advice import RULES, Advice
+from storebench.report.texts.advice import RULES
+from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import QUESTION, Headline
 from storebench.report.texts.labels import backend_label, dataset_label, setting_label, state_label
 from storebench.report.texts.method import method
@@ -67,6 +68,8 @@ class Content:
     cells: tuple[CellSummary, ...]
     environments: tuple[Environment, ...]
     findings: tuple[Finding, ...]
+    incomplete: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +114,7 @@ def flags(content: Content) -> list[Flag]:
     cells = content.cells
     failed = [cell for cell in cells if cell.failure]
     doubtful = [cell for cell in cells if not cell.failure and mark(cell).startswith("cache")]
-    found = [Flag(kind="note", text=text) for text in _caveats(content)]
+    found = [Flag(kind="note", text=text) for text in (*_caveats(content), *content.left_out)]
     if content.findings:
         named = _names(cell for cell in cells if cell.invalid)
         found.insert(

@@ -1,23 +1,26 @@
 """What a finished run says on a terminal: the answer, tables, limits and advice of its report, without plots."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.report.analysis import Paths
 from storebench.report.cells import summarise
-from storebench.report.facts import Facts, derive_page
+from storebench.report.facts import Facts, PageFacts, derive_page
 from storebench.report.frame import to_frame
+from storebench.report.shortfall import shortfalls
 from storebench.report.tables import Table, dataset_tables
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
+from storebench.report.texts.incomplete import incomplete_sentence
 from storebench.report.texts.labels import backend_label, setting_label
 from storebench.report.texts.verdicts import limit_sentence
-from storebench.report.validation.validate import read_all, validate_records
+from storebench.report.validation.findings import Finding
+from storebench.report.validation.validate import Sourced, read_all, validate_records
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
-    """The sentences and tables of a report.
+class Told:
+    """What every account of some results says.
 
     Attributes
     ----------
@@ -25,6 +28,21 @@ class Summary:
         The answer in one sentence.
     tables
         The tables of every dataset, in order.
+    incomplete
+        What each run that is not complete lacks, in words.
+    """
+
+    answer: str
+    tables: tuple[Table, ...]
+    incomplete: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(Told):
+    """The sentences and tables of a report.
+
+    Attributes
+    ----------
     limits
         What limits each cell of the main panels, one line per cell.
     advice
@@ -33,8 +51,6 @@ class Summary:
         How many figures do not validate.
     """
 
-    answer: str
-    tables: tuple[Table, ...]
     limits: tuple[str, ...]
     advice: tuple[str, ...]
     findings: int
@@ -50,16 +66,27 @@ def summarise_results(results: Paths) -> Summary:
     """
     records, findings = read_all(results)
     findings = [*findings, *validate_records(records)]
-    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
-    page = derive_page(summarise(to_frame(records), invalid))
+    page = facts_of(records, findings)
     parts = page.shown.datasets
     return Summary(
         answer=headline(page.told).answer,
         tables=tuple(table for shown in parts.values() for table in dataset_tables(shown)),
+        incomplete=incomplete(records),
         limits=tuple(line for shown in parts.values() for line in _limits(shown)),
         advice=tuple(one.text for key in parts for one in recommend(page.sound_part(key))),
         findings=len(findings),
     )
+
+
+def facts_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> PageFacts:
+    """Return the facts of a page of some records; the first finding about a cell marks it as invalid."""
+    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
+    return derive_page(summarise(to_frame(records), invalid))
+
+
+def incomplete(records: Sequence[Sourced]) -> tuple[str, ...]:
+    """Return in words what each run of some records lacks; empty where all are complete."""
+    return tuple(incomplete_sentence(one) for one in shortfalls(records))
 
 
 def _limits(shown: Facts) -> Iterator[str]:

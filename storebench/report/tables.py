@@ -122,7 +122,7 @@ RAW_HEAD = (
 _WITHIN = "Within this run"
 _INTERVALS = (
     "Intervals of ratios hold all at once, over the whole page, with probability 95%; those of rates are single:"
-    " each holds by itself."
+    " each holds by itself. One whose ends differ by more than a factor of 100 is called unknown, unless it decides which side is faster."
 )
 
 
@@ -155,6 +155,13 @@ class _Listed:
         return str(verdict.bound) if verdict else ""
 
     @property
+    def bounded(self) -> str:
+        """Words before the ratio to the base where one of the two rates is only an upper bound; "" elsewhere."""
+        base = self.panel.base
+        bounds = (self.cell.upper_bound, base is not None and base.upper_bound)
+        return {(True, False): "at most ", (False, True): "at least "}.get(bounds, "")
+
+    @property
     def is_base(self) -> bool:
         """Whether the others are compared with this cell."""
         return self.cell is self.panel.base
@@ -163,7 +170,10 @@ class _Listed:
 def _speed(entry: _Listed) -> str:
     if entry.cell.is_null:
         return "the ceiling"
-    return "1.00" if entry.is_base else with_interval(entry.against.ratio if entry.against else None)
+    if entry.is_base:
+        return "1.00"
+    text = with_interval(entry.against.ratio if entry.against else None)
+    return f"{entry.bounded}{text}" if text else ""
 
 
 def _compared(entry: _Listed) -> str:

@@ -1,14 +1,13 @@
 """Advice on which store to use; each piece puts claims of the page into words, by a named rule."""
 
-import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from storebench.report.cells import CellSummary, Panel, ceiling_key
 from storebench.report.claims import Claim, Claims, Kind, leading
-from storebench.report.decisions import FED_FRAC, Topic, siblings
+from storebench.report.decisions import Topic, siblings
 from storebench.report.facts import Facts
-from storebench.report.texts.headline import asked_pairs, more_rounds
+from storebench.report.texts.choosing import Advice, Choice, choice_of
+from storebench.report.texts.headline import asked_pairs
 from storebench.report.texts.labels import (
     agreed,
     backend_label,
@@ -16,12 +15,11 @@ from storebench.report.texts.labels import (
     panel_label,
     percent,
     setting_label,
-    size,
     state_label,
     store_label,
     with_interval,
 )
-from storebench.report.texts.verdicts import doubt_words, limit_sentence
+from storebench.report.texts.verdicts import bounded, limit_sentence
 from storebench.report.verdict import Bound, mending_reader
 from storebench.settings.words import ComputeKind
 from storebench.stats import PRACTICAL_FRAC
@@ -52,38 +50,6 @@ _NEXT_STEP = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """One recommendation.
-
-    Attributes
-    ----------
-    rule
-        Key of `RULES`.
-    text
-        The advice with its figures.
-    claims
-        What it asserts, in the order of the text.
-    """
-
-    rule: str
-    text: str
-    claims: tuple[Claim, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Choice:
-    """The store to use in a panel (None where it cannot be told), and the advice that says so."""
-
-    advice: Advice
-    cell: CellSummary | None = None
-
-    @property
-    def indifferent(self) -> bool:
-        """Whether it does not matter which store is used."""
-        return self.advice.rule.startswith("R1")
-
-
 def recommend(facts: Facts) -> list[Advice]:
     """Return the advice for one dataset on one machine.
 
@@ -95,139 +61,29 @@ def recommend(facts: Facts) -> list[Advice]:
     panel = facts.main
     if panel is None or len(panel.stored) < 2:
         return []
-    chosen = _choice(panel, facts.claims)
+    chosen = choice_of(panel, facts.claims)
     reading = list(_amplified(panel, facts.claims))
+    states = list(_other_states(facts, panel, chosen))
     if chosen.cell is None:
         decided = any(one.decided for one in chosen.advice.claims)
-        return [*([] if decided else _elsewhere(facts)), chosen.advice, *reading]
+        first = [chosen.advice, *states] if decided else [*(states or _elsewhere(facts)), chosen.advice]
+        return [*first, *reading]
     rules = [_bottleneck] if chosen.indifferent else [_break_even, _bottleneck, _workers, _warm]
-    return [chosen.advice, *(one for rule in rules for one in rule(facts, chosen.cell)), *reading]
+    more = [one for rule in rules for one in rule(facts, chosen.cell)]
+    return [chosen.advice, *states, *more, *reading]
 
 
-def _choice(panel: Panel, claims: Claims) -> _Choice:
-    """Return the store to use in a panel: among those that lose no pixels, where there are two of them."""
-    where = f"{dataset_label(panel.first)}, {panel_label(panel)}"
-    exact = [cell for cell in panel.stored if not cell.lossy]
-    stored = exact if len(exact) > 1 else list(panel.stored)
-    known = {
-        frozenset((one.key, other.key)): claims.between(one, other)
-        for one, other in itertools.combinations(stored, 2)
-    }
-    found = [one for one in known.values() if one is not None]
-    if len(found) == len(known):
-        fed = claims.each(Kind.FED, stored)
-        if len(fed) == len(stored):
-            return _indifferent(where, panel, stored, fed, claims)
-        if all(one.kind is Kind.EQUAL for one in found):
-            return _indifferent(where, panel, stored, found, claims)
-    for best in stored:
-        rivals = [known[frozenset((best.key, other.key))] for other in stored if other is not best]
-        sure = [one for one in rivals if one is not None and _is_unbeaten(best, one)]
-        if len(sure) == len(stored) - 1:
-            return _decided(where, panel, stored, best, sure, claims)
-    return _Choice(advice=_undecided(where, stored, found, claims))
-
-
-def _is_unbeaten(best: CellSummary, one: Claim) -> bool:
-    return one.kind is Kind.EQUAL or (one.kind is Kind.FASTER and one.subject is best)
-
-
-def _indifferent(
-    where: str, panel: Panel, stored: Sequence[CellSummary], proof: Sequence[Claim], claims: Claims
-) -> _Choice:
-    """Return that it does not matter, because of every loop that is fed or every two stores that are equal."""
-    smallest = _smallest(stored)
-    kind = "store" if len(stored) == len(panel.stored) else "lossless store"
-    if proof[0].kind is Kind.FED:
-        why = f"the loop waits less than {percent(FED_FRAC)} of its time with every {kind}"
-    else:
-        why = f"every two {kind}s are proven to differ by less than {percent(PRACTICAL_FRAC)}"
-    name = store_label(smallest, stored)
-    text = f"{where}: it does not matter here: {why}. Choose by size or by what your tools read; {name} is the smallest on disk.{_lossy_among(stored)}"
-    faster, said = ("", ()) if proof[0].kind is Kind.FED else _lossy_gain(panel, stored, smallest, claims)
-    advice = Advice(rule="R1 it does not matter", text=text + faster, claims=(*proof, *said))
-    return _Choice(advice=advice, cell=smallest)
-
-
-def _lossy_among(stored: Sequence[CellSummary]) -> str:
-    """Return which of some stores lose pixels, as a sentence; "" where all do or none does."""
-    names = ", ".join(backend_label(cell.backend) for cell in stored if cell.lossy)
-    return f" Lossy among them: {names}." if names and not all(cell.lossy for cell in stored) else ""
-
-
-def _decided(
-    where: str,
-    panel: Panel,
-    stored: Sequence[CellSummary],
-    best: CellSummary,
-    sure: Sequence[Claim],
-    claims: Claims,
-) -> _Choice:
-    """Return the advice for a store that is proven faster than, or equal to, every other."""
-    equals = [one for one in sure if one.kind is Kind.EQUAL]
-    if equals:
-        alike = [best, *(_other(one, best) for one in equals)]
-        chosen, names = _smallest(alike), ", ".join(store_label(one, stored) for one in alike)
-        rule = "R3 equals"
-        text = f"{where}: {names} are proven to differ by less than {percent(PRACTICAL_FRAC)} from the first; of these {store_label(chosen, stored)} is the smallest on disk ({size(chosen.fact('bytes_on_disk'))}). Use it."
-    else:
-        least = min(sure, key=lambda one: one.figure.mid if one.figure else 0.0)
-        chosen, rule = best, "R2 fastest"
-        text = f"{where}: use {store_label(best, stored)}. It is {with_interval(least.figure)} times as fast as the next, {store_label(_other(least, best), stored)}."
-    if chosen.lossy:
-        text += " Its pixels are not those of the originals: the codec loses some."
-    faster, said = _lossy_gain(panel, stored, chosen, claims)
-    return _Choice(advice=Advice(rule=rule, text=text + faster, claims=(*sure, *said)), cell=chosen)
-
-
-def _other(one: Claim, cell: CellSummary) -> CellSummary:
-    """Return the side of a comparison that is not `cell`."""
-    assert one.object is not None
-    return one.object if one.subject is cell else one.subject
-
-
-def _lossy_gain(
-    panel: Panel, stored: Sequence[CellSummary], chosen: CellSummary, claims: Claims
-) -> tuple[str, tuple[Claim, ...]]:
-    """Return how much faster a store that loses pixels is, in words and as claims; nothing where none is proven to be."""
-    left = (claims.between(cell, chosen) for cell in panel.stored if cell not in stored)
-    gains = [one for one in left if one is not None and one.kind is Kind.FASTER and one.object is chosen]
-    if not gains:
-        return "", ()
-    most = max(gains, key=lambda one: one.figure.mid if one.figure else 0.0)
-    sides = (most.subject, chosen)
-    names = [store_label(cell, sides) for cell in sides]
-    return (
-        f" If losing pixels is acceptable: {names[0]}, {with_interval(most.figure)} times as fast as {names[1]}.",
-        (most,),
-    )
-
-
-def _undecided(where: str, stored: Sequence[CellSummary], known: Sequence[Claim], claims: Claims) -> Advice:
-    """Return which stores are proven slower than another, which could be the fastest, and how many rounds would tell."""
-    losses = [one for one in known if one.kind is Kind.FASTER]
-    beaten = {one.object.key for one in losses if one.object is not None}
-    left = [cell for cell in stored if cell.key not in beaten] or list(stored)
-    keys = {cell.key for cell in left}
-    pairs = [one for one in known if one.object and {one.subject.key, one.object.key} <= keys]
-    open_pairs = [one for one in pairs if one.kind is Kind.UNDECIDED]
-    doubts = (one.decision.doubt for one in open_pairs if one.decision is not None)
-    doubt = next((one for one in doubts if one), None)
-    rounds = (
-        more_rounds(claims.decisions, open_pairs)
-        if open_pairs
-        else "some of them never ran in the same round"
-    )
-    need = doubt_words(doubt) or rounds
-    slower = [store_label(cell, stored) for cell in stored if cell.key not in keys]
-    names = ", ".join(store_label(cell, stored) for cell in left)
-    out = f"{', '.join(slower)}: proven slower than another. Which" if slower else "which"
-    said = [one for one in losses if one.object is not None and one.object.key not in keys]
-    return Advice(
-        rule="R0 cannot be told yet",
-        text=f"{where}: {out} store is the fastest cannot be told yet of {names}: {need}.",
-        claims=(*said, *open_pairs),
-    )
+def _other_states(facts: Facts, panel: Panel, chosen: Choice) -> Iterator[Advice]:
+    """Yield the choice in other states of the stores, the same work, where it is another one than `chosen`."""
+    work = ceiling_key(panel.first)
+    for other in facts.ordered:
+        if other is panel or ceiling_key(other.first) != work or len(other.stored) < 2:
+            continue
+        found = choice_of(other, facts.claims, facts.varying)
+        if found.cell is None or found.indifferent:
+            continue
+        if chosen.cell is None or found.cell.backend != chosen.cell.backend:
+            yield found.advice
 
 
 def _elsewhere(facts: Facts) -> list[Advice]:
@@ -238,15 +94,11 @@ def _elsewhere(facts: Facts) -> list[Advice]:
             continue
         names = [store_label(cell, (one.subject, one.object)) for cell in (one.subject, one.object)]
         where = f"{dataset_label(panel.first)}, {panel_label(panel, facts.varying)}"
-        said = f"{names[0]}: {with_interval(one.figure)} times as fast as {names[1]}"
+        said = f"{names[0]}: {bounded(one)}{with_interval(one.figure)} times as fast as {names[1]}"
         if one.kind is Kind.EQUAL:
             said = f"{names[0]} and {names[1]} are proven to differ by less than {percent(PRACTICAL_FRAC)}"
         return [Advice(rule="R9 another setting", text=f"{where}: {said}.", claims=(one,))]
     return []
-
-
-def _smallest(cells: Sequence[CellSummary]) -> CellSummary:
-    return min(cells, key=lambda cell: float(cell.fact("bytes_on_disk") or float("inf")))
 
 
 def _break_even(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:

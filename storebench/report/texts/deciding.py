@@ -8,6 +8,7 @@ from storebench.report.claims import Claim, Kind
 from storebench.report.facts import Facts
 from storebench.report.texts.labels import agreed, percent, state_label, store_label, times
 from storebench.report.texts.sentence import Sentence
+from storebench.report.texts.verdicts import bounded
 
 _MOST_STATES = 2
 """Other states of the store that are named; the tables have them all."""
@@ -94,10 +95,10 @@ def _state(panel: Panel, claim: Claim, other: Claim) -> str:
     where = _state_words(panel.speaker, claim.subject)
     assert other.object is not None
     if other.kind is Kind.EQUAL:
-        return f"{where}, the two differ by less than 10% (ratio {times(other.figure, 3)})"
+        return f"{where}, the two differ by less than 10% (ratio {times(other.figure)})"
     names = [store_label(one, (other.subject, other.object)) for one in (other.subject, other.object)]
     verb = agreed(other.subject, "is", "are")
-    return f"{where}, {names[0]} {verb} {times(other.figure)} as fast as {names[1]}"
+    return f"{where}, {names[0]} {verb} {bounded(other)}{times(other.figure)} as fast as {names[1]}"
 
 
 def _state_words(there: CellSummary, here: CellSummary) -> str:

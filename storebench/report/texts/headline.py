@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary, Panel
 from storebench.report.claims import Claim, Claims, Kind, leading
-from storebench.report.decisions import Decisions, rounds_to_tell
+from storebench.report.decisions import Decisions
 from storebench.report.facts import Facts
+from storebench.report.texts.choosing import choice_of
 from storebench.report.texts.deciding import deciding
 from storebench.report.texts.decoders import closing
 from storebench.report.texts.labels import (
@@ -24,7 +25,7 @@ from storebench.report.texts.labels import (
 )
 from storebench.report.texts.roofline import roofline_sentences
 from storebench.report.texts.sentence import Sentence, joined
-from storebench.report.texts.verdicts import doubt_words
+from storebench.report.texts.verdicts import bounded, doubt_words, more_rounds
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
@@ -73,7 +74,7 @@ def headline(facts: Facts) -> Headline:
     feeding = [Sentence(text=text) for text in roofline_sentences(facts.rooflines)]
     shown = joined(feeding).text
     said: list[Sentence | None] = [*feeding, _answer(panel, _where(panel, shown), facts.claims)]
-    said += [deciding(facts, claim), closing(panel, facts.claims)]
+    said += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
     said += [_beside(other, facts.claims)] if other is not None and other not in before else []
     said += [_undecided(before, facts.claims)] if before else []
     return Headline(sentences=tuple(one for one in said if one is not None), panel=panel)
@@ -110,6 +111,15 @@ def _answer(panel: Panel, where: str, claims: Claims) -> Sentence:
     if lead is not asked[0] and not asked[0].decided:
         told.append(_sentence(panel, asked[0], "There", claims.decisions))
     return joined(told)
+
+
+def _fastest(panel: Panel, told: Claim | None, claims: Claims) -> Sentence | None:
+    """Return the store that the advice on a panel names, where it is not the winner that is `told` already."""
+    lead = choice_of(panel, claims).lead if len(panel.stored) > 1 else None
+    if lead is None or told is None or lead.subject is told.subject:
+        return None
+    several = any(cell.lossy for cell in panel.stored) and not lead.subject.lossy
+    return _sentence(panel, lead, f"The fastest {'lossless ' * several}store there", claims.decisions)
 
 
 def _alone(panel: Panel, where: str) -> str:
@@ -240,22 +250,11 @@ def _sentence(panel: Panel, claim: Claim, where: str, decisions: Decisions) -> S
     names = [store_label(one, (winner, loser)) for one in (winner, loser)]
     ratio = times(claim.figure)
     if claim.kind is Kind.FASTER:
-        text = f"{names[0]} {_feeds(panel, winner)} {ratio} as fast as {names[1]}"
+        text = f"{names[0]} {_feeds(panel, winner)} {bounded(claim)}{ratio} as fast as {names[1]}"
     elif claim.kind is Kind.EQUAL:
-        text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {times(claim.figure, 3)})"
+        text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {times(claim.figure)})"
     elif decision.doubt:
         text = f"{names[0]} and {names[1]} cannot be ranked: {doubt_words(decision.doubt)}"
     else:
         text = f"{names[0]} and {names[1]} cannot be told apart yet (ratio {ratio}); {more_rounds(decisions, [claim])}"
     return Sentence(text=f"{where}: {text}.", claims=(claim,))
-
-
-def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:
-    """Return in words how many further rounds would tell a difference of 1.25."""
-    asked = [one.decision for one in undecided if one.decision is not None]
-    if min((one.ratio.n for one in asked), default=0) < 2:
-        return "one round shows no spread, so it takes at least 3 to tell anything"
-    rounds = rounds_to_tell(decisions, asked)
-    if rounds is None:
-        return "with this spread, 200 rounds would not tell a difference of 1.25 times"
-    return f"{rounds} more round{'s' * (rounds > 1)} would tell a difference of 1.25 times"

@@ -1,6 +1,7 @@
 """Names of datasets and settings, and figures as text, for tables, plots and sentences; all of it is plain text."""
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -57,6 +58,7 @@ ORIGINAL = "original"
 """The codec of image files as they are."""
 
 _SETTINGS = {row.name: row for row in SETTINGS}
+_SINGULAR = {"epochs": "epoch", "steps": "step", "passes": "pass", "threads": "thread"}
 
 
 def backend_label(backend: str) -> str:
@@ -69,7 +71,7 @@ def backend_label(backend: str) -> str:
     container, _, codec = body.partition("+")
     codec = codec if codec == ORIGINAL else codec.upper()
     name = BACKENDS.get(body) or FORMATS.get(container, container) + (f"+{codec}" if codec else "")
-    details = ", ".join(part for part in (*parts, options) if part)
+    details = ", ".join(part for part in (*parts, options.replace(",", ", ")) if part)
     return f"{name} ({details})" if details else name
 
 
@@ -195,7 +197,8 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
         return f"limited to {size(cell.memory_bytes)}" if cell.memory_bytes else ""
     if name == "compute":
         return compute_label(cell.compute) or loading_label(cell)
-    return "" if value is None else _SETTINGS[name].label.format(value)
+    words = "" if value is None else _SETTINGS[name].label.format(value)
+    return words if value != 1 else re.sub("|".join(_SINGULAR), lambda found: _SINGULAR[found[0]], words)
 
 
 def loading_label(cell: Cell) -> str:
@@ -254,6 +257,12 @@ def _served_clause(cell: CellSummary) -> str:
 _MOST_ZEROS = 12
 """A figure that ends in more zeros is given as a power of ten."""
 
+_UNKNOWN = " [unknown]"
+"""In place of an interval whose ends do not even tell the order of magnitude."""
+
+_NEAR_ONE = 2.0
+"""A ratio within this factor of 1 is given in three digits: two would make 1.1 times [1.1, 1.1] of it."""
+
 
 def number(value: float | None, digits: int = 3) -> str:
     """Return a figure to some significant digits, without an exponent: "1,230", "0.0123"."""
@@ -295,19 +304,26 @@ def _aligned(value: float, decimals: int, digits: int) -> str:
 
 
 def with_interval(interval: Interval | None, suffix: str = "") -> str:
-    """Return "3.1 [2.9, 3.3]", or the figure alone if there is no interval."""
+    """Return "3.10 [2.91, 3.32]"; the figure alone if there is no interval, "3.10 [unknown]" if it says nothing."""
     if interval is None:
         return ""
-    mid, ends = between(interval.mid, interval.lo, interval.hi)
+    mid, ends = _told(interval, 3)
     return f"{mid}{suffix}{ends}"
 
 
-def times(interval: Interval | None, digits: int = 2) -> str:
-    """Return a ratio in words: "3.1 times [2.9, 3.3]"; one that is close to 1 needs three digits."""
+def times(interval: Interval | None) -> str:
+    """Return a ratio in words: "3.1 times [2.9, 3.3]"; one that is close to 1 has three digits: "1.10 times [1.07, 1.12]"."""
     if interval is None:
         return ""
-    mid, ends = between(interval.mid, interval.lo, interval.hi, digits)
+    mid, ends = _told(interval, 3 if 1 / _NEAR_ONE < interval.mid < _NEAR_ONE else 2)
     return f"{mid} times{ends}"
+
+
+def _told(interval: Interval, digits: int) -> tuple[str, str]:
+    """Return a figure and its interval as `between` does; " [unknown]" for one that says nothing."""
+    if interval.lo is None or interval.hi is None or interval.known:
+        return between(interval.mid, interval.lo, interval.hi, digits)
+    return number(interval.mid, digits), _UNKNOWN
 
 
 _SIZES = {30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes"}

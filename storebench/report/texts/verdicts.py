@@ -1,7 +1,10 @@
 """Verdicts in words: what was decided about two cells, why it was not, and what limits a cell."""
 
+from collections.abc import Sequence
+
 from storebench.report.cells import FEWEST_TRAINING_STEPS
-from storebench.report.decisions import Decision, Doubt, DoubtKind
+from storebench.report.claims import Claim, Kind
+from storebench.report.decisions import Decision, Decisions, Doubt, DoubtKind, rounds_to_tell
 from storebench.report.texts.labels import backend_label, duration, number, percent, with_interval
 from storebench.report.verdict import Bound, CellVerdict
 from storebench.units import number_of
@@ -28,9 +31,30 @@ def doubt_words(doubt: Doubt | None) -> str:
         steps = number_of(doubt.cells[0].steps, "step")
         return f"training of {steps} ranks nothing, {FEWEST_TRAINING_STEPS} are needed"
     if doubt.kind is DoubtKind.UNSTEADY:
-        names = " and ".join(backend_label(cell.backend) for cell in doubt.cells)
-        return f"not shown to be steady in every replicate: {names}"
-    return "the rate is only an upper bound: memory may have served a part of it"
+        unsteady = " and ".join(backend_label(cell.backend) for cell in doubt.cells)
+        return f"not shown to be steady in every replicate: {unsteady}"
+    names = [backend_label(cell.backend) for cell in doubt.cells]
+    why = "because memory may have served a part of it"
+    if len(names) == 1:
+        return f"the rate of {names[0]} is only an upper bound, {why}; it could prove {names[0]} slower, not faster"
+    return f"the rates of {names[0]} and {names[1]} are only upper bounds, {why}"
+
+
+def bounded(claim: Claim) -> str:
+    """Return "at least " where the rate of the slower side is only an upper bound, so that the ratio is a lower one."""
+    slower = claim.object if claim.kind is Kind.FASTER else None
+    return "at least " if slower is not None and slower.upper_bound else ""
+
+
+def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:
+    """Return in words how many further rounds would tell a difference of 1.25."""
+    asked = [one.decision for one in undecided if one.decision is not None]
+    if min((one.ratio.n for one in asked), default=0) < 2:
+        return "one round shows no spread, so it takes at least 3 to tell anything"
+    rounds = rounds_to_tell(decisions, asked)
+    if rounds is None:
+        return "with this spread, 200 rounds would not tell a difference of 1.25 times"
+    return f"{number_of(rounds, 'more round')} would tell a difference of 1.25 times"
 
 
 def limit_sentence(verdict: CellVerdict) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from storebench.report.cells import AUGMENTING
+from storebench.report.texts.labels import size
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import PortionKind, Record
 from storebench.settings.words import CacheState
@@ -44,8 +45,8 @@ def _memory_ceiling(record: Record) -> Iterator[Finding]:
     copied = record.payload_bytes * _rows_frac(record) * _columns_frac(record)
     if copied > most:
         message = (
-            f"{copied / busy_s:.3g} bytes per second of fetching and decoding, above what memory can"
-            f" give there ({most / busy_s:.3g})"
+            f"{size(copied / busy_s)} per second of fetching and decoding, above the {size(most / busy_s)} that memory"
+            " can give there"
         )
         yield finding(Kind.CEILING, record, "payload_bytes_per_s", message)
 
@@ -86,7 +87,7 @@ def _device_ceiling(record: Record) -> Iterator[Finding]:
     spare = cold.excess_frac + (cache.resident_frac_before or 0.0)
     delivered = cold.payload_bytes * _rows_frac(record) * max(0.0, 1 - spare) / cold.seconds
     if not cold.upper_bound and delivered > best * _HEADROOM:
-        message = f"{delivered:.3g} cold bytes/s, but the device delivers {best:.3g} at best"
+        message = f"{size(delivered)} of cold data per second, but the device delivers {size(best)} at best"
         yield finding(Kind.CEILING, record, "portion.samples_per_s", message)
 
 
@@ -100,7 +101,7 @@ def _device_floor(record: Record) -> Iterator[Finding]:
     least = asked * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
     if read < least:
         message = (
-            f"{read} bytes came from the device, but {asked:.0f} were asked for and only"
+            f"{size(read)} came from the device, but {size(asked)} were asked for and only"
             f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
         )
         yield finding(Kind.CEILING, record, "device_read_bytes", message)
@@ -123,7 +124,7 @@ def _limit(record: Record) -> Iterator[Finding]:
     held = [point.resident_frac for point in cache.curve]
     most = max([*held, cache.resident_max_frac or 0.0]) * store.file_bytes
     if most > limit * _LIMIT_HEADROOM:
-        message = f"{most:.0f} bytes of the store were resident, above the limit of {limit}"
+        message = f"{size(most)} of the store were resident, above the limit of {size(limit)}"
         yield finding(Kind.CACHE, record, "resident_max_frac", message)
 
 

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterator
 
+from storebench.report.texts.labels import size
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
 from storebench.settings.words import CacheState, ComputeKind
+from storebench.units import format_bytes
 
 COLD_MOST_RESIDENT_FRAC = 0.01
 WARM_LEAST_RESIDENT_FRAC = 0.99
@@ -190,14 +192,19 @@ def _cache(record: Record) -> Iterator[Finding]:
 def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
     """Find a limited page cache that held more of the store than its limit before or after an epoch."""
     if cache.limit_bytes is None or cache.limit_bytes != record.cell.memory_bytes:
-        message = f"called limited to {record.cell.memory_bytes} bytes, but {cache.limit_bytes} were in force"
+        forced = "no limit" if cache.limit_bytes is None else format_bytes(cache.limit_bytes)
+        asked = "nothing" if record.cell.memory_bytes is None else format_bytes(record.cell.memory_bytes)
+        message = f"called limited to {asked}, but {forced} was in force"
         yield finding(Kind.CACHE, record, "cache.limit_bytes", message)
         return
     # `validation.limits` compares the samples in between with the limit.
     most = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0)
-    size = record.store.file_bytes if record.store else 0
-    if most * size > cache.limit_bytes + LIMIT_TOLERATED_FRAC * size:
-        message = f"called limited with {most:.1%} of the store resident, {most * size:.0f} bytes"
+    stored = record.store.file_bytes if record.store else 0
+    if most * stored > cache.limit_bytes + LIMIT_TOLERATED_FRAC * stored:
+        message = (
+            f"called limited to {format_bytes(cache.limit_bytes)} with {most:.1%} of the store resident,"
+            f" which is {size(most * stored)}"
+        )
         yield finding(Kind.CACHE, record, "resident_frac_after", message)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Interval, Ratio
 from storebench.report.texts.labels import (
     backend_label,
     between,
@@ -25,10 +25,12 @@ from storebench.report.texts.labels import (
     setting_slug,
     size,
     state_label,
+    times,
     with_interval,
 )
 from storebench.results import Record
 from storebench.settings.words import Compute
+from storebench.stats import Verdict
 from tests.support.planted import make_cell, make_record
 
 
@@ -68,6 +70,42 @@ def test_a_figure_and_its_interval_have_the_same_decimals(
     ends: tuple[float, float, float], text: str
 ) -> None:
     assert "".join(between(*ends, digits=2)) == text
+
+
+def rate(mid: float, lo: float, hi: float) -> Interval:
+    return Interval(mid=mid, lo=lo, hi=hi, n=2)
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        (rate(0.05157, 4.24e-50, 6.2e46), "0.0516 [unknown]"),
+        (rate(1.5, 0.002, 900.0), "1.50 [unknown]"),
+        (rate(1500.0, 150.0, 14_900.0), "1,500 [150, 14,900]"),
+        (rate(3.0, -200.0, 206.0), "3.00 [-200.00, 206.00]"),
+        (rate(3.0, 2.0, float("inf")), "3.00 [unknown]"),
+    ],
+)
+def test_an_interval_without_an_order_of_magnitude_is_unknown(interval: Interval, text: str) -> None:
+    assert with_interval(interval) == text
+
+
+def test_a_wide_interval_that_decides_is_told() -> None:
+    decided = Ratio(mid=60.0, lo=2.0, hi=1800.0, n=3, verdict=Verdict.FASTER)
+    assert times(decided) == "60.0 times [2.0, 1,800.0]"
+    assert times(dataclasses.replace(decided, verdict=Verdict.INCONCLUSIVE)) == "60 times [unknown]"
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        (rate(1.1, 1.07, 1.124), "1.10 times [1.07, 1.12]"),
+        (rate(0.998, 0.96, 1.04), "0.998 times [0.960, 1.040]"),
+        (rate(3.1, 2.9, 3.3), "3.1 times [2.9, 3.3]"),
+    ],
+)
+def test_a_ratio_near_one_has_three_digits(interval: Interval, text: str) -> None:
+    assert times(interval) == text
 
 
 def test_rates_keep_their_significant_digits() -> None:
@@ -184,6 +222,12 @@ def test_a_field_is_told_where_it_varies() -> None:
     assert "3 passes" not in setting_label(cell)
     assert "3 passes" in setting_label(cell, {"passes"})
     assert "2 workers" not in setting_label(cell, without={"workers"})
+
+
+def test_one_of_a_kind_is_told_in_the_singular() -> None:
+    cell = make_cell(passes=1, max_steps=1, epochs=1)
+    assert ", 1 epoch, 1 step at most" in setting_label(cell, {"epochs", "max_steps"})
+    assert "1 pass" in setting_label(cell, {"passes"}).split(", ")
 
 
 def test_the_cache_state_of_a_plain_cell_is_the_one_that_was_asked_for() -> None:

@@ -12,7 +12,9 @@ from storebench.report.cells import CellSummary, summarise
 from storebench.report.claims import Claim, Kind
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
-from storebench.report.texts.advice import Advice, recommend
+from storebench.report.tables import dataset_tables
+from storebench.report.texts.advice import recommend
+from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import headline
 from storebench.report.texts.papers import then_and_now
 from storebench.results import Record, Status
@@ -106,7 +108,7 @@ def test_one_or_two_rounds_name_no_winner(count: int) -> None:
 
 def test_a_paper_turned_round_is_said_the_right_way_round() -> None:
     answer = headline(facts_of(rounds("png", [20] * 3) + rounds("lmdb", [30] * 3))).answer
-    assert "PNG files feed CaffeNet 1.5 times [1.5, 1.5] as fast as LMDB" in answer
+    assert "PNG files feed CaffeNet 1.50 times [1.50, 1.50] as fast as LMDB" in answer
 
 
 def test_the_sentence_prefers_cold_real_training_and_large_images() -> None:
@@ -185,8 +187,68 @@ def test_an_upper_bound_proves_only_its_own_cell_slower(bound: str, told: bool) 
         for r in rounds("png", [60] * 3) + rounds("lmdb", [20] * 3)
     ]
     answer = headline(facts_of(records)).answer
-    assert ("LMDB feeds CaffeNet 3.0 times" in answer) is told
+    assert ("LMDB feeds CaffeNet at least 3.0 times" in answer) is told
     assert ("upper bound" in answer) is not told
+
+
+def test_an_upper_bound_says_what_it_could_prove() -> None:
+    records = [
+        dataclasses.replace(r, portion=portion_of(r, upper_bound=r.cell.backend.name == "lmdb"))
+        for r in rounds("png", [60] * 3) + rounds("lmdb", [20] * 3)
+    ]
+    answer = headline(facts_of(records)).answer
+    assert (
+        "cannot be ranked: the rate of LMDB is only an upper bound, because memory may have served a part of it; it could"
+        " prove LMDB slower, not faster" in answer
+    )
+    near = rounds("png", [30, 40, 26]) + rounds("lmdb", [32, 28, 35])
+    both = [dataclasses.replace(r, portion=portion_of(r, upper_bound=True)) for r in near]
+    assert "the rates of LMDB and PNG files are only upper bounds" in headline(facts_of(both)).answer
+
+
+def test_a_ratio_to_an_upper_bound_is_a_lower_one() -> None:
+    records = [
+        dataclasses.replace(r, portion=portion_of(r, upper_bound=r.cell.backend.name == "png"))
+        for r in rounds("png", [60] * 3) + rounds("lmdb", [20] * 3)
+    ]
+    facts = facts_of(records)
+    assert "LMDB feeds CaffeNet at least 3.0 times [3.0, 3.0] as fast as PNG files" in headline(facts).answer
+    assert "It is at least 3.00 [3.00, 3.00] times as fast as the next, PNG files" in rules_of(records)["R2"]
+    (table,) = dataset_tables(facts)
+    row = next(row for row in table.rows if row[0] == "LMDB")
+    assert row[table.head.index("times as fast as PNG files")] == "at least 3.00 [3.00, 3.00]"
+
+
+def test_the_answer_names_the_store_that_the_advice_names() -> None:
+    records = rounds("png", [60] * 3) + rounds("lmdb", [20] * 3) + rounds("hdf5", [11] * 3)
+    answer = headline(facts_of(records))
+    assert "LMDB feeds CaffeNet 3.0 times [3.0, 3.0] as fast as PNG files" in answer.answer
+    assert "The fastest store there: HDF5 feeds CaffeNet 1.82 times" in answer.answer
+    assert "use HDF5" in rules_of(records)["R2"]
+    assert "The fastest store" not in headline(facts_of(records[:6])).answer
+
+
+def test_the_advice_gives_the_choice_of_each_cache_state() -> None:
+    cold, warm = two([20] * 3, [40] * 3), two([40] * 3, [11] * 3, cache="warm")
+    first, second = recommend(facts_of(cold + warm))[:2]
+    assert (first.rule, second.rule) == ("R2 fastest", "R2 fastest")
+    assert ", cold: use PNG files. It is 2.00 [" in first.text
+    assert ", warm: use LMDB. It is 3.6" in second.text
+    same = recommend(facts_of(two([40] * 3, [11] * 3) + warm))
+    assert [one.rule for one in same].count("R2 fastest") == 1, "the same store is not advised twice"
+    undecided = two([20, 30, 16], [22, 18, 25])
+    first, second = recommend(facts_of(undecided + warm))[:2]
+    assert ", warm: use LMDB" in first.text, "what is decided leads"
+    assert second.rule.startswith("R0")
+
+
+def test_who_beats_a_store_beats_those_that_it_beats() -> None:
+    # LMDB and LevelDB never ran in the same round, but both ran beside HDF5.
+    later = [dataclasses.replace(one, replicate=one.replicate + 3) for one in rounds("leveldb", [90] * 3)]
+    records = rounds("hdf5", [60] * 6) + rounds("lmdb", [20] * 3) + later
+    advice = rules_of(records)
+    assert "use LMDB. It is 3.00 [" in advice["R2"]
+    assert "the next, HDF5" in advice["R2"]
 
 
 def test_cold_starts_of_an_older_release_conclude_nothing() -> None:
@@ -249,7 +311,7 @@ def test_it_does_not_matter_when_every_two_stores_are_proven_equal() -> None:
 def test_what_is_not_proven_is_unknown_with_the_rounds_needed() -> None:
     advice = rules_of(rounds("png", [20, 30, 16]) + rounds("lmdb", [22, 18, 25]))
     assert set(advice) == {"R0"}
-    assert "cannot be told yet of PNG files, LMDB" in advice["R0"]
+    assert "which of PNG files, LMDB is the fastest cannot be told yet: " in advice["R0"]
     assert "more rounds would tell a difference of 1.25 times" in advice["R0"]
 
 
@@ -259,8 +321,8 @@ def test_a_store_is_never_advised_because_its_interval_is_wide() -> None:
     records += rounds("lmdb+jpeg", [30.2, 21.0, 43.0], bytes_on_disk=80)
     advice = rules_of(records)
     assert not {"R1", "R2", "R3"} & set(advice)
-    assert "of LMDB, LMDB+JPEG (lossy):" in advice["R0"]
-    assert "cold: JPEG files (lossy): proven slower than another. Which store" in advice["R0"]
+    assert "Which of LMDB, LMDB+JPEG (lossy) is the fastest cannot be told yet: " in advice["R0"]
+    assert "cold: proven slower than another store: JPEG files (lossy). Which of" in advice["R0"]
 
 
 def test_of_proven_equals_the_smallest_is_advised() -> None:

@@ -1,0 +1,130 @@
+"""The shortfall of a run: replicates, rounds and conversions that its ``run.json`` promises and its records lack."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.conversion_rounds import ConversionRounds
+from storebench.errors import CorruptDataError, StorebenchError
+from storebench.results import Record
+from storebench.runs.about import read_about
+from storebench.runs.records import RECORDS_NAME, RUN_NAME
+from storebench.runs.schedule import Replicate, added_rounds
+
+_MOST_REPLICATES = 1_000_000
+"""A ``run.json`` that promises more was not written by storebench."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortfall:
+    """What one run lacks.
+
+    Attributes
+    ----------
+    run_id
+        The run.
+    recorded, wanted
+        Replicates that are recorded, and those of all rounds so far.
+    whole_rounds, rounds
+        Rounds of which every replicate is recorded, and all rounds so far.
+    empty_cells, cells
+        Cells without a record, as (dataset, backend, cache state), and the number of all cells.
+    goes_on
+        Whether the run adds rounds by a rule that has not ended it yet.
+    conversions
+        Conversions that are not recorded.
+    """
+
+    run_id: str
+    recorded: int
+    wanted: int
+    whole_rounds: int
+    rounds: int
+    empty_cells: tuple[tuple[str, str, str], ...]
+    cells: int
+    goes_on: bool
+    conversions: int
+
+
+def shortfalls(records: Sequence[tuple[Record, Path]]) -> list[Shortfall]:
+    """Return the shortfall of each run that is not complete.
+
+    Parameters
+    ----------
+    records
+        All records, each with its file. Of a file that is not in a run's folder, nothing is known.
+    """
+    by_folder: dict[Path, list[Record]] = {}
+    for record, file in records:
+        if file.name == RECORDS_NAME:
+            by_folder.setdefault(file.parent, []).append(record)
+    found = (_shortfall(folder, own) for folder, own in by_folder.items())
+    return [one for one in found if one is not None]
+
+
+def left_out(records: Sequence[tuple[Record, Path]]) -> dict[str, list[str]]:
+    """Return the backend of each cell of an optional matrix that the machine did not permit, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
+        try:
+            for one in read_about(folder / RUN_NAME).get("left_out", ()):
+                reasons.setdefault(str(one["reason"]), []).append(str(one["backend"]))
+        except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
+            continue  # validation reports a file that cannot be read
+    return reasons
+
+
+def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
+    """Return the shortfall of a run; None where it is complete, or its ``run.json`` does not say what it promises."""
+    try:
+        about = read_about(folder / RUN_NAME)
+        rounds = _rounds(about)
+    except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
+        return None  # validation reports a file that cannot be read
+    done = {(record.cell.cell_id, record.replicate) for record in records}
+    wanted = [replicate for one in rounds for replicate in one]
+    recorded = sum(replicate in done for replicate in wanted)
+    known = {cell_id for cell_id, _ in done}
+    found = Shortfall(
+        run_id=str(about["run_id"]),
+        recorded=recorded,
+        wanted=len(wanted),
+        whole_rounds=sum(all(replicate in done for replicate in one) for one in rounds),
+        rounds=len(rounds),
+        empty_cells=tuple(_named(cell) for cell in about["cells"] if cell["cell_id"] not in known),
+        cells=len(about["cells"]),
+        goes_on=about.get("stopping") is not None and "stops" not in about,
+        conversions=_missing_conversions(folder, about, records),
+    )
+    is_complete = recorded == len(wanted) and not found.goes_on and not found.conversions
+    return None if is_complete or not rounds else found
+
+
+def _rounds(about: Mapping[str, Any]) -> list[list[Replicate]]:
+    """Return the replicates of each round so far; empty where the description does not say how many there are."""
+    rule, cells = about.get("stopping"), [str(cell["cell_id"]) for cell in about["cells"]]
+    least = about.get("scenario", {}).get("replicates") if rule is None else rule.get("min_replicates")
+    if not isinstance(least, int) or least * len(cells) > _MOST_REPLICATES:
+        return []
+    rounds = [[(cell_id, number) for cell_id in cells] for number in range(least)]
+    return [*rounds, *([(cell_id, one.replicate) for cell_id in one.cell_ids] for one in added_rounds(about))]
+
+
+def _named(cell: Mapping[str, Any]) -> tuple[str, str, str]:
+    dataset, backend, cache = (str(cell.get(name, "")) for name in ("dataset", "backend", "cache"))
+    return dataset, backend, cache
+
+
+def _missing_conversions(folder: Path, about: Mapping[str, Any], records: Iterable[Record]) -> int:
+    repeats = about.get("scenario", {}).get("conversions", 0)
+    if not isinstance(repeats, int):
+        return 0
+    rounds = ConversionRounds(
+        folder=folder, run_id=str(about["run_id"]), repeats=repeats, seed=0, environment={}
+    )
+    cells = dict.fromkeys((record.cell for record in records), Path())
+    try:
+        return len(rounds.left(cells))
+    except StorebenchError:
+        return 0  # a plugin's format that is not installed here

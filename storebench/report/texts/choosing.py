@@ -1,0 +1,210 @@
+"""Which store to use under one setting: the one choice that both the headline and the advice tell."""
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from storebench.report.cells import CellSummary, Panel
+from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.decisions import FED_FRAC
+from storebench.report.texts.labels import (
+    backend_label,
+    dataset_label,
+    panel_label,
+    percent,
+    size,
+    store_label,
+    with_interval,
+)
+from storebench.report.texts.verdicts import bounded, doubt_words, more_rounds
+from storebench.stats import PRACTICAL_FRAC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One recommendation.
+
+    Attributes
+    ----------
+    rule
+        Key of `RULES`.
+    text
+        The advice with its figures.
+    claims
+        What it asserts, in the order of the text.
+    """
+
+    rule: str
+    text: str
+    claims: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The store to use in a panel, and the advice that says so.
+
+    Attributes
+    ----------
+    cell
+        The store; None where it cannot be told.
+    lead
+        The claim that it is faster than the next one; None where it is chosen for another reason.
+    """
+
+    advice: Advice
+    cell: CellSummary | None = None
+    lead: Claim | None = None
+
+    @property
+    def indifferent(self) -> bool:
+        """Whether it does not matter which store is used."""
+        return self.advice.rule.startswith("R1")
+
+
+def choice_of(panel: Panel, claims: Claims, varying: Collection[str] = ()) -> Choice:
+    """Return the store to use in a panel: among those that lose no pixels, where there are two of them.
+
+    `varying` names the fields of a setting that the advice names beside the usual ones.
+    """
+    where = f"{dataset_label(panel.first)}, {panel_label(panel, varying)}"
+    exact = [cell for cell in panel.stored if not cell.lossy]
+    stored = exact if len(exact) > 1 else list(panel.stored)
+    known = {
+        frozenset((one.key, other.key)): claims.between(one, other)
+        for one, other in itertools.combinations(stored, 2)
+    }
+    found = [one for one in known.values() if one is not None]
+    if len(found) == len(known):
+        fed = claims.each(Kind.FED, stored)
+        if len(fed) == len(stored):
+            return _indifferent(where, panel, stored, fed, claims)
+        if all(one.kind is Kind.EQUAL for one in found):
+            return _indifferent(where, panel, stored, found, claims)
+    for best in stored:
+        rivals = [known[frozenset((best.key, other.key))] for other in stored if other is not best]
+        sure = [one for one in rivals if one is not None and (one.kind is Kind.EQUAL or _beats(best, one))]
+        if len(sure) == len(stored) - 1:
+            return _decided(where, panel, stored, best, sure, claims)
+    # Intervals hold all at once: who beats a store beats those that this one beats.
+    losses = {one.object.key: one for one in found if one.kind is Kind.FASTER and one.object is not None}
+    unbeaten = [cell for cell in stored if cell.key not in losses]
+    if len(unbeaten) == 1:
+        (best,) = unbeaten
+        direct = {one.object.key: one for one in found if _beats(best, one) and one.object is not None}
+        return _decided(where, panel, stored, best, list((losses | direct).values()), claims)
+    return Choice(advice=_undecided(where, stored, unbeaten, found, claims))
+
+
+def _beats(best: CellSummary, one: Claim) -> bool:
+    return one.kind is Kind.FASTER and one.subject is best
+
+
+def _indifferent(
+    where: str, panel: Panel, stored: Sequence[CellSummary], proof: Sequence[Claim], claims: Claims
+) -> Choice:
+    """Return that it does not matter, because of every loop that is fed or every two stores that are equal."""
+    smallest = _smallest(stored)
+    kind = "store" if len(stored) == len(panel.stored) else "lossless store"
+    if proof[0].kind is Kind.FED:
+        why = f"the loop waits less than {percent(FED_FRAC)} of its time with every {kind}"
+    else:
+        why = f"every two {kind}s are proven to differ by less than {percent(PRACTICAL_FRAC)}"
+    name = store_label(smallest, stored)
+    text = f"{where}: it does not matter here: {why}. Choose by size or by what your tools read; {name} is the smallest on disk.{_lossy_among(stored)}"
+    faster, said = ("", ()) if proof[0].kind is Kind.FED else _lossy_gain(panel, stored, smallest, claims)
+    advice = Advice(rule="R1 it does not matter", text=text + faster, claims=(*proof, *said))
+    return Choice(advice=advice, cell=smallest)
+
+
+def _lossy_among(stored: Sequence[CellSummary]) -> str:
+    """Return which of some stores lose pixels, as a sentence; "" where all do or none does."""
+    names = ", ".join(backend_label(cell.backend) for cell in stored if cell.lossy)
+    return f" Lossy among them: {names}." if names and not all(cell.lossy for cell in stored) else ""
+
+
+def _decided(
+    where: str,
+    panel: Panel,
+    stored: Sequence[CellSummary],
+    best: CellSummary,
+    sure: Sequence[Claim],
+    claims: Claims,
+) -> Choice:
+    """Return the advice for a store that is proven faster than, or equal to, every other."""
+    equals = [one for one in sure if one.kind is Kind.EQUAL]
+    lead: Claim | None = None
+    if equals:
+        alike = [best, *(_other(one, best) for one in equals)]
+        chosen, names = _smallest(alike), ", ".join(store_label(one, stored) for one in alike)
+        rule = "R3 equals"
+        text = f"{where}: {names} are proven to differ by less than {percent(PRACTICAL_FRAC)} from the first; of these {store_label(chosen, stored)} is the smallest on disk ({size(chosen.fact('bytes_on_disk'))}). Use it."
+    else:
+        direct = [one for one in sure if one.subject is best]
+        lead = min(direct, key=lambda one: one.figure.mid if one.figure else 0.0)
+        chosen, rule = best, "R2 fastest"
+        next_one = store_label(_other(lead, best), stored)
+        text = f"{where}: use {store_label(best, stored)}. It is {bounded(lead)}{with_interval(lead.figure)} times as fast as the next, {next_one}."
+    if chosen.lossy:
+        text += " Its pixels are not those of the originals: the codec loses some."
+    faster, said = _lossy_gain(panel, stored, chosen, claims)
+    advice = Advice(rule=rule, text=text + faster, claims=(*sure, *said))
+    return Choice(advice=advice, cell=chosen, lead=lead)
+
+
+def _other(one: Claim, cell: CellSummary) -> CellSummary:
+    """Return the side of a comparison that is not `cell`."""
+    assert one.object is not None
+    return one.object if one.subject is cell else one.subject
+
+
+def _lossy_gain(
+    panel: Panel, stored: Sequence[CellSummary], chosen: CellSummary, claims: Claims
+) -> tuple[str, tuple[Claim, ...]]:
+    """Return how much faster a store that loses pixels is, in words and as claims; nothing where none is proven to be."""
+    left = (claims.between(cell, chosen) for cell in panel.stored if cell not in stored)
+    gains = [one for one in left if one is not None and one.kind is Kind.FASTER and one.object is chosen]
+    if not gains:
+        return "", ()
+    most = max(gains, key=lambda one: one.figure.mid if one.figure else 0.0)
+    sides = (most.subject, chosen)
+    names = [store_label(cell, sides) for cell in sides]
+    return (
+        f" If losing pixels is acceptable: {names[0]}, {bounded(most)}{with_interval(most.figure)} times as fast as {names[1]}.",
+        (most,),
+    )
+
+
+def _undecided(
+    where: str,
+    stored: Sequence[CellSummary],
+    left: Sequence[CellSummary],
+    known: Sequence[Claim],
+    claims: Claims,
+) -> Advice:
+    """Return which stores are proven slower than another, which ones are `left`, and how many rounds would tell."""
+    left = left or stored
+    keys = {cell.key for cell in left}
+    losses = [one for one in known if one.kind is Kind.FASTER]
+    pairs = [one for one in known if one.object and {one.subject.key, one.object.key} <= keys]
+    open_pairs = [one for one in pairs if one.kind is Kind.UNDECIDED]
+    doubts = (one.decision.doubt for one in open_pairs if one.decision is not None)
+    doubt = next((one for one in doubts if one), None)
+    rounds = (
+        more_rounds(claims.decisions, open_pairs)
+        if open_pairs
+        else "some of them never ran in the same round"
+    )
+    need = doubt_words(doubt) or rounds
+    slower = ", ".join(store_label(cell, stored) for cell in stored if cell.key not in keys)
+    names = ", ".join(store_label(cell, stored) for cell in left)
+    out = f"proven slower than another store: {slower}. Which" if slower else "which"
+    said = [one for one in losses if one.object is not None and one.object.key not in keys]
+    return Advice(
+        rule="R0 cannot be told yet",
+        text=f"{where}: {out} of {names} is the fastest cannot be told yet: {need}.",
+        claims=(*said, *open_pairs),
+    )
+
+
+def _smallest(cells: Sequence[CellSummary]) -> CellSummary:
+    return min(cells, key=lambda cell: float(cell.fact("bytes_on_disk") or float("inf")))

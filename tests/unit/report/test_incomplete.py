@@ -1,0 +1,171 @@
+"""A run that lacks replicates, rounds or conversions says so in the first lines of everything that is made of it."""
+
+import dataclasses
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.report.build import write_report
+from storebench.report.shortfall import Shortfall, shortfalls
+from storebench.report.summary import summarise_results
+from storebench.results import Cell, Record
+from storebench.rounds import Stop, Why
+from storebench.runs.conversions import append_conversion
+from storebench.runs.folder import Run
+from storebench.runs.records import append_record, read_records
+from storebench.scenario import make_scenario
+from storebench.surroundings import LeftOut
+from tests.support.planted import make_conversion, make_record
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+MATRIX = {"dataset": "mnist", "backends": ["png", "lmdb", "hdf5"], "model": "lenet", "cache": "warm"}
+
+
+def begun(folder: Path, **keys: Any) -> Run:
+    keys = keys if "until" in keys else {"replicates": 3} | keys
+    scenario = make_scenario({"name": "planted", "matrix": [MATRIX]} | keys)
+    return Run.create(scenario, folder, scenario.cells())
+
+
+def measured(run: Run, cell: Cell, replicate: int) -> Record:
+    """Record a replicate of a cell as if it had run."""
+    record = make_record(cell.backend.name, replicate=replicate, cache="warm", dataset="mnist", size=None)
+    record = dataclasses.replace(record, cell=cell, run_id=run.run_id)
+    append_record(run.folder, record)
+    return record
+
+
+def recorded(run: Run, rounds: int, *, without: str = "") -> Run:
+    for replicate in range(rounds):
+        for cell in run.cells:
+            if cell.backend.name != without:
+                measured(run, cell, replicate)
+    return run
+
+
+def lacking(run: Run) -> Shortfall | None:
+    found = shortfalls([(record, run.folder / "records.jsonl") for record in read_records(run.folder)])
+    return found[0] if found else None
+
+
+def test_a_complete_run_lacks_nothing(tmp_path: Path) -> None:
+    assert lacking(recorded(begun(tmp_path / "run"), 3)) is None
+
+
+def test_an_interrupted_run_lacks_the_rest_of_its_rounds(tmp_path: Path) -> None:
+    run = recorded(begun(tmp_path / "run"), 1)
+    measured(run, run.cells[0], 1)
+    found = lacking(run)
+    assert found is not None
+    assert (found.recorded, found.wanted, found.whole_rounds, found.rounds) == (4, 9, 1, 3)
+    assert (found.empty_cells, found.goes_on) == ((), False)
+
+
+def test_a_cell_that_never_ran_is_named(tmp_path: Path) -> None:
+    found = lacking(recorded(begun(tmp_path / "run"), 3, without="hdf5"))
+    assert found is not None
+    assert found.empty_cells == (("mnist", "hdf5", "warm"),)
+    assert (found.recorded, found.wanted, found.whole_rounds) == (6, 9, 0)
+
+
+def test_a_run_goes_on_until_its_rule_has_ended_it(tmp_path: Path) -> None:
+    rule: dict[str, Any] = {"until": 0.1, "min_replicates": 5, "max_replicates": 8}
+    run = recorded(begun(tmp_path / "run", **rule), 5)
+    found = lacking(run)
+    assert found is not None
+    assert (found.recorded, found.wanted, found.goes_on) == (15, 15, True)
+    run = run.with_round([run.cells[0].cell_id])
+    found = lacking(run)
+    assert found is not None
+    assert (found.recorded, found.wanted, found.rounds) == (15, 16, 6)
+    measured(run, run.cells[0], 5)
+    stop = Stop(cell_ids=tuple(cell.cell_id for cell in run.cells), why=Why.PRECISE, widest_frac=0.05)
+    assert lacking(run.with_stops([stop])) is None
+
+
+def test_conversions_that_were_not_timed_are_lacking(tmp_path: Path) -> None:
+    run = recorded(begun(tmp_path / "run", conversions=1), 3)
+    found = lacking(run)
+    assert found is not None
+    assert (found.recorded, found.conversions) == (9, 2)
+    for backend in ("lmdb", "hdf5"):
+        append_conversion(
+            run.folder,
+            dataclasses.replace(
+                make_conversion(backend, 0, 12.0), dataset="mnist", size=None, run_id=run.run_id
+            ),
+        )
+    assert lacking(run) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"run_id": "a", "cells": []}'])
+def test_a_folder_that_does_not_say_what_it_promises_is_not_called_incomplete(
+    content: str, tmp_path: Path
+) -> None:
+    run = recorded(begun(tmp_path / "run"), 1)
+    (run.folder / "run.json").write_text(content)
+    assert lacking(run) is None
+    (run.folder / "run.json").unlink()
+    assert lacking(run) is None
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interrupted")
+    recorded(begun(folder / "run"), 2, without="hdf5")
+    write_report(folder / "run", folder / "report", allow_invalid=True)
+    return folder
+
+
+def test_a_page_of_an_incomplete_run_says_so_before_its_answer(interrupted: Path) -> None:
+    said = "INCOMPLETE: run "
+    page = (interrupted / "report" / "report.html").read_text(encoding="utf-8")
+    assert page.index(said) < page.index('id="answer"')
+    lines = [
+        line
+        for line in (interrupted / "report" / "report.md").read_text(encoding="utf-8").splitlines()
+        if line
+    ]
+    assert said in lines[1]
+    assert "4 of 9 replicates are recorded, and 0 of 3 rounds are whole" in lines[1]
+    assert "1 of 3 cells have no record (MNIST HDF5 warm)" in lines[1]
+
+
+def test_the_terminal_says_it_first_and_beside_the_answer(
+    interrupted: Path, tmp_path: Path, cli: Cli
+) -> None:
+    done = cli("report", str(interrupted / "run"), "--out", str(tmp_path / "out"), "--allow-invalid")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("INCOMPLETE: run ")
+    assert lines[-2] == lines[0]
+    found = cli(
+        "report", str(interrupted / "run"), "--out", str(tmp_path / "out"), "--allow-invalid", "--json"
+    )
+    assert json.loads(found.stdout)["incomplete"] == [lines[0]]
+    assert summarise_results(interrupted / "run").incomplete == (lines[0],)
+
+
+def test_a_complete_run_has_no_such_line(tmp_path: Path) -> None:
+    recorded(begun(tmp_path / "run"), 3)
+    written = write_report(tmp_path / "run", tmp_path / "out", allow_invalid=True)
+    assert written.incomplete == ()
+    assert "INCOMPLETE" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_cells_that_the_machine_did_not_permit_are_named_with_the_reason(tmp_path: Path) -> None:
+    scenario = make_scenario({"name": "planted", "replicates": 3, "matrix": [MATRIX]})
+    cells = scenario.cells()
+    refused = [LeftOut(cell=cell, reason="control groups are for root alone") for cell in cells[1:]]
+    run = recorded(Run.create(scenario, tmp_path / "run", cells[:1], left_out=refused), 3)
+    assert lacking(run) is None
+    write_report(run.folder, tmp_path / "out", allow_invalid=True)
+    header = (tmp_path / "out" / "report.html").read_text(encoding="utf-8").partition("</header>")[0]
+    assert (
+        "2 cells of optional matrices were left out (LMDB, HDF5): control groups are for root alone."
+        in header
+    )
