@@ -22,12 +22,19 @@ from storebench.report.cells import (
 )
 from storebench.report.intervals import Interval, median_interval
 from storebench.report.main_panel import DEFAULT_READAHEAD_KIB
-from storebench.report.roofline_errors import ERROR_LIMIT, Explanation, Miss, explanation, handing_s
+from storebench.report.roofline_errors import (
+    ERROR_LIMIT,
+    Explanation,
+    Miss,
+    explanation,
+    handing_rounds,
+    handing_s,
+)
 from storebench.report.roofline_model import RooflineModel
 from storebench.settings.words import CacheState, ComputeKind
 
-MOST_SPAN = 2.0
-"""A starving point whose interval spans more than this factor says too little to be called decided."""
+MOST_SPAN = 3.0
+"""A starving point whose interval spans more than this factor says too little to be called decided, as of a break-even."""
 
 LEAST_SPEEDS = 3
 """Cells with this many speeds of emulated compute are points of a roofline; with fewer, they are settings of their own."""
@@ -346,11 +353,30 @@ def _curve(loader: CellSummary, emulated: Sequence[CellSummary]) -> RooflineCurv
         loader=loader,
         supply=median_interval(rates),
         constant_s=constant_s,
-        starving=median_interval([_model(loader, rate, constant_s).starving for rate in rates]),
+        starving=_starving(loader, rates, constant_s, emulated),
         points=(),
     )
     points = [point for cell in emulated if (point := _point(curve, cell)) is not None]
     return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda one: one.ingestion.mid)))
+
+
+def _starving(
+    loader: CellSummary, rates: Sequence[float], constant_s: float, emulated: Sequence[CellSummary]
+) -> Interval:
+    """Return the starving point. Its interval holds for the spread of the supply rate, and for that of the constant."""
+    found = median_interval([_model(loader, rate, constant_s).starving for rate in rates])
+    if not loader.cell.workers or found.lo is None or found.hi is None:
+        return found
+    least = min(_handing(loader, emulated), key=handing_s)
+    supply = stats.median(rates)
+    other = median_interval([_model(loader, supply, own).starving for own in handing_rounds(least)])
+    ends = [end for end in (found.lo, found.hi, other.lo, other.hi) if end is not None]
+    return dataclasses.replace(found, lo=min(ends), hi=max(ends))
+
+
+def _handing(loader: CellSummary, emulated: Sequence[CellSummary]) -> list[CellSummary]:
+    """Return the cells of a curve that hand batches over, the one that only loads first."""
+    return [loader, *(cell for cell in emulated if cell.median("samples_per_s"))]
 
 
 def _constant_s(loader: CellSummary, emulated: Sequence[CellSummary]) -> float:
@@ -358,8 +384,7 @@ def _constant_s(loader: CellSummary, emulated: Sequence[CellSummary]) -> float:
 
     Without overlap, the supply rate includes that of the loader-only cell, and only an excess counts.
     """
-    measured = [handing_s(cell) for cell in emulated if cell.median("samples_per_s")]
-    own = handing_s(loader)
+    own, *measured = map(handing_s, _handing(loader, emulated))
     if loader.cell.workers:
         return min([own, *measured])
     return max(0.0, min(measured, default=own) - own)

@@ -105,6 +105,12 @@ def handing_s(cell: CellSummary) -> float:
     return cell.per_sample("handover_s") + max(0.0, cell.per_sample("overhead_s"))
 
 
+def handing_rounds(cell: CellSummary) -> list[float]:
+    """Return `handing_s` of each replicate."""
+    handed, rest = (cell.rounds_per_sample(name) for name in ("handover_s", "overhead_s"))
+    return [seconds + max(0.0, rest.get(key, 0.0)) for key, seconds in handed.items()]
+
+
 def _upper_bound(miss: Miss) -> Explanation | None:
     bounded = miss.loader.upper_bound if miss.error > 0 else miss.cell.upper_bound
     return Explanation(cause=Cause.UPPER_BOUND) if bounded else None

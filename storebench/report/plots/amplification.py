@@ -72,7 +72,7 @@ def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axe
             bar(ax, position - 0.18, asked, _ASKED, height=0.32)
             bar(ax, position + 0.18, read, look(cell), height=0.32)
             times = list(cell.values("read_amplification").values())
-            beside(ax, max(read, asked), position, f"{number(sum(times) / len(times), 2)} times")
+            beside(ax, max(read, asked), position, f"{number(sum(times) / len(times))} times")
             longest = max(longest, read, asked)
         name_rows(ax, cells)
         ax.set_xlim(0, 1.05 * longest)

@@ -14,6 +14,7 @@ from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable
 from storebench.report.plots.style import (
     beside,
+    label_rows,
     look,
     make_room,
     new_axes,
@@ -91,7 +92,7 @@ def _draw(found: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts
         if not found:
             ax.text(0.5, 0.5, "no conversion was measured", ha="center", transform=ax.transAxes)
         names = [store_label(one.cell, (one.cell, one.baseline)) for one in found]
-        ax.set_yticks(range(len(found)), names, parse_math=False)
+        label_rows(ax, names)
         ax.set_ylim(max(len(found), 1) - 0.4, -0.6)
         ax.set_xlabel("epochs until the time of the conversion is won back")
         title(ax, QUESTION, common_setting(cells), cells)

@@ -22,32 +22,63 @@ from storebench.report.plots.curve import (
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import look, plain_ticks, styled
-from storebench.report.texts.labels import backend_label, number, percent, setting_slug
+from storebench.report.texts.labels import agreed, backend_label, number, percent, setting_slug
 from storebench.settings.words import CacheState
+from storebench.units import number_of
 
 QUESTION = "How long is a cold epoch cold?"
+
+FEWEST_BATCHES = 3
+"""A cold part of fewer batches, of every cell of a panel, is no curve: that is one point, or two."""
 
 _SHARES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the curve of every cold panel that has step files."""
+    """Yield the curve of every cold panel that has step files and is cold for long enough to have one."""
     for panel, cells in curve_cells(selection, CacheState.COLD):
+        if cold_batches(cells) < FEWEST_BATCHES:
+            continue  # `left_out` says so
         slug = setting_slug(panel.first.cell, selection.facts.varying - {"cache", "memory_bytes"})
         draw = functools.partial(plot_cold_curve, cells)
         yield Plot(name=f"cold-curve{slug}", question=QUESTION, answer=cold_answer(cells), draw=draw)
 
 
+def cold_batches(cells: Sequence[CellSummary]) -> int:
+    """Return the longest cold part of any record of these cells, in batches; 0 if none says which steps were cold."""
+    found = (row["portion_steps"] for cell in cells for row in cell.usable if row["portion_seconds"])
+    return max((int(steps) for steps in found), default=0)
+
+
 def cold_answer(cells: Sequence[CellSummary]) -> str:
     """Return how long the cells were cold, and the backend whose rate the page cache changed most afterwards."""
-    rates = []
+    changed: list[CellSummary] = []
+    throughout: list[CellSummary] = []
+    short: list[CellSummary] = []
     for cell in reading(cells, CacheState.COLD):
+        if cell.steps:
+            whole = min(int(row["timed_steps"]) for row in cell.usable)
+            group = throughout if cell.steps >= whole else short if cell.steps < FEWEST_BATCHES else changed
+            group.append(cell)
+    said = [
+        _changed(changed),
+        _were(throughout, "cold throughout the epoch"),
+        _were(short, f"cold for {number_of(max((cell.steps for cell in short), default=0), 'step')} only"),
+    ]
+    told = " ".join(one for one in said if one)
+    return told or "The records do not say in which steps the cells were cold, so no cold rate is given."
+
+
+def _changed(cells: Sequence[CellSummary]) -> str:
+    """Return until when cells were cold that did not stay so, and the rate that changed most afterwards; "" for none."""
+    rates = []
+    for cell in cells:
         cold, whole = cell.median("samples_per_s"), cell.median("whole_samples_per_s")
         asked = cell.median("portion_asked_frac")
         if cold and whole and asked is not None:
             rates.append((whole / cold, asked, cold, whole, backend_label(cell.backend)))
     if not rates:
-        return "The records do not say in which steps the cells were cold, so no cold rate is given."
+        return ""
     shortest, longest = min(share for _, share, *_ in rates), max(share for _, share, *_ in rates)
     span = percent(longest) if shortest == longest else f"{percent(shortest)} to {percent(longest)}"
     _, asked, cold, whole, name = max(rates, key=lambda rate: max(rate[0], 1 / rate[0]))
@@ -55,6 +86,14 @@ def cold_answer(cells: Sequence[CellSummary]) -> str:
         f"Until {span} of the store had been asked for; {name} gave {number(cold)} samples/s while cold"
         f" (up to {percent(asked)}) and {number(whole)} over the whole epoch."
     )
+
+
+def _were(cells: Sequence[CellSummary], state: str) -> str:
+    """Return that cells were in a state; "" for none."""
+    if not cells:
+        return ""
+    names = ", ".join(backend_label(cell.backend) for cell in cells)
+    return f"{names} {'were' if len(cells) > 1 else agreed(cells[0], 'was', 'were')} {state}."
 
 
 def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:

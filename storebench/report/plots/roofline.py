@@ -19,7 +19,17 @@ from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
-from storebench.report.plots.style import look, new_axes, plain_numbers, styled, title, whiskers
+from storebench.report.plots.style import (
+    look,
+    mark_cut,
+    new_axes,
+    noted,
+    plain_numbers,
+    spaced_decades,
+    styled,
+    title,
+    whiskers,
+)
 from storebench.report.roofline import Roofline, RooflineCurve, rooflines
 from storebench.report.texts.labels import backend_label, dataset_label, number
 from storebench.report.texts.roofline import loader_words, one_roofline_answer, state_words, trained_label
@@ -137,8 +147,8 @@ def _draw(group: Sequence[Roofline], marks: Sequence[Mark], question: str, ax: A
     curves = [(place, curve) for place, one in enumerate(group) for curve in one.curves][:_MOST_CURVES]
     with styled():
         ax = new_axes(4.6, ax)
-        ax.set_xlabel("ingestion rate of the accelerator (images/s)")
-        ax.set_ylabel("delivered training rate (images/s)")
+        ax.set_xlabel("what the accelerator can train (images/s)")
+        ax.set_ylabel("what it does train (images/s)")
         if not curves:
             ax.text(0.5, 0.5, "no cell only loads (compute none)", ha="center", transform=ax.transAxes)
             title(ax, question)
@@ -157,9 +167,13 @@ def _draw(group: Sequence[Roofline], marks: Sequence[Mark], question: str, ax: A
             for (place, curve), colour in zip(curves, colours, strict=True)
         ]
         cells = [curve.loader for _, curve in curves]
-        title(ax, question, _note(group), cells)
+        cut = [
+            _mark_cut_points(ax, curve, colour) for (_, curve), colour in zip(curves, colours, strict=True)
+        ]
+        title(ax, question, noted(_note(group), *cut), cells)
         _stagger(ax, [_draw_mark(ax, mark) for mark in marks])
         _set_apart(ax, names)
+        spaced_decades(ax)
     return ax
 
 
@@ -198,7 +212,7 @@ def _draw_curve(ax: Axes, curve: RooflineCurve, rates: Floats, *, colour: Any, l
     delivered = [curve.delivered(float(rate)) for rate in rates]
     mids = [one.mid for one in delivered]
     ax.plot(rates, mids, color=colour, linestyle="-" if lead else "--", linewidth=1.6, zorder=3)
-    if curve.supply.lo is not None and curve.supply.hi is not None:
+    if curve.supply.known:
         lows, highs = ([getattr(one, end) for one in delivered] for end in ("lo", "hi"))
         ax.fill_between(rates, lows, highs, color=colour, alpha=0.15, linewidth=0, zorder=2)
     measured = [point.delivered for point in curve.points]
@@ -216,9 +230,18 @@ def _draw_curve(ax: Axes, curve: RooflineCurve, rates: Floats, *, colour: Any, l
             capsize=2,
             zorder=4,
         )
-    most = "at most " if curve.at_most else ""
+    starving = curve.starving.mid
+    ax.plot(
+        starving,
+        curve.delivered(starving).mid,
+        color=colour,
+        marker="|",
+        markersize=13,
+        markeredgewidth=2,
+        zorder=5,
+    )
     return ax.annotate(
-        f"{backend_label(curve.backend)} {most}{number(curve.starving.mid, 2)}",
+        _label(curve),
         (float(rates[-1]), mids[-1]),
         xytext=(12, 0),
         textcoords="offset points",
@@ -235,6 +258,22 @@ def _draw_curve(ax: Axes, curve: RooflineCurve, rates: Floats, *, colour: Any, l
             "shrinkB": 0,
             "relpos": (0, 0.5),
         },
+    )
+
+
+def _label(curve: RooflineCurve) -> str:
+    """Return a backend with its starving point: "LMDB up to 250/s"."""
+    if not curve.decided:
+        return f"{backend_label(curve.backend)}: undecided"
+    most = "at most" if curve.at_most else "up to"
+    return f"{backend_label(curve.backend)} {most} {number(curve.starving.mid)}/s"
+
+
+def _mark_cut_points(ax: Axes, curve: RooflineCurve, colour: Any) -> str:
+    """Mark the intervals of points that end beyond the plot; return the note on that."""
+    places = [point.ingestion.mid for point in curve.points]
+    return mark_cut(
+        ax, places, [point.delivered for point in curve.points], ax.get_ylim(), upright=True, colour=colour
     )
 
 
@@ -270,9 +309,10 @@ def _note(group: Sequence[Roofline]) -> str:
     said = [
         f"{dataset_label(lead.first)}, {loader_words(lead)}",
         f"Solid and filled: {states[0]}" + (f"; dashed and hollow: {states[1]}" if len(states) > 1 else ""),
-        "Points: compute EMULATED by sleeps" if any(one.points for one in group) else "",
+        "Upright bar, and figure behind the name: the fastest accelerator that the store keeps busy 90% of its time",
+        "" if lead.overlap else "Without workers that is a ninth of the rate at which the store loads",
+        "Points: measured, compute EMULATED by sleeps" if any(one.points for one in group) else "",
         "Dotted: an accelerator that never waits",
-        "Behind each name: the ingestion rate above which an accelerator is busy less than 90% of its time",
     ]
     return ". ".join(part for part in said if part)
 

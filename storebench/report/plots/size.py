@@ -14,7 +14,9 @@ from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     legend_below,
     look,
+    mark_cut,
     new_axes,
+    noted,
     plain_numbers,
     shown_end,
     styled,
@@ -56,11 +58,11 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
     """Draw bytes on disk per sample against samples per second."""
     cells = [c for c in as_cells(results) if c.usable and not c.is_null and c.fact("bytes_on_disk")]
     sizes = [float(c.fact("bytes_on_disk")) / int(c.fact("store_count")) / 1024 for c in cells]
+    rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in cells]
     with styled():
         ax = new_axes(3.6, ax)
-        for cell, each in zip(cells, sizes, strict=True):
+        for cell, each, rate in zip(cells, sizes, rates, strict=True):
             style = look(cell)
-            rate = cell.interval("samples_per_s") or Interval(mid=0.0)
             ax.errorbar(
                 each,
                 rate.mid,
@@ -76,9 +78,12 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
         ax.set_xlabel("size on disk (KiB per sample)")
         ax.set_ylabel("throughput (samples/s)")
         ax.set_xlim(0, 1.08 * max(sizes, default=1.0))
-        drawn = [found for cell in cells if (found := cell.interval("samples_per_s"))]
-        ax.set_ylim(0, 1.08 * shown_end(drawn))
+        ax.set_ylim(0, 1.08 * shown_end(rates))
+        cut = [
+            mark_cut(ax, [each], [rate], ax.get_ylim(), upright=True, colour=look(cell).colour)
+            for cell, each, rate in zip(cells, sizes, rates, strict=True)
+        ]
         plain_numbers(ax.yaxis)
         legend_below(ax)
-        title(ax, QUESTION, common_setting(cells), cells)
+        title(ax, QUESTION, noted(common_setting(cells), *cut), cells)
     return ax

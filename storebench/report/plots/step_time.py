@@ -25,6 +25,7 @@ from storebench.report.plots.style import (
     title,
 )
 from storebench.report.texts.labels import backend_label, common_setting, duration, percent
+from storebench.settings.words import ComputeKind
 
 QUESTION = "Where does a step's time go?"
 
@@ -43,6 +44,8 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 def step_answer(cells: Sequence[CellSummary]) -> str:
     """Return the shares of its time that the loop waits: the largest and the smallest."""
+    if cells and cells[0].cell.compute.kind is ComputeKind.NONE:
+        return _work_answer(cells)
     waits = ranked(cells, "data_wait_frac")
     if not waits:
         return ""
@@ -52,6 +55,30 @@ def step_answer(cells: Sequence[CellSummary]) -> str:
     return (
         f"With {backend_label(last.backend)} the loop waits {percent(most)} of its time,"
         f" with {backend_label(first.backend)} {percent(least)}."
+    )
+
+
+def _work_answer(cells: Sequence[CellSummary]) -> str:
+    """Return the largest part of the producers' work with the slowest backend and the fastest: a loop that computes nothing only waits."""
+    rates = ranked(cells, "samples_per_s")
+    told = (
+        [words for _, cell in dict.fromkeys((rates[0], rates[-1])) if (words := _largest_part(cell))]
+        if rates
+        else []
+    )
+    said = f": {', and '.join(told)}" if told else ""
+    return f"The loop computes nothing and waits for the producers{said}."
+
+
+def _largest_part(cell: CellSummary) -> str:
+    """Return "decode is 76% of their work with PNG files"; "" where none of it was measured."""
+    seconds = {name: cell.per_step(metric) for name, metric in PRODUCER_PARTS.items()}
+    whole = sum(seconds.values())
+    most = max(seconds, key=lambda name: seconds[name])
+    return (
+        f"{most} is {percent(seconds[most] / whole)} of their work with {backend_label(cell.backend)}"
+        if whole
+        else ""
     )
 
 

@@ -1,13 +1,14 @@
 """The style of every plot: one colour per format, one pattern per codec, a question as title, no text cut off."""
 
 import io
+import itertools
 import math
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -16,14 +17,18 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Interval
 from storebench.report.texts.labels import backend_label, caveats
+
+_T = TypeVar("_T")
 
 # Okabe and Ito's palette, which is distinguishable with any kind of colour blindness.
 BACKEND_COLOURS = {
@@ -55,6 +60,7 @@ PART_COLOURS = {
     "handoff": "#999933",
 }
 
+_LEGEND_PT = 8.5
 _STYLE = {
     "font.size": 9.5,
     "axes.titlesize": 9.5,
@@ -66,7 +72,7 @@ _STYLE = {
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
+    "legend.fontsize": _LEGEND_PT,
     "legend.handlelength": 2.8,
     "hatch.linewidth": 0.7,
     "svg.hashsalt": "storebench",
@@ -85,6 +91,13 @@ _MOST_DECADES = 6
 
 _DIGIT_PT, _APART_PT = 6.0, 12.0
 """Width of a digit of a tick, and the room between two ticks."""
+
+_LEGEND_KEY_PT = 50.0
+"""Width of what stands beside a label of a legend: its key, and the room around both."""
+
+_LEGEND_WRAP = 62
+_NAME_WRAP, _SMALL_PT = 34, 7.5
+_LEGEND_ROW_IN = 0.19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,21 +200,72 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
     head.get_title().set(fontsize=11, fontweight="bold")
 
 
+def ends_of(interval: Interval) -> tuple[float, float]:
+    """Return the ends of an interval; twice the figure where the interval is not known."""
+    if interval.lo is None or interval.hi is None or not interval.known:
+        return interval.mid, interval.mid
+    return interval.lo, interval.hi
+
+
 def whiskers(intervals: Sequence[Interval]) -> npt.NDArray[np.float64] | None:
-    """Return the distances of interval ends, float64 [2, n] as errorbar's `xerr`, or None if no interval has ends."""
-    if all(one.lo is None or one.hi is None for one in intervals):
+    """Return the distances of interval ends, float64 [2, n] as errorbar's `xerr`, or None if no interval is known."""
+    if not any(one.known for one in intervals):
         return None
-    below = [one.mid - (one.mid if one.lo is None else one.lo) for one in intervals]
-    above = [(one.mid if one.hi is None else one.hi) - one.mid for one in intervals]
+    below = [one.mid - ends_of(one)[0] for one in intervals]
+    above = [ends_of(one)[1] - one.mid for one in intervals]
     # By rounding, the interval of a ratio's median may end just beside it.
     ends: npt.NDArray[np.float64] = np.maximum(np.array([below, above], np.float64), 0.0)
     return ends
 
 
+CUT = "Arrow: the interval goes on"
+"""The note of a plot in which an interval is cut."""
+
+
+def mark_cut(
+    ax: Axes,
+    places: Sequence[float],
+    intervals: Sequence[Interval],
+    limits: tuple[float, float],
+    *,
+    upright: bool,
+    colour: Any = "black",
+) -> str:
+    """Draw an arrow where a limit of the plot cuts an interval, and return the note on that; "" where none is cut.
+
+    Parameters
+    ----------
+    places
+        Place of each interval on the axis that it does not lie along.
+    limits
+        Least and largest value that is shown.
+    upright
+        Whether the intervals lie along the y axis.
+    """
+    low, high = sorted(limits)
+    arrows = ("v", "^") if upright else ("<", ">")
+    note = ""
+    for place, interval in zip(places, intervals, strict=True):
+        least, most = ends_of(interval)
+        for limit, arrow, is_cut in ((low, arrows[0], least < low), (high, arrows[1], most > high)):
+            if is_cut and interval.known:
+                x, y = (place, limit) if upright else (limit, place)
+                ax.plot(
+                    x, y, marker=arrow, color=colour, markersize=5, linestyle="none", clip_on=False, zorder=5
+                )
+                note = CUT
+    return note
+
+
+def noted(note: str, *more: str) -> str:
+    """Return a plot's note with further ones, each said once."""
+    return ". ".join(dict.fromkeys(part for part in (note, *more) if part))
+
+
 def shown_end(intervals: Sequence[Interval]) -> float:
     """Return the end of an axis: that of the longest interval, but not far beyond the largest figure."""
     largest = max((one.mid for one in intervals), default=1.0)
-    end = max((one.hi or one.mid for one in intervals), default=1.0)
+    end = max((ends_of(one)[1] for one in intervals), default=1.0)
     return min(end, _MOST_BEYOND * largest) or 1.0
 
 
@@ -255,9 +319,16 @@ def name_rows(ax: Axes, cells: Sequence[CellSummary]) -> None:
         backend_label(c.backend) + (f", {plain(c.cell.cache)}" if len(states) > 1 and not c.is_null else "")
         for c in cells
     ]
-    ax.set_yticks(range(len(cells)), names, parse_math=False)
+    label_rows(ax, names)
     ax.set_ylim(len(cells) - 0.45, -0.55)
     ax.grid(visible=False, axis="y")
+
+
+def label_rows(ax: Axes, names: Sequence[str]) -> None:
+    """Write the names of rows beside the axes; where one goes on in a second line, all are smaller."""
+    wrapped = [textwrap.fill(name, _NAME_WRAP) for name in names]
+    size = _SMALL_PT if any("\n" in name for name in wrapped) else None
+    ax.set_yticks(range(len(names)), wrapped, parse_math=False, fontsize=size)
 
 
 def plain_numbers(axis: Axis) -> None:
@@ -281,6 +352,17 @@ def spaced_numbers(ax: Axes) -> None:
     plain_numbers(ax.xaxis)
 
 
+def spaced_decades(ax: Axes) -> None:
+    """Write a logarithmic x axis with as many of its decades as there is room for."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    low, high = ax.get_xlim()
+    length_pt = 72 * ax.get_window_extent().width / figure.dpi
+    widest_pt = _DIGIT_PT * len(f"{high:,.0f}") + _APART_PT
+    if high / low > _DECADES:
+        ax.xaxis.set_major_locator(LogLocator(numticks=max(2, int(length_pt // widest_pt))))
+
+
 def plain_ticks(axis: Axis) -> None:
     """Write the ticks that an axis has in plain numbers, and no others."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -288,7 +370,7 @@ def plain_ticks(axis: Axis) -> None:
 
 
 def legend_below(ax: Axes, heading: str | None = None) -> None:
-    """Put the legend below the axes, in two columns, and make the figure taller by its height."""
+    """Put the legend below the axes, in as many columns as fit, and make the figure taller by its height."""
     figure = ax.get_figure(root=True)
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
@@ -296,9 +378,30 @@ def legend_below(ax: Axes, heading: str | None = None) -> None:
     if not isinstance(figure, Figure) or _shared(figure):
         ax.legend(title=heading)
         return
-    figure.legend(handles, labels, loc="outside lower left", ncols=2, title=heading, alignment="left")
-    rows = (len(labels) + 1) // 2 + (heading is not None)
-    figure.set_figheight(figure.get_figheight() + 0.19 * rows)
+    columns = _legend_columns(labels, figure.get_figwidth())
+    # A name that is longer than the figure goes on in a second line.
+    wrapped = labels if columns > 1 else [textwrap.fill(label, _LEGEND_WRAP) for label in labels]
+    figure.legend(handles, wrapped, loc="outside lower left", ncols=columns, title=heading, alignment="left")
+    lines = [1 + label.count("\n") for label in wrapped]
+    rows = max(sum(column) for column in _split(lines, columns)) + (heading is not None)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW_IN * rows)
+
+
+def _split(items: Sequence[_T], columns: int) -> list[Sequence[_T]]:
+    """Return the items of each column of a legend, which fills one column after the other."""
+    size, more = divmod(len(items), columns)
+    ends = list(itertools.accumulate(size + (n < more) for n in range(columns)))
+    return [items[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _legend_columns(labels: Sequence[str], width_in: float) -> int:
+    """Return the number of columns, two at most, in which all labels of a legend fit into a figure."""
+    if len(labels) < 2:
+        return 1
+    font = FontProperties(size=_LEGEND_PT)
+    widths_pt = [text_to_path.get_text_width_height_descent(label, font, ismath=False)[0] for label in labels]
+    whole_pt = sum(max(column) + _LEGEND_KEY_PT for column in _split(widths_pt, 2))
+    return 2 if whole_pt <= 72 * width_in else 1
 
 
 def png_bytes(ax: Axes) -> bytes:

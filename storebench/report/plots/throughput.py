@@ -15,11 +15,14 @@ from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     bar,
     beside,
+    ends_of,
     legend_below,
     look,
     make_room,
+    mark_cut,
     name_rows,
     new_axes,
+    noted,
     shown_end,
     spaced_numbers,
     styled,
@@ -65,18 +68,20 @@ def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         lines = _ceilings(ax, cells, highest)
         for position, (cell, rate) in enumerate(zip(shown, rates, strict=True)):
             bar(ax, position, rate.mid, look(cell), height=0.62)
-            cut = dataclasses.replace(rate, hi=None if rate.hi is None else min(rate.hi, highest))
-            ax.errorbar(rate.mid, position, xerr=whiskers([cut]), color="black", capsize=3, linewidth=1)
+            end = min(ends_of(rate)[1], highest)
+            drawn = dataclasses.replace(rate, hi=end) if rate.known else rate
+            ax.errorbar(rate.mid, position, xerr=whiskers([drawn]), color="black", capsize=3, linewidth=1)
             beside(
                 ax,
-                min(rate.hi or rate.mid, highest),
+                end,
                 position,
                 ("at most " if cell.upper_bound else "") + with_interval(rate),
             )
         name_rows(ax, shown)
         ax.set_xlabel("throughput (samples/s)")
         ax.set_xlim(0, max([highest * 1.55, *(1.05 * line for line in lines)]))
-        title(ax, QUESTION, common_setting(cells), cells)
+        cut = mark_cut(ax, range(len(shown)), rates, (0.0, highest), upright=False)
+        title(ax, QUESTION, noted(common_setting(cells), cut), cells)
         make_room(ax)
         spaced_numbers(ax)
     return ax

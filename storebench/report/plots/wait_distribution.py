@@ -17,6 +17,9 @@ from storebench.report.texts.labels import backend_label, duration
 
 QUESTION = "How long does a step wait, and how long at worst?"
 
+_HUNDRED = 100
+"""Of fewer steps, one in a hundred is none."""
+
 
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot if the panel's steps were recorded."""
@@ -27,14 +30,17 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def worst_answer(cells: Sequence[CellSummary]) -> str:
-    """Return the wait that one step in a hundred exceeds, with the best backend and with the worst."""
-    waits = ranked(cells, "data_wait_p99_ns")
+    """Return the wait that one step in a hundred exceeds, of fewer steps the longest one: with the best backend and the worst."""
+    steps = min((int(row["timed_steps"]) for cell in cells for row in cell.usable), default=0)
+    rare = steps >= _HUNDRED
+    waits = ranked(cells, "data_wait_p99_ns" if rare else "data_wait_max_ns")
     if not waits:
         return ""
     (low, first), (high, last) = waits[0], waits[-1]
-    return (
-        f"One step in a hundred waits at least {duration(low / 1e9)} with {backend_label(first.backend)}"
-        f" and {duration(high / 1e9)} with {backend_label(last.backend)}."
+    what = "One step in a hundred waits at least" if rare else f"The longest of {steps} waits or more took"
+    least = f"{duration(low / 1e9)} with {backend_label(first.backend)}"
+    return f"{what} {least}" + (
+        "." if first is last else f" and {duration(high / 1e9)} with {backend_label(last.backend)}."
     )
 
 

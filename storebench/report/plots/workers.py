@@ -16,7 +16,9 @@ from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     legend_below,
     look,
+    mark_cut,
     new_axes,
+    noted,
     plain_numbers,
     styled,
     title,
@@ -82,13 +84,15 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
     several = [{key[part] for key in lines} for part in (1, 2)]
     with styled():
         ax = new_axes(3.9, ax)
+        drawn_lines: list[tuple[str, list[int], list[Interval]]] = []
         for (backend, cache, loader), group in lines.items():
             group.sort(key=lambda cell: cell.cell.workers)
             rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in group]
             extra = [word for word, known in ((cache, several[0]), (loader, several[1])) if len(known) > 1]
-            style = look(group[0])
+            style, counts = look(group[0]), [cell.cell.workers for cell in group]
+            drawn_lines.append((style.colour, counts, rates))
             ax.errorbar(
-                [cell.cell.workers for cell in group],
+                counts,
                 [rate.mid for rate in rates],
                 yerr=whiskers(rates),
                 color=style.colour,
@@ -105,7 +109,11 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
         middles = [rate for cell in cells if (rate := cell.median("samples_per_s"))]
         if middles:
             ax.set_ylim(min(middles) / _AROUND, max(middles) * _AROUND)
+        cut = [
+            mark_cut(ax, counts, rates, ax.get_ylim(), upright=True, colour=colour)
+            for colour, counts, rates in drawn_lines
+        ]
         plain_numbers(ax.yaxis)
         legend_below(ax)
-        title(ax, QUESTION, common_setting(cells), cells)
+        title(ax, QUESTION, noted(common_setting(cells), *cut), cells)
     return ax

@@ -10,6 +10,7 @@ from storebench.report.roofline import ErrorSummary, Feeding, Roofline, Roofline
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
 from storebench.report.texts.labels import (
     MODELS,
+    agreed,
     backend_label,
     caveats,
     dataset_label,
@@ -26,6 +27,12 @@ _MOSTLY = 0.5
 
 _WARM_FREE = frozenset({"cache", "memory_bytes", "readahead_kib", "epochs"})
 _LENGTH_FREE = frozenset({"max_steps", "warmup_steps", "passes"})
+
+_TAKE_TURNS = (
+    "; without workers loading and computing take turns, so an accelerator is busy 90% of its time up to a ninth of the"
+    " rate at which its store loads"
+)
+_FED = "; an accelerator is fed if it is busy at least 90% of its time"
 
 
 def roofline_answer(rooflines: Sequence[Roofline]) -> str | None:
@@ -145,11 +152,26 @@ def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
     beside = _of_other_readahead(lead, others)
     parts: list[str] = []
     for curve in _decided(lead):
-        name = backend_label(curve.backend)
-        verb = "" if parts else (" feed" if name.endswith("files") else " feeds") + " accelerators"
+        verb = "" if parts else f" {agreed(curve.loader, 'feeds', 'feed')} accelerators"
         unit = "" if parts else " images/s"
-        parts.append(f"{name}{verb} up to {_starving_points(curve, beside, unit)}")
-    return f"{_where(lead)}: {', '.join(parts)}{_on_this_machine(lead)}."
+        loads = (
+            ""
+            if lead.overlap
+            else f" ({agreed(curve.loader, 'it loads', 'they load')} {_supply_words(curve)})"
+        )
+        parts.append(
+            f"{backend_label(curve.backend)}{verb} up to {_starving_points(curve, beside, unit)}{loads}"
+        )
+    end = _on_this_machine(lead) or (_FED if lead.overlap else "")
+    turns = "" if lead.overlap else _TAKE_TURNS
+    open_ones = [backend_label(one.backend) for one in lead.stored if not one.decided]
+    parts[-1] += f" (undecided: {_listed(open_ones)})" if open_ones else ""
+    return f"{_where(lead)}: {', '.join(parts)}{turns}{end}."
+
+
+def _supply_words(curve: RooflineCurve) -> str:
+    """Return the rate at which a store loads, beside the rate of the accelerator that it feeds."""
+    return ("at most " if curve.at_most else "") + number(curve.supply.mid)
 
 
 def _of_other_readahead(lead: Roofline, others: Sequence[Roofline]) -> list[Roofline]:
@@ -204,7 +226,8 @@ def _on_this_machine(lead: Roofline) -> str:
     curves = _decided(lead)
     named = f"{trained_label(here)} at {with_interval(here.rate)} images/s"
     if all(feeding_of(curve, here.rate) is Feeding.FEEDS for curve in curves):
-        each = "each of them keeps" if len(curves) > 1 else "it keeps"
+        alone = agreed(curves[0].loader, "it keeps", "they keep")
+        each = "each of them keeps" if len(curves) > 1 else alone
         return f"; {each} {named} busy at least 90% of its time"
     return f"; {named} is {', '.join(_feeding_parts(here.rate, curves))}"
 

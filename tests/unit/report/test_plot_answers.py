@@ -100,6 +100,23 @@ def test_the_waits_of_the_best_and_the_worst_backend_are_told() -> None:
     assert step_answer([]) == ""
 
 
+def test_a_loop_that_computes_nothing_is_told_by_the_work_that_it_waits_for() -> None:
+    png = make_record("png", compute="none", compute_ms=0.0, wait_ms=40.0, fetch_ms=9.0, decode_ms=30.0)
+    lmdb = make_record("lmdb", compute="none", compute_ms=0.0, wait_ms=8.0, fetch_ms=6.7)
+    assert step_answer(cells_of(png, lmdb)) == (
+        "The loop computes nothing and waits for the producers: decode is 75% of their work with PNG files, and fetch is"
+        " 87% of their work with LMDB."
+    )
+
+
+def test_of_few_steps_the_longest_wait_is_told_and_not_one_in_a_hundred() -> None:
+    long = Percentiles(p50=1, p95=2, p99=3_000_000, max=4_000_000)
+    cells = cells_of(make_record("png", steps=24, data_wait_ns=long))
+    assert worst_answer(cells) == "The longest of 24 waits or more took 4.00 ms with PNG files."
+    many = cells_of(make_record("png", steps=100, data_wait_ns=long))
+    assert worst_answer(many) == "One step in a hundred waits at least 3.00 ms with PNG files."
+
+
 def spikes(cells: list[CellSummary]) -> list[Claim]:
     return derive(cells).claims.each(Kind.SPIKE, cells)
 

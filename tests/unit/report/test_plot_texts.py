@@ -1,5 +1,6 @@
 """Every text of every plot is inside the plot, and none lies on another, however long names and large figures are."""
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,9 @@ from storebench.report.cells import summarise
 from storebench.report.facts import Facts, derive
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
-from storebench.results import Record
+from storebench.results import Ceilings, Record
 from storebench.runs.conversions import append_conversion
-from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
+from tests.support.planted import PAYLOAD, make_conversion, make_record, paper_records, replicates, write_run
 
 _SLACK = 1.0
 """Pixels by which texts may touch: boxes include the room above and below letters."""
@@ -71,7 +72,23 @@ def wide_intervals() -> list[Record]:
     return records + replicates("hdf5", [9000.0, 9100.0, 9050.0], compute_ms=0.01)
 
 
-PLANTED = {"usual": usual, "ladder": ladder, "long names": long_names, "wide intervals": wide_intervals}
+def yardsticks() -> list[Record]:
+    """Plant rates near the yardsticks of their machine, whose names are the longest of any legend."""
+    ceilings = Ceilings(
+        copy_ceiling_samples_per_s=4_123.0,
+        device_random_1_bytes_per_s=4_840.0 * PAYLOAD["raw"],
+        device_best_bytes_per_s=4_950.0 * PAYLOAD["raw"],
+    )
+    return [dataclasses.replace(one, ceilings=ceilings) for one in usual()]
+
+
+PLANTED = {
+    "usual": usual,
+    "yardsticks": yardsticks,
+    "ladder": ladder,
+    "long names": long_names,
+    "wide intervals": wide_intervals,
+}
 
 
 @pytest.fixture(scope="module", params=PLANTED)
@@ -134,6 +151,16 @@ def test_texts_are_inside_their_plots_and_apart(facts: Facts) -> None:
     assert drawn
     found = {plot.name: misplaced(plot.ax) for plot in drawn}
     assert {name: texts for name, texts in found.items() if texts} == {}
+
+
+def test_the_longest_yardstick_is_in_a_legend() -> None:
+    plot = next(
+        one for one in plots(derive(summarise_planted(yardsticks())), "x") if one.name == "throughput-x"
+    )
+    figure = plot.ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    labels = [text.get_text() for text in texts_of(figure)]
+    assert "device, one read per sample (a yardstick): 4,840" in labels
 
 
 def test_a_text_that_is_outside_or_on_another_is_seen() -> None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 import storebench
 from storebench.report.build import write_report
 from storebench.report.cells import summarise
+from storebench.report.frame import to_frame
 from storebench.report.plots.cold_curve import cold_answer
 from storebench.report.plots.steady_state import steady_answer
 from storebench.results import Record, ResidencyPoint
@@ -173,3 +174,35 @@ def test_every_cold_and_limited_panel_has_its_curve_in_the_report(tmp_path: Path
     curves = [name for name in names if name.startswith(("cold-curve", "limited-286-mib"))]
     assert len(curves) == 3
     assert not any(name[-2:] == "-2" for name in names)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_cold_part_of_fewer_than_three_batches_is_no_curve(batches: int, tmp_path: Path) -> None:
+    record, waits = cold("lmdb", 320, 8)
+    assert record.portion is not None
+    record = dataclasses.replace(record, portion=dataclasses.replace(record.portion, steps=batches))
+    run = write(tmp_path / "run", [(record, waits)])
+    write_report(run, tmp_path / "report", allow_invalid=True)
+    drawn = list((tmp_path / "report").glob("cold-curve*.svg"))
+    said = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert bool(drawn) is (batches >= 3)
+    why = f"is not drawn where no cell was cold for more than {batches} step"
+    assert (why in said) is (batches < 3)
+
+
+def test_a_rate_of_one_cold_batch_is_not_held_against_that_of_an_epoch() -> None:
+    (short, _), (long, _) = cold("lmdb", 320, 8), cold("png", 64, 64)
+    assert short.portion is not None
+    short = dataclasses.replace(short, portion=dataclasses.replace(short.portion, steps=1))
+    cells = summarise(to_frame((record, Path("run/records.jsonl")) for record in (short, long)))
+    said = cold_answer(cells)
+    assert "LMDB gave" not in said
+    assert said.endswith("over the whole epoch. LMDB was cold for 1 step only.")
+
+
+def test_an_epoch_that_stays_cold_has_no_rate_after_it() -> None:
+    record, _ = cold("png", 64, 64)
+    assert record.portion is not None
+    record = dataclasses.replace(record, portion=dataclasses.replace(record.portion, steps=STEPS))
+    cells = summarise(to_frame([(record, Path("run/records.jsonl"))]))
+    assert cold_answer(cells) == "PNG files were cold throughout the epoch."

@@ -314,3 +314,22 @@ def test_the_band_of_a_curve_is_that_of_its_supply() -> None:
     )
     assert (slow.mid, slow.lo, slow.hi) == pytest.approx((10.0, 10.0, 10.0))
     assert slow.n == 3
+
+
+def test_a_starving_point_that_the_handoff_limits_is_as_uncertain_as_the_handoff() -> None:
+    records = [
+        record
+        for replicate, handover_ms in enumerate((0.8, 1.0, 1.2))
+        for record in [
+            dataclasses.replace(
+                loader_records("lmdb", 20_000.0, workers=2, handover_ms=handover_ms, spread=(1.0,))[0],
+                replicate=replicate,
+            )
+        ]
+    ]
+    (curve,) = roofline_of(*records).curves
+    middle = (1 / 0.9 - 1) * BATCH / 1e-3
+    assert curve.starving.mid == pytest.approx(middle, rel=0.01)
+    assert curve.starving.lo is not None
+    assert curve.starving.hi is not None
+    assert curve.starving.lo < middle / 1.2 < middle / 0.8 < curve.starving.hi

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
@@ -228,8 +230,8 @@ def test_no_two_labels_of_the_plot_touch_and_none_is_cut_off(axes: Axes) -> None
 
 def test_each_backend_has_its_curve_and_its_points(axes: Axes) -> None:
     texts = [text.get_text() for text in axes.texts]
-    assert "PNG files 600" in texts
-    assert "LMDB (direct) 22,000" in texts
+    assert "PNG files up to 600/s" in texts
+    assert "LMDB (direct) up to 22,200/s" in texts
     assert any(text.startswith("this CPU, CaffeNet: 25") for text in texts)
     assert len(axes.containers) == 4, "four backends have points"
 
@@ -274,3 +276,99 @@ def test_labels_are_apart_in_order_and_inside(wanted: list[float], gap: float) -
 
 def test_labels_that_are_apart_stay_where_they_are() -> None:
     assert spaced([10.0, 20.0, 40.0], 5.0, 0.0, 100.0) == [10.0, 20.0, 40.0]
+
+
+def points_of(ax: Axes) -> list[tuple[float, float]]:
+    """Return the measured points that are drawn."""
+    lines = [container.lines[0] for container in ax.containers if isinstance(container, ErrorbarContainer)]
+    return [(float(x), float(y)) for line in lines for x, y in np.asarray(line.get_xydata())]
+
+
+def curve_at(ax: Axes, rate: float) -> float:
+    """Return the height of the only curve that is drawn at an ingestion rate."""
+    (line,) = [
+        one for one in ax.lines if one.get_linestyle() == "-" and len(np.asarray(one.get_xdata())) > 99
+    ]
+    rates, delivered = np.asarray(line.get_xdata(), np.float64), np.asarray(line.get_ydata(), np.float64)
+    return float(np.exp(np.interp(np.log(rate), np.log(rates), np.log(delivered))))
+
+
+def test_a_point_that_the_model_predicts_is_drawn_on_its_curve() -> None:
+    ax = storebench.plot_roofline(cells_of(*curve_records("png", 600.0)))
+    drawn = points_of(ax)
+    assert len(drawn) == 5
+    for rate, delivered in drawn:
+        assert delivered == pytest.approx(curve_at(ax, rate), rel=0.01)
+
+
+def test_a_point_that_delivers_half_is_drawn_at_half_the_height_of_the_curve() -> None:
+    records = loader_records("png", 600.0, workers=2)
+    records += point_records("png", 10.0, 300.0, workers=2, fetch_ms=2000 * 32 / 600)
+    ax = storebench.plot_roofline(cells_of(*records))
+    ((rate, delivered),) = points_of(ax)
+    assert delivered == pytest.approx(curve_at(ax, rate) / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(("workers", "starving"), [(2, 600 / 0.9), (0, 600 / 9)])
+def test_the_bar_on_a_curve_is_its_starving_point(workers: int, starving: float) -> None:
+    ax = storebench.plot_roofline(cells_of(*loader_records("png", 600.0, workers=workers)))
+    (bar,) = [line for line in ax.lines if line.get_marker() == "|"]
+    ((rate, delivered),) = np.asarray(bar.get_xydata())
+    assert rate == pytest.approx(starving, rel=0.01)
+    assert delivered == pytest.approx(0.9 * rate, rel=0.01)
+
+
+def test_labels_of_marks_that_are_near_each_other_are_on_levels_of_their_own() -> None:
+    records = loader_records("png", 600.0, workers=2)
+    for model, compute_ms in (("caffenet", 320.0), ("resnet50", 310.0), ("tiny", 0.32)):
+        records += [
+            make_record("null", replicate=n, model=model, compute_ms=compute_ms, wait_ms=0.0)
+            for n in range(3)
+        ]
+    ax = storebench.plot_roofline(cells_of(*records), accelerators=["k40"])
+    levels = {
+        text.get_text().partition(":")[0]: text.get_position()[1]
+        for text in ax.texts
+        if isinstance(text, Annotation) and ":" in text.get_text()
+    }
+    near = [levels[f"this CPU, {name}"] for name in ("CaffeNet", "ResNet-50")]
+    assert near[0] > near[1] > levels["K40, CaffeNet"]
+    assert levels["this CPU, the tiny network"] == min(levels.values()), "nothing is near it"
+
+
+def test_a_starving_point_without_workers_stands_beside_what_is_loaded() -> None:
+    (roofline,) = rooflines_of(*loader_records("original", 227.0))
+    answer = one_roofline_answer(roofline)
+    assert "original files feed accelerators up to 25.2 images/s [" in answer
+    assert "(they load 227); without workers loading and computing take turns" in answer
+    (with_workers,) = rooflines_of(*loader_records("original", 227.0, workers=2))
+    assert "take turns" not in one_roofline_answer(with_workers)
+    assert one_roofline_answer(with_workers).endswith("is fed if it is busy at least 90% of its time.")
+
+
+def test_backends_that_are_not_decided_are_named_beside_those_that_are() -> None:
+    records = loader_records("png", 500.0, workers=2)
+    records += loader_records("lmdb", 900.0, workers=2, spread=(0.3, 1.0, 3.0))
+    (found,) = rooflines_of(*records)
+    answer = one_roofline_answer(found)
+    assert "PNG files feed accelerators up to 556 images/s [" in answer
+    assert " (undecided: LMDB);" in answer
+    texts = [text.get_text() for text in storebench.plot_roofline(cells_of(*records)).texts]
+    assert "LMDB: undecided" in texts
+
+
+def test_decades_of_a_narrow_axis_do_not_touch() -> None:
+    records = loader_records("lmdb:direct", 900_000.0) + loader_records("png", 3.0)
+    ax = storebench.plot_roofline(cells_of(*records))
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    low, high = ax.get_xlim()
+    labels = [
+        label
+        for label, tick in zip(ax.get_xticklabels(), ax.get_xticks(), strict=True)
+        if low <= tick <= high
+    ]
+    boxes = [label.get_window_extent() for label in labels]
+    assert len(boxes) > 1
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))

@@ -11,20 +11,25 @@ from matplotlib.figure import Figure
 
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
+from storebench.report.intervals import Interval
 from storebench.report.plots.style import (
+    CUT,
     backend_look,
     bar,
     beside,
     companion,
     legend_below,
     make_room,
+    mark_cut,
     name_rows,
     new_axes,
     plain_numbers,
     plain_ticks,
     png_bytes,
+    shown_end,
     styled,
     title,
+    whiskers,
 )
 from storebench.results import Record
 from tests.support.planted import make_record
@@ -115,6 +120,49 @@ def test_a_legend_makes_its_figure_taller(lines: int, heading: str | None, rows:
     legend_below(ax, heading)
     assert len(figure_of(ax).legends) == 1
     assert figure_of(ax).get_figheight() == pytest.approx(3.0 + 0.19 * rows)
+
+
+def test_a_legend_of_long_names_has_one_column_and_stays_inside() -> None:
+    ax = new_axes(3.0)
+    for number in range(4):
+        ax.axhline(number, label=f"device, one read per sample (a yardstick): 5,84{number}")
+    legend_below(ax, "ceilings and yardsticks, samples per second")
+    figure = figure_of(ax)
+    figure.draw_without_rendering()
+    [legend] = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    assert figure.get_figheight() == pytest.approx(3.0 + 0.19 * 5)
+
+
+def test_a_name_that_is_longer_than_its_figure_goes_on_in_a_second_line() -> None:
+    ax = new_axes(3.0)
+    ax.plot([0, 1], label="LMDB (direct, " + ", ".join(f"option_{n}=off" for n in range(7)) + ")")
+    legend_below(ax)
+    figure = figure_of(ax)
+    figure.draw_without_rendering()
+    assert figure.legends[0].get_window_extent().x1 <= figure.bbox.x1
+    assert figure.get_figheight() == pytest.approx(3.0 + 0.19 * 2)
+
+
+def test_an_interval_is_marked_where_the_plot_cuts_it() -> None:
+    ax = new_axes()
+    ax.set_xlim(0, 100)
+    inside, beyond = Interval(mid=50, lo=40, hi=60, n=3), Interval(mid=50, lo=10, hi=160, n=3)
+    nothing = Interval(mid=50, lo=1e-9, hi=1e9, n=2)
+    assert mark_cut(ax, [0, 1], [inside, nothing], (0, 100), upright=False) == ""
+    assert not ax.lines
+    assert mark_cut(ax, [0, 1], [inside, beyond], (20, 100), upright=False) == CUT
+    marks = [(line.get_marker(), *np.asarray(line.get_xydata())[0]) for line in ax.lines]
+    assert marks == [("<", 20, 1), (">", 100, 1)]
+
+
+def test_an_interval_that_says_nothing_has_no_whiskers() -> None:
+    known, unknown = Interval(mid=5, lo=4, hi=7, n=3), Interval(mid=5, lo=1e-9, hi=1e9, n=2)
+    assert whiskers([unknown]) is None
+    ends = whiskers([known, unknown])
+    assert ends is not None
+    np.testing.assert_allclose(ends, [[1, 0], [2, 0]])
+    assert shown_end([unknown, known]) == 7
 
 
 def test_no_lines_have_no_legend_and_a_shared_figure_is_not_made_taller() -> None:
