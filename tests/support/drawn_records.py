@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from storebench.formats.lmdb.ladder import RUNGS
 from storebench.results import PortionKind, Record, Status
 from storebench.runs.conversions import CONVERSIONS_NAME
 from tests.support.planted import ENVIRONMENT, make_conversion, make_record, portion_of
@@ -34,9 +35,9 @@ _SPREADS = {
 """Trait -> how much waits vary; the first one that a set has counts."""
 _STORES = ("png", "hdf5", "lmdb", "leveldb", "files+raw", "lmdb+png", "lmdb:direct")
 _LOSSY = ("jpeg", "lmdb+jpeg")
-_LADDER: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    ("lmdb", ()), ("lmdb", (("readahead", "off"),)), ("lmdb:direct", ()),
-)  # fmt: skip
+_LADDER = ("plain", "page", "map", "prov", "dio", "coal", "stag")
+"""The rungs that are drawn; "lmm" counts the time of loading, which a planted record does not have."""
+
 _LIMIT = {"cache": "limited", "memory_bytes": 1 << 27, "compute": "none", "model": "none"}
 _CONVERTED = ("lmdb", "hdf5", "jpeg")
 
@@ -224,9 +225,11 @@ def _record(
 
 
 def _ladder(traits: frozenset[str], rng: np.random.Generator) -> Iterator[Record]:
-    """Yield three rungs of LMDBIO's ladder, with one and with four reader processes."""
+    """Yield rungs of LMDBIO's ladder, with one and with four reader processes."""
+    rungs = [rung for rung in RUNGS if rung.key in _LADDER]
     for workers in (1, 4):
-        for backend, options in _LADDER:
+        for rung in rungs:
+            backend, options = rung.backend.partition("?")[0], tuple(sorted(rung.options.items()))
             wait_ms, spread = float(10 ** rng.uniform(0.3, 2.2)), _spread(traits, rng)
             for number in range(1 if "one round" in traits else 5):
                 drawn = wait_ms * float(np.exp(spread * rng.standard_normal()))

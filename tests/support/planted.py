@@ -62,6 +62,12 @@ SHAPES = {"imagenet": (256, 256, 3), "cifar10": (32, 32, 3), "mnist": (28, 28, 1
 PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000, "original": 130_000}
 
 
+def full_name(backend: str, options: tuple[tuple[str, str], ...]) -> str:
+    """Return the name of a backend with its options, by which the harness tells it from others of its format."""
+    given = ",".join(f"{name}={value}" for name, value in options)
+    return f"{backend}?{given}" if given and "?" not in backend else backend
+
+
 def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
     body = backend.removesuffix(SCALED)
     decoder = next((one for one in DECODERS if body.endswith(one)), "")
@@ -71,7 +77,7 @@ def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
         "codec_options": (*options, *([("scale", "dct")] if backend.endswith(SCALED) else [])),
         "dataset": "imagenet",
         "size": 4000,
-        "backend": backend,
+        "backend": full_name(backend, changes.get("reader_options", ())),
         "format": container,
         "codec": codec,
         "reader": reader,

@@ -3,12 +3,13 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from storebench.formats.lmdb.ladder import Rung
 from storebench.report import claims as claims_module
 from storebench.report.build import page_content
 from storebench.report.cells import SETTING_COLUMNS, CellSummary, summarise
@@ -19,17 +20,19 @@ from storebench.report.frame import to_frame
 from storebench.report.intervals import Ratio
 from storebench.report.page import Content, Section, markdown
 from storebench.report.places import data_key, distinctions
-from storebench.report.plots import workers
-from storebench.report.texts import advice, headline
+from storebench.report.plots import ladder, workers
+from storebench.report.texts import choosing, headline
 from storebench.report.texts.labels import backend_label, dataset_label, number, times, with_interval
 from storebench.report.texts.sentence import Sentence
 from storebench.results import Record
+from tests.support import planted
 from tests.support.drawn_records import TRAITS, DrawnSet, drawn_set, traits_of
 
 SETS = 207
 _TIMES = re.compile(r"([\d,]*\d(?:\.\d+)?)(?: \[[^\]]*\])? times")
 _CONSTANT = "a difference of 1.25 times"
 _PAYS = re.compile(r"pays after|won back the time")
+_RUNG = re.compile(r"([A-Z]+) (?:gains ([\d.,]*\d) times|loses \(([\d.,]*\d)\))")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -303,6 +306,68 @@ def _right_way(before: str, after: str, one: Claim) -> bool:
     return backend_label(one.subject.backend) in before and backend_label(one.object.backend) in after[:60]
 
 
+def nameless(page: Page) -> list[str]:
+    """The two sides of a comparison have two names."""
+    return [
+        sentence.text
+        for sentence in page.sentences()
+        for one in sentence.claims
+        if one.kind in COMPARED and one.topic in (Topic.BACKEND, Topic.RUNG) and one.object is not None
+        if backend_label(one.subject.backend) == backend_label(one.object.backend)
+    ]
+
+
+def wrong_rungs(page: Page) -> list[str]:
+    """A rung is held against the one below, its gain is that of its rates, and the page says nothing else of the two."""
+    keys = {step.cell.key: step.rung for ladder in page.facts.shown.ladders for step in ladder.steps}
+    found = []
+    for plot in (plot for section in page.content.sections for plot in section.plots):
+        for one in (claim for claim in plot.claims if claim.topic is Topic.RUNG):
+            assert one.object is not None
+            upper, lower = keys[one.subject.key], keys[one.object.key]
+            neighbours = lower.key == upper.below or upper.key == lower.below
+            if not neighbours and {upper.key, lower.key} != {"plain", "coal"}:
+                found.append(f"{upper.key} against {lower.key}: {plot.answer}")
+            found += [] if _holds(one) else [f"{_words(one)}: {one.figure}"]
+            other = page.facts.shown.claims.between(one.subject, one.object)
+            found += (
+                [] if other is None or other.kind is one.kind else [f"{_words(one)}, and {_words(other)}"]
+            )
+        found += list(_misread(plot.answer, plot.claims, keys))
+    return found
+
+
+def _misread(text: str, claims: Sequence[Claim], keys: Mapping[tuple[str, str], Rung]) -> Iterator[str]:
+    """Yield the gains and losses of rungs in a sentence that are not those of its claims."""
+    for name, gain, loss in _RUNG.findall(text):
+        of = [
+            one
+            for one in claims
+            if one.object is not None
+            for upper, lower in [(keys[one.subject.key], keys[one.object.key])]
+            if (upper if gain else lower).key.upper() == name
+            if (lower if gain else upper).key == (upper if gain else lower).below
+            if one.kind is Kind.FASTER and one.figure is not None
+            if (gain and number(one.figure.mid) == gain) or (loss and number(1 / one.figure.mid) == loss)
+        ]
+        if not of:
+            yield f"{name}: {text}"
+
+
+def two_answers(page: Page) -> list[str]:
+    """The store that the advice calls the fastest of the answer's panel is in the answer."""
+    panel = page.content.headline.panel
+    cells = {cell.key for cell in panel.stored} if panel is not None else set()
+    found = []
+    for one in (one for section in page.content.sections for one in section.advice):
+        named = re.search(r": use (.+?)\. It is", one.text)
+        if named is None or not one.claims or one.claims[0].subject.key not in cells:
+            continue
+        if named[1].removesuffix(" (lossy)") not in page.content.headline.answer:
+            found.append(f"{page.content.headline.answer} | {one.text}")
+    return found
+
+
 def strangers(page: Page) -> list[str]:
     """Every claim of a sentence is one of the page's one set."""
     sets = (page.facts.told.claims, page.facts.shown.claims)
@@ -327,6 +392,7 @@ def _words(one: Claim) -> str:
 Rule = Callable[[Page], list[str]]
 RULES: tuple[Rule, ...] = (
     contradictions, undecided_leads, loose_figures, unfair, unpaid, unproven, wrong_indifference, turned_round, strangers,
+    nameless, wrong_rungs, two_answers,
 )  # fmt: skip
 
 
@@ -394,10 +460,19 @@ FAULTS: dict[str, tuple[Rule, str, Callable[[pytest.MonkeyPatch], None]]] = {
         unpaid, "hidden", lambda patch: patch.setattr(claims_module, "_training_gains", lambda *_: True),
     ),
     "lossy stores are not called so": (
-        unfair, "lossy", lambda patch: patch.setattr(advice, "store_label", lambda cell, _: backend_label(cell.backend)),
+        unfair, "lossy", lambda patch: patch.setattr(choosing, "store_label", lambda cell, _: backend_label(cell.backend)),
     ),
     "an answer takes its figure from medians": (
         loose_figures, "workers", lambda patch: patch.setattr(workers, "workers_answer", medians),
+    ),
+    "two rungs have one name": (
+        nameless, "ladder", lambda patch: patch.setattr(planted, "full_name", lambda backend, _: backend),
+    ),
+    "a loss on a ladder is called a gain": (
+        wrong_rungs, "ladder", lambda patch: patch.setattr(ladder, "_is_gain", lambda _, claim: claim.kind is Kind.FASTER),
+    ),
+    "the answer does not name the fastest store": (
+        two_answers, "decided", lambda patch: patch.setattr(headline, "_fastest", lambda *_: None),
     ),
     "different workers are compared": (
         unfair, "workers", lambda patch: patch.setattr(CellSummary, "setting", property(without_workers)),
@@ -409,8 +484,8 @@ FAULTS: dict[str, tuple[Rule, str, Callable[[pytest.MonkeyPatch], None]]] = {
 def test_a_rule_sees_that(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rule, trait, plant = FAULTS[name]
     numbers = (number for number in range(SETS) if trait in traits_of(number))
-    sets = [drawn_set(number) for number in itertools.islice(numbers, 8)]
     plant(monkeypatch)
+    sets = [drawn_set(number) for number in itertools.islice(numbers, 8)]
     assert broken(rule, pages_of(sets, tmp_path))
 
 
