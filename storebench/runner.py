@@ -38,6 +38,7 @@ from storebench.surroundings import check_network, check_size, refusals, surroun
 from storebench.system.scratch import scratch_folder
 from storebench.worker.job import CellJob
 from storebench.worker.launch import answer_of
+from storebench.worker.leading import Leader
 
 # Run has been imported from here since before it had a module of its own (`check/against_side.py`).
 __all__ = ["Assess", "Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]
@@ -98,6 +99,7 @@ def execute(
     retry_failed: bool = False,
     watcher: Watcher | None = None,
     assess: Assess | None = None,
+    leader: Leader | None = None,
 ) -> list[Record]:
     """Run the remaining replicates of `run` and return all new records.
 
@@ -113,6 +115,8 @@ def execute(
         ``superseded.jsonl``.
     assess
         Says after each round how precise the ratios are; needed if the scenario adds rounds by precision.
+    leader
+        Has other nodes take part in jobs of several ranks; None for a run on this machine.
 
     Raises
     ------
@@ -140,12 +144,20 @@ def execute(
             kept = [record for key, records in recorded.items() if key not in going for record in records]
             refuse_other_code(kept, run.folder)
         prepared = _prepared(run, work, rounds, stores, data_root, watcher, retry_failed=retry_failed)
+        if leader is not None:
+            leader.wait_for_nodes(run.scenario.timeout_s)
         made = []
         while True:
             for position, one in enumerate(work):
                 watcher.started(one, position, len(work))
                 made += _measured(
-                    run, one, prepared[one.cell], recorded.get(one.key, ()), watcher, drop_caches=drop_caches
+                    run,
+                    one,
+                    prepared[one.cell],
+                    recorded.get(one.key, ()),
+                    watcher,
+                    drop_caches=drop_caches,
+                    leader=leader,
                 )
             run, more = _decided(run, assess, watcher)
             if not more:
@@ -280,6 +292,7 @@ def _measured(
     watcher: Watcher,
     *,
     drop_caches: bool,
+    leader: Leader | None,
 ) -> list[Record]:
     """Run and record a replicate, once more if the scenario repeats it because other work disturbed it.
 
@@ -292,7 +305,9 @@ def _measured(
         earlier = before[0].conditions if before and run.repeats(before) else None
         attempt = 1 if earlier is None else earlier.attempt + 1
         with run.attempt() as tables:
-            records = _replicate(run, work, prepared, tables, attempt=attempt, drop_caches=drop_caches)
+            records = _replicate(
+                run, work, prepared, tables, attempt=attempt, drop_caches=drop_caches, leader=leader
+            )
             records = run.record(records, tables, again=bool(before))
         watcher.finished(work, records)
         if not run.repeats(records):
@@ -301,16 +316,31 @@ def _measured(
 
 
 def _replicate(
-    run: Run, work: Work, prepared: Prepared, tables: Path, *, attempt: int, drop_caches: bool
+    run: Run,
+    work: Work,
+    prepared: Prepared,
+    tables: Path,
+    *,
+    attempt: int,
+    drop_caches: bool,
+    leader: Leader | None,
 ) -> list[Record]:
     """Run one attempt at a replicate in a fresh process; return its records, with what else the machine did."""
     others = OtherWork()
-    records = _answered(run, work, prepared, tables, drop_caches=drop_caches)
+    records = _answered(run, work, prepared, tables, drop_caches=drop_caches, leader=leader)
     conditions = others.conditions(attempt)
     return [dataclasses.replace(record, conditions=conditions) for record in records]
 
 
-def _answered(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_caches: bool) -> list[Record]:
+def _answered(
+    run: Run,
+    work: Work,
+    prepared: Prepared,
+    tables: Path,
+    *,
+    drop_caches: bool,
+    leader: Leader | None,
+) -> list[Record]:
     with (
         scratch_folder("replicate") as scratch,
         surroundings(work.cell, prepared.image) as around,
@@ -333,7 +363,9 @@ def _answered(run: Run, work: Work, prepared: Prepared, tables: Path, *, drop_ca
             timeout_s=run.scenario.timeout_s,
         )
         log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
+        job = job if leader is None else leader.announced(job)
         answer = answer_of(job, scratch, log, around, run.scenario.timeout_s)
+        answer = answer if leader is None else leader.blamed(job, answer)
     if "records" in answer:
         if not log.stat().st_size:
             log.unlink()

@@ -1,5 +1,6 @@
 """``storebench bench``: run a scenario, or print its plan."""
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storebench.check.against import Options
+    from storebench.ranks.nodes import Place
     from storebench.results import Cell, Record
     from storebench.runner import Assess
     from storebench.runs.folder import Run
@@ -97,6 +99,24 @@ def bench(
             help="Kill a replicate that takes longer, and record it as failed. [default: the scenario's; 6 hours]",
         ),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Run jobs of several ranks on so many nodes, each with this command."
+        ),
+    ] = None,
+    rendezvous: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="For --nodes: where the nodes meet, on the first of them."),
+    ] = None,
+    node: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="K",
+            help="For --nodes: number of this node. [default: as the launcher numbers them]",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
     ] = None,
@@ -129,7 +149,10 @@ def bench(
             sides = 1 if against is None else 2
             print_plan(loaded, cells, stores or stores_dir(), sides=sides, as_json=as_json)
             return
-        require_devices(cells)
+        place = _place(nodes, rendezvous, node, cells)
+        if place is not None and against is not None:
+            raise UsageError("--nodes is not for --against", hint="Leave out one of them.")
+        require_devices(cells, nodes=nodes or 1)
         if against is not None:
             if resume:
                 raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
@@ -144,6 +167,9 @@ def bench(
             )
             _against(against, path, loaded, folder, stores or stores_dir(), repository, options)
             return
+        if place is not None and not place.leads:
+            _follow(loaded, cells, folder, stores or stores_dir(), place)
+            return
         _bench(
             loaded,
             cells,
@@ -156,6 +182,7 @@ def bench(
                 timeout=timeout,
                 drop_caches=drop_caches,
                 as_json=as_json,
+                place=place,
             ),
         )
 
@@ -197,6 +224,7 @@ class _How:
     timeout: float | None
     drop_caches: bool
     as_json: bool
+    place: "Place | None"
 
 
 def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, how: _How) -> None:
@@ -209,13 +237,15 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     found = None if how.resume else permitted(scenario, cells, stores)
     if found is None:
         Run.read(folder)  # raises if there is no run, before a folder is created
-    with claimed(folder):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(claimed(folder))
         run = _resumed(scenario, folder, how) if found is None else _created(scenario, folder, found)
         # The option applies to this command only, and the given file decides, not run.json.
         timeout_s = scenario.timeout_s if how.timeout is None else how.timeout
         limits = {"timeout_s": timeout_s, "stall_s": scenario.stall_s}
         run = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
         from storebench.runner import execute
+        from storebench.worker.leading import leading
 
         sweep(stores)
         execute(
@@ -225,6 +255,7 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
             retry_failed=how.retry_failed,
             watcher=StderrWatcher(),
             assess=_assess(run.scenario),
+            leader=None if how.place is None else stack.enter_context(leading(how.place)),
         )
         records = read_records(folder)
     if how.as_json:
@@ -233,6 +264,46 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
         put(str(folder))
     say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
     leave(records, hint=_hint(records))
+
+
+def _place(
+    nodes: int | None, rendezvous: str | None, node: int | None, cells: "Sequence[Cell]"
+) -> "Place | None":
+    """Return the place of this process among the nodes; None for a run on this machine alone."""
+    from storebench.ranks.membership import membership
+    from storebench.ranks.nodes import place_of
+
+    if nodes is None and (rendezvous is not None or node is not None):
+        raise UsageError(
+            "--rendezvous and --node need --nodes", hint="Say how many nodes there are with --nodes."
+        )
+    if nodes is None or nodes == 1:
+        return None
+    for cell in cells:
+        if cell.ranks > 1 and cell.ranks % nodes:
+            raise UsageError(
+                f"{cell.ranks} ranks cannot be divided among {nodes} nodes",
+                where="--nodes",
+                hint="Let ranks be a multiple of the number of nodes.",
+            )
+    return place_of(nodes, rendezvous, node, membership())
+
+
+def _follow(scenario: "Scenario", cells: "list[Cell]", folder: Path, stores: Path, place: "Place") -> None:
+    """Take part in the run of the first node."""
+    from storebench.errors import CellFailedError
+    from storebench.following import follow
+    from storebench.leftovers import sweep
+    from storebench.ranks.nodes import Board
+
+    sweep(stores)
+    with Board(place) as board:
+        say(f"node {place.node} of {place.nodes}: waiting for what node 0 starts")
+        failures = follow(scenario, cells, folder, stores, place, board, StderrWatcher())
+    if failures:
+        raise CellFailedError(
+            f"{number_of(len(failures), 'job')} failed; the first: {failures[0]}", where=f"node {place.node}"
+        )
 
 
 def _assess(scenario: "Scenario") -> "Assess | None":

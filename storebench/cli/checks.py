@@ -10,8 +10,13 @@ if TYPE_CHECKING:
     from storebench.results import Cell
 
 
-def require_devices(cells: Iterable["Cell"]) -> None:
+def require_devices(cells: Iterable["Cell"], *, nodes: int = 1) -> None:
     """Refuse cells of a device that is not there, and ranks that would have to share a GPU.
+
+    Parameters
+    ----------
+    nodes
+        How many nodes the ranks are on.
 
     Raises
     ------
@@ -22,7 +27,7 @@ def require_devices(cells: Iterable["Cell"]) -> None:
     if on_gpus:  # torch takes longer to import than most commands take
         from storebench.training.devices import require_devices as require
 
-        require({cell.device for cell in on_gpus}, ranks=max(cell.ranks for cell in on_gpus))
+        require({cell.device for cell in on_gpus}, ranks=max(cell.ranks // nodes for cell in on_gpus))
 
 
 @contextmanager

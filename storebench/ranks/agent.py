@@ -1,6 +1,6 @@
 """One node's part of torchrun: start the ranks of a job there, and end them all as soon as one fails.
 
-The launcher starts ``python -P -m storebench.ranks.agent RANKS FOLDER ARGUMENTS...``; each rank is
+The launcher starts ``python -P -m storebench.ranks.agent TEAM FOLDER ARGUMENTS...``; each rank is
 ``python ARGUMENTS...``. It is torchrun by its own interface, for two reasons: its command line sets OMP_NUM_THREADS to 1
 where several ranks run, so that cells of one rank and of many would compute with different numbers of threads; and it
 would outlive the process that started it.
@@ -9,15 +9,24 @@ would outlive the process that started it.
 import os
 import signal
 import sys
+import traceback
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from storebench.ranks.endings import write_exits
+from storebench.ranks.endings import RankFailure, write_exits
+from storebench.ranks.team import Team
 from storebench.system.processes import end_with_parent
+
+if TYPE_CHECKING:  # its import takes seconds, in which this process must already end with its parent
+    from torch.distributed.launcher.api import LaunchConfig
 
 LOGS_NAME = "logs"
 """Folder of the output of each rank, inside the job's folder."""
+
+MEET_S = 60
+"""Time for the nodes of a job to meet; all of them are told to start at the same moment."""
 
 _HERE = "127.0.0.1"
 _SHUTDOWN_S = "3"
@@ -28,39 +37,54 @@ _LOOPBACK = Path("/sys/class/net/lo")
 def main(arguments: Sequence[str]) -> int:
     """Run a job of ranks, and return 0 if all of them did."""
     end_with_parent(signal.SIGTERM)
-    ranks, folder, *program = arguments
+    text, folder, *program = arguments
+    team = Team.of_text(text)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_S)
-    if _LOOPBACK.exists():
+    if team.nodes == 1 and _LOOPBACK.exists():
         # gloo would use the address that the host's name has, which may be none that can be reached.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK.name)
-    return _run(int(ranks), Path(folder), program)
+    return _run(team, Path(folder), program)
 
 
-def _run(ranks: int, folder: Path, program: Sequence[str]) -> int:
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+def _run(team: Team, folder: Path, program: Sequence[str]) -> int:
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.launcher.api import elastic_launch
 
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=ranks,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"{_HERE}:0",
-        local_addr=_HERE,
-        max_restarts=0,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / LOGS_NAME), redirects=Std.ALL),
-    )
     try:
         # torchrun replaces ${local_rank} in arguments.
-        elastic_launch(config, sys.executable)(*(one.replace("$", "$$") for one in program))
+        elastic_launch(_config(team, folder), sys.executable)(*(one.replace("$", "$$") for one in program))
     except ChildFailedError as error:
         write_exits(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
         return _EXIT_FAILED
     except SignalException as error:
         return 128 + error.sigval
+    except RuntimeError:  # of torch.distributed, which has many kinds
+        traceback.print_exc()
+        why = f"the other nodes cannot be reached at {team.rendezvous} within {MEET_S} s"
+        RankFailure(rank=None, node=team.node, failure=why, see_log=True).write(folder)
+        return _EXIT_FAILED
     return 0
+
+
+def _config(team: Team, folder: Path) -> "LaunchConfig":
+    """Return how torchrun starts the ranks: on one node at a port of its own, on several where the first one listens."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.launcher.api import LaunchConfig
+
+    alone = team.nodes == 1
+    return LaunchConfig(
+        min_nodes=team.nodes,
+        max_nodes=team.nodes,
+        nproc_per_node=team.local_ranks,
+        run_id=uuid.uuid4().hex if alone else team.rendezvous,
+        rdzv_backend="c10d" if alone else "static",
+        rdzv_endpoint=f"{_HERE}:0" if alone else team.rendezvous,
+        rdzv_configs={} if alone else {"rank": team.node, "timeout": MEET_S},
+        local_addr=_HERE if alone else None,
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / LOGS_NAME), redirects=Std.ALL),
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ _EXITS_NAME = "exits.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RankFailure:
-    """Why one rank failed.
+    """Why one rank failed, or the agent of a node, which has no rank.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class RankFailure:
         When it failed, by ``time.monotonic_ns``.
     """
 
-    rank: int
+    rank: int | None
     node: int
     failure: str
     consequence: bool = False
@@ -58,11 +58,12 @@ class RankFailure:
         OSError
             The file cannot be written.
         """
-        _write(folder / f"failure-{self.rank}.json", dataclasses.asdict(self))
+        _write(_path(folder, self.rank), dataclasses.asdict(self))
 
     def __str__(self) -> str:
-        """Return the line that names the rank, its node and the reason."""
-        return f"rank {self.rank} on node {self.node}: {self.failure}"
+        """Return the line that names the rank, if it is one, its node and the reason."""
+        who = f"node {self.node}" if self.rank is None else f"rank {self.rank} on node {self.node}"
+        return f"{who}: {self.failure}"
 
 
 def write_exits(folder: Path, exits: Mapping[int, int]) -> None:
@@ -71,8 +72,8 @@ def write_exits(folder: Path, exits: Mapping[int, int]) -> None:
 
 
 def read_failures(folder: Path, ranks: range) -> list[RankFailure]:
-    """Return the failures that ranks have written, the earliest first."""
-    found = (_read(folder / f"failure-{rank}.json") for rank in ranks)
+    """Return the failures that ranks and their agent have written, the earliest first."""
+    found = (_read(_path(folder, rank)) for rank in (*ranks, None))
     return sorted((RankFailure(**one) for one in found if one is not None), key=lambda one: one.at_ns)
 
 
@@ -91,7 +92,7 @@ def failure_of(folder: Path, ranks: range) -> RankFailure | None:
     """
     failures = read_failures(folder, ranks)
     causes = [one for one in failures if not one.consequence]
-    silent = _ended_silently(folder, {one.rank for one in failures})
+    silent = _ended_silently(folder, {one.rank for one in failures if one.rank is not None})
     return next(iter([*causes, *silent, *failures]), None)
 
 
@@ -107,6 +108,10 @@ def _ended_silently(folder: Path, told: set[int]) -> list[RankFailure]:
 
 def _ended(code: int) -> str:
     return f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+
+
+def _path(folder: Path, rank: int | None) -> Path:
+    return folder / f"failure-{'agent' if rank is None else rank}.json"
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.ranks.endings import failure_of, read_failures
+from storebench.ranks.endings import RankFailure, failure_of, read_failures
 from storebench.ranks.stalls import StallWatch
+from storebench.ranks.team import Team
 
 AGENT = "storebench.ranks.agent"
 """Module of the process that starts the ranks of one node, and is started for each job."""
@@ -25,8 +26,8 @@ _NOISE = ("[Gloo] Rank ",)
 """Lines that torch.distributed prints about ranks that work."""
 
 
-def agent_command(ranks: int, folder: Path, program: Sequence[str]) -> list[str]:
-    """Return the command that starts a job of ranks on this machine.
+def agent_command(team: Team, folder: Path, program: Sequence[str]) -> list[str]:
+    """Return the command that starts the ranks of a job on this node.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ def agent_command(ranks: int, folder: Path, program: Sequence[str]) -> list[str]
     program
         Arguments of the interpreter for each rank.
     """
-    return [sys.executable, "-P", "-m", AGENT, str(ranks), str(folder), *program]
+    return [sys.executable, "-P", "-m", AGENT, team.text(), str(folder), *program]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,17 @@ class JobEnding:
         The line that names the rank that failed or hangs; None if no rank is to blame.
     see_log
         Whether the log says more.
+    consequence
+        Whether the failure is only that another rank has gone.
+    position
+        How far the rank that hangs has come, for comparison with those of other nodes; None for other failures.
     """
 
     code: int | None
     failure: str | None = None
     see_log: bool = False
+    consequence: bool = False
+    position: tuple[int, int] | None = None
 
 
 class RankWatch:
@@ -64,19 +71,19 @@ class RankWatch:
     ----------
     folder
         The job's folder, which is made here.
-    ranks
-        How many ranks it has.
+    team
+        Its ranks, and those of them that are on this node.
     stall_s
         Seconds without progress after which a rank counts as hanging.
     timeout_s
         Seconds that the job may take.
     """
 
-    def __init__(self, folder: Path, ranks: int, *, stall_s: float, timeout_s: float) -> None:
+    def __init__(self, folder: Path, team: Team, *, stall_s: float, timeout_s: float) -> None:
         folder.mkdir()
         self._folder = folder
-        self._ranks = range(ranks)
-        self._stalls = StallWatch(folder, self._ranks, stall_s)
+        self._ranks = team.here
+        self._stalls = StallWatch(folder, self._ranks, stall_s, all_here=team.nodes == 1)
         self._deadline = time.monotonic() + timeout_s
 
     def wait(self, process: subprocess.Popen[Any]) -> JobEnding:
@@ -93,18 +100,24 @@ class RankWatch:
         failure = failure_of(self._folder, self._ranks) if code else None
         if failure is None:
             return JobEnding(code=code)
-        return JobEnding(code=code, failure=str(failure), see_log=failure.see_log)
+        return _failed(failure, code)
 
     def _to_be_ended(self) -> JobEnding | None:
         """Return why a job that runs has to be ended; None if it has not."""
         failures = read_failures(self._folder, self._ranks)
         if failures and time.monotonic_ns() - failures[0].at_ns > FAILED_GRACE_S * 1e9:
             failure = failure_of(self._folder, self._ranks) or failures[0]
-            return JobEnding(code=None, failure=str(failure), see_log=failure.see_log)
+            return _failed(failure, None)
         stalled = self._stalls.failure()
         if stalled is not None:
-            return JobEnding(code=None, failure=stalled)
+            return JobEnding(code=None, failure=stalled, position=self._stalls.blamed[0].order)
         return JobEnding(code=None) if time.monotonic() > self._deadline else None
+
+
+def _failed(failure: RankFailure, code: int | None) -> JobEnding:
+    return JobEnding(
+        code=code, failure=str(failure), see_log=failure.see_log, consequence=failure.consequence
+    )
 
 
 def collect_output(folder: Path, log: Path) -> None:

@@ -29,14 +29,29 @@ class StallWatch:
         Seconds without progress after which a rank counts as hanging.
     clock
         Returns seconds; a test may have a clock of its own.
+    all_here
+        Whether the job has no other ranks: if all of them wait, each for the others, then they hang.
+
+    Attributes
+    ----------
+    blamed
+        The ranks that hang, as of the last look.
     """
 
     def __init__(
-        self, folder: Path, ranks: range, stall_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path,
+        ranks: range,
+        stall_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        all_here: bool = True,
     ) -> None:
         self._folder = folder
         self._stall_s = stall_s
+        self.blamed: list[Position] = []
         self._clock = clock
+        self._all_here = all_here
         start_s = clock()
         self._last = {rank: (Position(rank=rank), start_s) for rank in ranks}
 
@@ -50,8 +65,8 @@ class StallWatch:
                 self._last[rank] = (position, now_s)
             elif now_s - since_s >= self._limit_s(position):
                 idle.append(position)
-        blamed = self._blamed(idle)
-        return self._line(blamed) if blamed else None
+        self.blamed = self._blamed(idle)
+        return self._line(self.blamed) if self.blamed else None
 
     def _limit_s(self, position: Position) -> float:
         return self._stall_s if position.phase > START_PHASES else max(self._stall_s, START_S)
@@ -63,7 +78,7 @@ class StallWatch:
         wait for it inside of a collective operation and make no progress either.
         """
         busy = [one for one in idle if not one.waiting]
-        if not busy and len(idle) < len(self._last):
+        if not busy and not (self._all_here and len(idle) == len(self._last)):
             return []
         stopped = [one for one in idle if _stopped(one.pid)]
         if stopped:

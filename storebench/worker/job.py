@@ -41,6 +41,8 @@ class CellJob:
         Start even a single rank by torchrun, as several ranks are, to measure what that costs.
     stall_s, timeout_s
         Seconds without progress after which a rank counts as hanging, and seconds that the replicate may take.
+    nodes, node, rendezvous
+        How many nodes the ranks are on, the number of this one, and HOST:PORT at which they meet; "" for one node.
     """
 
     cell: Cell
@@ -59,6 +61,9 @@ class CellJob:
     torchrun: bool = False
     stall_s: float = 600.0
     timeout_s: float = 21_600.0
+    nodes: int = 1
+    node: int = 0
+    rendezvous: str = ""
 
     @property
     def by_torchrun(self) -> bool:
@@ -78,10 +83,14 @@ def read_job(path: Path) -> CellJob:
 
 def write_job(job: CellJob, path: Path) -> None:
     """Write a job for a fresh process to read."""
+    path.write_text(job_text(job), encoding="utf-8")
+
+
+def job_text(job: CellJob) -> str:
+    """Return a job as JSON."""
     # JSON is text, but names of folders may be any bytes.
     fields = {**dataclasses.asdict(job), "cell": job.cell.fields()}
-    content = json.dumps(fields, default=lambda value: text_of_name(str(value)))
-    path.write_text(content, encoding="utf-8")
+    return json.dumps(fields, default=lambda value: text_of_name(str(value)))
 
 
 def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:

@@ -19,6 +19,7 @@ from storebench.probes.cgroup import oom_kills
 from storebench.probes.code import cell_environment
 from storebench.probes.machine import read_text
 from storebench.ranks.launch import RANKS_DIR, JobEnding, RankWatch, agent_command, collect_output
+from storebench.ranks.team import Team
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked
@@ -38,6 +39,8 @@ def answer_of(
 ) -> dict[str, Any]:
     """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line.
 
+    On a node that does not have rank 0, the answer of a job that succeeds is empty.
+
     Parameters
     ----------
     scratch
@@ -53,9 +56,12 @@ def answer_of(
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
     if "records" in answer:
         return answer
+    if job.node and ending.code == 0:
+        return {}
     sweep_segments()
     failure = _reported(ending, answer, log) or _no_answer(ending.code, scratch, log, timeout_s)
-    return {"failure": _with_memory(around.explained(failure, job.cell), failure, memory)}
+    explained = _with_memory(around.explained(failure, job.cell), failure, memory)
+    return {"failure": explained, "consequence": ending.consequence, "position": ending.position}
 
 
 def _ending(job: CellJob, scratch: Path, log: Path, around: Surroundings, timeout_s: float) -> JobEnding:
@@ -124,8 +130,9 @@ def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float)
 def _ranks(job: CellJob, path: Path, log: Path, around: Surroundings, timeout_s: float) -> JobEnding:
     """Run one job in as many fresh interpreters as it has ranks, and return how it ended; they never outlive us."""
     folder = path.parent / RANKS_DIR
-    watch = RankWatch(folder, job.cell.ranks, stall_s=job.stall_s, timeout_s=timeout_s)
-    command = agent_command(job.cell.ranks, folder, _program(path))
+    team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
+    watch = RankWatch(folder, team, stall_s=job.stall_s, timeout_s=timeout_s)
+    command = agent_command(team, folder, _program(path))
     with _started(command, path.parent, log, around) as process:
         ending = watch.wait(process)
     collect_output(folder, log)

@@ -20,6 +20,7 @@ import pytest
 
 from storebench.ranks import agent
 from storebench.ranks.launch import JobEnding, RankWatch, collect_output
+from storebench.ranks.team import Team
 
 RANK = """
 import json, os, signal, sys, time
@@ -86,7 +87,7 @@ def started(folder: Path, fault: str, ranks: int = 2) -> Iterator[Started]:
     """Start a job of small ranks; end what is left of it."""
     program = folder.parent / "rank $program.py"
     program.write_text(RANK)
-    arguments = [str(ranks), str(folder), str(program), str(folder), fault]
+    arguments = [Team(ranks=ranks).text(), str(folder), str(program), str(folder), fault]
     process = multiprocessing.get_context("fork").Process(target=run_agent, args=(arguments, folder))
     with warnings.catch_warnings():
         # From Python 3.12 on: this process may have threads, which the agent does not need.
@@ -115,7 +116,7 @@ def run_agent(arguments: list[str], folder: Path) -> None:
 
 
 def run(folder: Path, fault: str, *, stall_s: float = 30, ranks: int = 2) -> JobEnding:
-    watch = RankWatch(folder, ranks, stall_s=stall_s, timeout_s=60)
+    watch = RankWatch(folder, Team(ranks=ranks), stall_s=stall_s, timeout_s=60)
     with started(folder, fault, ranks) as process:
         ending = watch.wait(process)  # type: ignore[arg-type]
         if ending.failure is not None:

@@ -1,0 +1,104 @@
+"""Every node of a run but the first: build the stores here, then run this node's ranks of each job that it announces."""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from storebench.errors import StorebenchError
+from storebench.ranks.nodes import Board, Place
+from storebench.results import Cell
+from storebench.runner import Prepared, Watcher, prepare
+from storebench.runs.records import LOGS_DIR
+from storebench.scenario import Scenario
+from storebench.surroundings import surroundings
+from storebench.system.scratch import scratch_folder
+from storebench.worker.job import CellJob, read_job
+from storebench.worker.launch import answer_of
+
+
+def follow(
+    scenario: Scenario,
+    cells: Sequence[Cell],
+    folder: Path,
+    stores: Path,
+    place: Place,
+    board: Board,
+    watcher: Watcher,
+) -> list[str]:
+    """Run this node's part of every job until the first node says that the run is over; return the failures.
+
+    Parameters
+    ----------
+    cells
+        The cells that may be announced.
+    folder
+        Where the logs of failed jobs go.
+
+    Raises
+    ------
+    StorebenchError
+        A store cannot be built here, or the first node has gone.
+    """
+    try:
+        wanted = dict.fromkeys(cell for cell in cells if cell.ranks > 1)
+        prepared = prepare(wanted, scenario, stores, None, watcher)
+    except StorebenchError as error:
+        board.set(f"ready/{place.node}", {"failure": str(error)})
+        raise
+    board.set(f"ready/{place.node}", {})
+    failures: list[str] = []
+    for number in itertools.count():
+        told = board.get(f"job/{number}") or {}
+        if "job" not in told:
+            board.set(f"left/{place.node}", {})
+            return failures
+        answer = _run(told["job"], prepared, folder, place)
+        board.set(f"ended/{number}/{place.node}", answer)
+        failures += [answer["failure"]] if "failure" in answer else []
+    raise AssertionError
+
+
+def _run(text: str, prepared: dict[Cell, Prepared], folder: Path, place: Place) -> dict[str, Any]:
+    """Run this node's ranks of one job; return its failure, if it failed here."""
+    with scratch_folder("replicate") as scratch:
+        order = scratch / "order.json"
+        order.write_text(text, encoding="utf-8")
+        job = read_job(order)
+        one = prepared[job.cell]
+        with surroundings(job.cell, one.image) as around:
+            job = dataclasses.replace(
+                job,
+                node=place.node,
+                run=folder.resolve(),
+                tables=scratch,
+                store=one.store if one.image is None else one.image.point,
+                test_store=None,
+                out=scratch / "out.json",
+                memory_group=around.group.folder if around.group else None,
+                image=around.image,
+            )
+            with _log(job, folder, place) as log:
+                return answer_of(job, scratch, log, around, job.timeout_s)
+
+
+@contextlib.contextmanager
+def _log(job: CellJob, folder: Path, place: Place) -> Iterator[Path]:
+    """Return the log of a job on this node; it is removed if nothing was printed, and so are folders made for it.
+
+    The folder may be that of the run, which the first node writes to.
+    """
+    made = not folder.exists()
+    log = folder / LOGS_DIR / f"{job.cell.cell_id}-r{job.replicate}-node{place.node}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield log
+    finally:
+        if log.is_file() and not log.stat().st_size:
+            log.unlink()
+        if made and not log.exists():
+            with contextlib.suppress(OSError):  # another node has written to them
+                log.parent.rmdir()
+                folder.rmdir()

@@ -1,0 +1,202 @@
+"""Runs on several nodes: several commands on this machine, each with the variables that Slurm sets on its node."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from storebench.errors import CellFailedError, UsageError
+from storebench.ranks.membership import Membership
+from storebench.ranks.nodes import Board, Place, place_of
+from storebench.runs.records import read_records
+from tests.support.harness_tools import Bench
+
+SCENARIO = """
+name = "two"
+test_limit = 0
+[[matrix]]
+dataset = "mnist"
+synthetic = true
+limit = 32
+batch_size = 8
+model = "tiny"
+threads = 1
+ranks = {ranks}
+backends = ["{backend}"]
+"""
+PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
+
+
+def slurm(node: int, nodes: int = 2) -> dict[str, str]:
+    """Return the variables that srun sets for the one task of a node."""
+    return {
+        "SLURM_PROCID": str(node),
+        "SLURM_NTASKS": str(nodes),
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": str(node),
+        "SLURM_TASKS_PER_NODE": f"1(x{nodes})",
+        "SLURM_JOB_NUM_NODES": str(nodes),
+    }
+
+
+@pytest.fixture
+def port() -> int:
+    """Return the first of three ports that nobody uses."""
+    for first in range(20_000 + os.getpid() % 9_000, 30_000, 3):
+        with contextlib.ExitStack() as stack:
+            try:
+                for number in range(first, first + 3):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no port is free")
+
+
+def started(
+    bench: Bench, folder: Path, port: int, node: int, more: Mapping[str, str]
+) -> subprocess.Popen[str]:
+    """Start the command of one node."""
+    words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+    places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
+    return subprocess.Popen(
+        bench.command(*words, *places),
+        cwd=folder,
+        env={**bench.env, **slurm(node), "GLOO_SOCKET_IFNAME": "lo", **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """Return exit code and error output of each command."""
+    errors = [process.communicate(timeout=90)[1] for process in processes]
+    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
+
+
+def run(
+    bench: Bench, folder: Path, port: int, *, backend: str = "lmdb", ranks: str = "2", fault: str = ""
+) -> list[tuple[int, str]]:
+    (folder / "two.toml").write_text(SCENARIO.format(ranks=ranks, backend=backend))
+    more = {"PLANTED_RANK_FAULT": fault}
+    return ended([started(bench, folder, port, node, more) for node in range(2)])
+
+
+def test_two_nodes_make_one_run(bench: Bench, tmp_path: Path, port: int) -> None:
+    [(first, error), (second, also)] = run(bench, tmp_path, port, ranks="[1, 2]")
+    assert (first, second) == (0, 0), error + also
+    records = {record.cell.ranks: record for record in read_records(tmp_path / "run")}
+    assert sorted(records) == [1, 2]
+    coverage = records[2].coverage
+    assert coverage is not None
+    assert coverage.complete
+    assert not (tmp_path / "run1").exists(), "the first node keeps the records"
+
+
+def test_a_rank_that_is_killed_on_another_node_is_named(bench: Bench, tmp_path: Path, port: int) -> None:
+    [(first, error), (second, _)] = run(bench, tmp_path, port, backend="planted:faulty-rank", fault="1:kill")
+    assert (first, second) == (5, 5), error
+    [record] = read_records(tmp_path / "run")
+    assert (record.failure or "").startswith("rank 1 on node 1: it was killed by SIGKILL")
+
+
+def test_what_one_node_tells_reaches_the_others(port: int) -> None:
+    first, second = (Place(node=node, nodes=2, host="127.0.0.1", port=port) for node in range(2))
+    with Board(first) as told, Board(second) as heard:
+        assert heard.get("job/0", 0.2) is None
+        told.set("job/0", {"over": True})
+        assert heard.get("job/0") == {"over": True}
+        heard.set("left/1", {})
+        assert told.get("left/1", 5) == {}
+        told.close()
+        with pytest.raises(CellFailedError, match="node 1: the first node has ended the run"):
+            heard.get("job/1")
+
+
+def test_a_node_without_its_first_is_told_so(bench: Bench, tmp_path: Path, port: int) -> None:
+    place = Place(node=1, nodes=2, host="127.0.0.1", port=port)
+    with pytest.raises(CellFailedError, match=f"the first node cannot be reached at 127.0.0.1:{port}"):
+        Board(place, reach_s=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rendezvous", "node", "member", "words"),
+    [
+        (2, None, 0, Membership(), "--nodes needs --rendezvous"),
+        (2, "here", 0, Membership(), "not HOST:PORT: 'here'"),
+        (2, "here:0", 0, Membership(), "not HOST:PORT: 'here:0'"),
+        (2, "here:65534", 0, Membership(), "not HOST:PORT"),
+        (2, "here:1", 2, Membership(), "there is no node 2 among 2"),
+        (2, "here:1", None, Membership(), "has started 1 processes for 2 nodes"),
+        (2, "here:1", None, Membership(rank=3, ranks=4), "has started 4 processes for 2 nodes"),
+    ],
+)
+def test_nodes_that_do_not_fit_are_refused(
+    nodes: int, rendezvous: str | None, node: int | None, member: Membership, words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        place_of(nodes, rendezvous, node, member)
+    assert words in str(caught.value)
+
+
+def test_the_place_of_a_node_comes_from_its_launcher() -> None:
+    member = Membership(rank=1, ranks=2, node=1)
+    place = place_of(2, "[::1]:29400", None, member)
+    assert place == Place(node=1, nodes=2, host="::1", port=29400)
+    assert [place.rendezvous(job) for job in range(3)] == ["[::1]:29401", "[::1]:29402", "[::1]:29401"]
+
+
+SRUN = """#!/bin/bash
+for node in 0 1; do
+    export SLURM_PROCID=$node SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NODEID=$node SLURM_TASKS_PER_NODE="1(x2)"
+    SLURM_TMPDIR=$SLURM_TMPDIR/$node "$@" &
+    children+=($!)
+done
+code=0
+for child in "${children[@]}"; do wait "$child" || code=$?; done
+exit $code
+"""
+
+
+def test_the_batch_script_of_the_page_runs(bench: Bench, tmp_path: Path, port: int) -> None:
+    [script] = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, content in (
+        ("srun", SRUN),
+        ("scontrol", "#!/bin/sh\nprintf '127.0.0.1\\nnode1\\n'\n"),
+        ("storebench", f'#!/bin/sh\nexec {sys.executable} -m storebench "$@"\n'),
+    ):
+        (tools / name).write_text(content)
+        (tools / name).chmod(0o755)
+    (tmp_path / "ranks.toml").write_text(SCENARIO.format(ranks=2, backend="lmdb"))
+    (tmp_path / "batch.sh").write_text(script)
+    variables = {
+        "PATH": f"{tools}{os.pathsep}{bench.env['PATH']}",
+        "SLURM_JOB_ID": str(port - 20_000),
+        "SLURM_JOB_NODELIST": "node[0-1]",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_TMPDIR": str(tmp_path / "local"),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    done = subprocess.run(
+        ["bash", "batch.sh"],
+        cwd=tmp_path,
+        env={**bench.env, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [record] = read_records(tmp_path / "run")
+    assert not record.failed
+    assert record.cell.ranks == 2
