@@ -38,6 +38,9 @@ To find the best way to store your own images, one subfolder per class:
   storebench run original lmdb+original lmdb -d PATH --compute none \\
     --replicates 3
 
+To see what a random sample of your HDF5, LMDB or LevelDB file costs:
+  storebench inspect FILE
+
 To repeat the comparison of a paper, first in two minutes, then as a whole:
   storebench bench smoke --out runs/smoke
   storebench report runs/smoke

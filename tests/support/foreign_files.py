@@ -72,10 +72,10 @@ def write_vlen(path: Path, images: Sequence[bytes], **options: Any) -> Path:
 
 
 def write_per_image(path: Path, images: Sequence[bytes], classes: int = 3) -> Path:
-    """Write one data set per image, in one group per class."""
+    """Write one data set per image, in one group per class, each of which counts from 0."""
     with h5py.File(path, "w") as file:
         for number, image in enumerate(images):
-            file[f"class{number % classes}/{number:06d}"] = np.frombuffer(image, np.uint8)
+            file[f"class{number % classes}/{number // classes:06d}"] = np.frombuffer(image, np.uint8)
     return path
 
 

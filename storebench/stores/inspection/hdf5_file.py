@@ -32,7 +32,7 @@ MOST_SAMPLE_BYTES = 64 << 20
 """Larger samples are not read."""
 
 _ROWS_OF_COLLECTION = 4
-_MEMBERS_PER_NAME = 16
+_FEW_NAMES = 8
 _MOST_OTHERS = 6
 
 
@@ -66,7 +66,9 @@ def find_hdf5(path: Path, *, samples: int) -> Found:
     if walked.unknown:
         notes["unknown types"] = f"{walked.unknown} data sets have a type that numpy does not know"
     if walked.unvisited:
-        notes["groups"] = f"{walked.unvisited} were not visited within {WALK_S:.0f} s, and are not counted"
+        notes["groups"] = (
+            f"{walked.unvisited} were not visited within {WALK_S:.0f} s; they count as the others on average"
+        )
     return Found(candidates=found.candidates, notes=notes)
 
 
@@ -156,8 +158,9 @@ def _alike(found: Sequence[DataSet]) -> Iterator[list[DataSet]]:
         groups[data.alike].append(data)
     for members in groups.values():
         leaves = Counter(data.leaf for data in members)
-        # Few names, many times each: a group per sample, such as 0001/image and 0001/mask.
-        if len(leaves) > 1 and len(leaves) * _MEMBERS_PER_NAME <= len(members):
+        # Few names, many times each: a group per sample, such as 0001/image and 0001/mask. Many names are images, which
+        # may have the same names in each class.
+        if 1 < len(leaves) <= _FEW_NAMES and len(leaves) * MANY <= len(members):
             for leaf in leaves:
                 yield [data for data in members if data.leaf == leaf]
         else:

@@ -1,8 +1,8 @@
 """Find the data sets of an HDF5 file without opening all of them, and describe each."""
 
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ MOST_OBJECTS = 8192
 
 WALK_S = 2.0
 
+_MORE_S = 8.0  # until a first data set is found
 _LEAST_MEMBERS = 16
 _MOST_NAMES = 200_000
 _MOST_DEPTH = 32
@@ -100,7 +101,7 @@ class _Members:
 
 
 def walk(file: Any) -> Walk:
-    """Visit the groups of an open file by hard links only, for at most `WALK_S` seconds.
+    """Visit the groups of an open file by hard links only, for about `WALK_S` seconds.
 
     Soft and external links are not followed: what they name is in the file anyway, or in another one.
     """
@@ -109,18 +110,19 @@ def walk(file: Any) -> Walk:
     left = MOST_OBJECTS
     seen = {_address(file)}
     waiting: deque[_Place] = deque([_Place(name="", stands_for=1.0, depth=0)])
+    visited: Counter[int] = Counter()
     while waiting:
         place = waiting.popleft()
-        if time.perf_counter() > deadline:
-            walked.unvisited = len(waiting) + 1
-            walked.exact = False
+        late_s = time.perf_counter() - deadline
+        if late_s > (0 if walked.found else _MORE_S):
+            _estimate_unvisited(walked, visited, [place, *waiting])
             break
         members = _hard_links(file[place.name or "/"])
         names = sorted(drawn(members.names, max(_LEAST_MEMBERS, left // (len(waiting) + 1))))
         left -= len(names)
         found: list[DataSet] = []
         groups: list[str] = []
-        visited = 0
+        opened = 0
         for name in names:
             path = f"{place.name}/{name}" if place.name else name
             item = file[path]
@@ -129,14 +131,28 @@ def walk(file: Any) -> Walk:
             elif isinstance(item, h5py.Group) and place.depth < _MOST_DEPTH and _address(item) not in seen:
                 seen.add(_address(item))
                 groups.append(path)
-            visited += 1
-            if time.perf_counter() > deadline:
+            opened += 1
+            if opened >= _LEAST_MEMBERS and time.perf_counter() > deadline:
                 break
-        stands_for = place.stands_for * members.count / max(1, visited)
-        walked.exact &= members.count == visited
+        stands_for = place.stands_for * members.count / max(1, opened)
+        walked.exact &= members.count == opened
+        visited[place.depth] += 1
         walked.found += [replace(data, stands_for=stands_for) for data in found]
+        groups = drawn(groups, len(groups))  # so that those visited in time are a random selection
         waiting += [_Place(name=path, stands_for=stands_for, depth=place.depth + 1) for path in groups]
     return walked
+
+
+def _estimate_unvisited(walked: Walk, visited: Counter[int], places: Sequence[_Place]) -> None:
+    """Let the data sets of visited groups stand for those of groups as deep that were not visited."""
+    left = Counter(place.depth for place in places)
+    walked.unvisited = len(places)
+    walked.exact = False
+    walked.found = [
+        replace(data, stands_for=data.stands_for * (1 + left[depth] / max(1, visited[depth])))
+        for data in walked.found
+        for depth in [data.name.count("/")]
+    ]
 
 
 def _hard_links(group: Any) -> _Members:

@@ -46,9 +46,10 @@ def test_values_of_variable_length_have_their_own_sizes(tmp_path: Path, options:
     assert part.warm.median_s
 
 
-def test_one_data_set_per_image_is_one_part(tmp_path: Path) -> None:
+@pytest.mark.parametrize("classes", [3, 30])
+def test_one_data_set_per_image_is_one_part(tmp_path: Path, classes: int) -> None:
     images = jpegs(600)
-    found = inspect(write_per_image(tmp_path / "classes.h5", images), samples=40)
+    found = inspect(write_per_image(tmp_path / "classes.h5", images, classes), samples=40)
     [part] = found.parts
     assert (part.name, part.samples, part.exact, part.content) == ("*/*", 600, True, "JPEG")
     assert part.layout.startswith("one data set per sample")
@@ -215,6 +216,17 @@ def test_many_data_sets_are_counted_without_opening_all(
     monkeypatch.setattr("storebench.stores.inspection.hdf5_walk.MOST_OBJECTS", 100)
     part = main_of(inspect(write_per_image(tmp_path / "many.h5", jpegs(400), classes=4), samples=FEW))
     assert (part.samples, part.exact) == (400, False)
+
+
+def test_groups_that_were_not_visited_in_time_are_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_per_image(tmp_path / "many.h5", jpegs(2000), classes=100)
+    monkeypatch.setattr("storebench.stores.inspection.hdf5_walk.WALK_S", 0.02)
+    found = inspect(path, samples=FEW)
+    part = main_of(found)
+    assert part.samples == pytest.approx(2000, rel=0.1)
+    assert part.exact == ("groups" not in found.notes)
 
 
 def test_an_empty_file_has_no_parts(tmp_path: Path) -> None:
