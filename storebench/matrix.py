@@ -20,7 +20,7 @@ from storebench.results import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
-from storebench.settings.words import CacheState, Compute, ComputeKind, Split
+from storebench.settings.words import CacheState, Compute, ComputeKind, Split, Sync
 from storebench.units import format_bytes, parse_bytes
 
 LEAST_MEMORY_BYTES = 32 << 20
@@ -40,6 +40,9 @@ DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caf
 """The network that the paper trained on each dataset; class folders get ImageNet's."""
 
 MOST_EMULATED_MS = 3_600_000
+
+_ONE_RANK: dict[str, Any] = {"global_batch_size": None, "pad": False, "sync": Sync.OVERLAPPED}
+"""The settings that only jobs of several ranks have, as a cell of one rank has them."""
 
 Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
 Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
@@ -137,12 +140,16 @@ class _MatrixWithoutLoop(Strict):
         model: str | None
         compute: list[Compute]
         cache: list[CacheState]
+        batch_size: list[int] | None
         memory: str | None
         max_steps: int | None
         warmup_steps: int
         passes: int | None
         ranks: list[int]
         device: str
+        global_batch_size: int | None
+        pad: bool
+        sync: list[Sync]
 
     @pydantic.field_validator("dataset")
     @classmethod
@@ -227,6 +234,28 @@ class _MatrixWithoutLoop(Strict):
             )
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _shared(self) -> Self:
+        whole = self.global_batch_size
+        asked = {
+            "global_batch_size": whole is not None,
+            "pad": self.pad,
+            "sync": self.sync != [Sync.OVERLAPPED],
+        }
+        unused = next((key for key, given in asked.items() if given), None)
+        if unused is not None and max(self.ranks, default=1) == 1:
+            raise ValueError(f"{unused} is for jobs of several ranks: set ranks as well")
+        if whole is None:
+            return self
+        if self.batch_size is not None:
+            raise ValueError(
+                "batch_size is that of one rank, and follows from global_batch_size: set one of them"
+            )
+        uneven = [ranks for ranks in self.ranks if whole % ranks]
+        if uneven:
+            raise ValueError(f"global_batch_size {whole} cannot be divided among {uneven[0]} ranks")
+        return self
+
     @property
     def data(self) -> DatasetSpec:
         """The samples of the matrix."""
@@ -273,7 +302,8 @@ class _MatrixWithoutLoop(Strict):
     def _cell(self, backend: Backend, axes: dict[str, Any]) -> Cell:
         asked = {row.name: getattr(self, row.key) for row in SETTINGS if row.axis is None} | axes
         asked["model"] = self.model or DATASET_MODELS.get(self.dataset, "caffenet")
-        asked["batch_size"] = asked["batch_size"] or MODEL_BATCHES[asked["model"]]
+        shared = self.global_batch_size and self.global_batch_size // asked["ranks"]
+        asked["batch_size"] = asked["batch_size"] or shared or MODEL_BATCHES[asked["model"]]
         reference = traits_of(backend).ready_made
         limited = asked["cache"] is CacheState.LIMITED and not reference
         asked["epochs"] = asked["epochs"] or (LIMITED_EPOCHS if limited else 1)
@@ -281,6 +311,10 @@ class _MatrixWithoutLoop(Strict):
         if reference:
             # A reference reads nothing, so it has one cell for all states of the page cache and all devices.
             asked |= {"cache": CacheState.ANY, "readahead_kib": None}
+        if asked["ranks"] == 1:
+            asked |= _ONE_RANK
+        elif asked["compute"].kind is ComputeKind.NONE:
+            asked["sync"] = Sync.OVERLAPPED  # there are no gradients
         return Cell(data=self.data, backend=backend, **asked)
 
 

@@ -1,7 +1,8 @@
 """The timeline of epochs in Chrome's trace format: the loop and each producer of a cell, on one clock.
 
 It opens in Perfetto (ui.perfetto.dev) or chrome://tracing. Each cell is a process of the trace, and its epoch begins at
-0, so several cells are shown side by side. A flow arrow connects the batch that a producer made with the step that used
+0, so several cells are shown side by side. The ranks of a job are threads of one process, because they read one clock. A
+flow arrow connects the batch that a producer made with the step that used
 it. Counters show the number of finished batches in the queue and, for each step, the payload of its batch and what the
 kernel counted for it: bytes from the device, read calls and page faults. Format: the "Trace Event Format" document of
 the Chromium project.
@@ -14,8 +15,9 @@ from typing import Any
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.formats.earlier_names import renamed_backend
 from storebench.probes.batch_io import IO_COLUMNS
+from storebench.ranks.merging import RANK, rank_tables
 from storebench.results import Cell, Record
-from storebench.runs.step_files import MOST_STEPS, find_table, read_steps
+from storebench.runs.step_files import MOST_STEPS, StepColumns, find_table, read_steps
 from storebench.units import number_of
 
 LOOP_TID = 0
@@ -42,6 +44,9 @@ _COUNTERS = {
 """Column of a step table -> name of its counter in the trace, and the unit of its values."""
 
 _MOST_LISTED = 8
+
+_RANK_BITS = 32
+"""Ids of arrows have the rank above so many bits."""
 
 Event = dict[str, Any]
 
@@ -124,44 +129,75 @@ def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
     CorruptDataError
         The record names a file outside of the run, or the file does not hold a step table.
     """
-    steps = _steps(record, run)
-    origin = min(min(step["start_ns"], step["fetch_start_ns"]) for step in steps)
-    events = _names(record, sorted({step["worker"] for step in steps}))
+    ranks = _steps(record, run)
+    origin = min(min(step["start_ns"], step["fetch_start_ns"]) for steps in ranks for step in steps)
+    threads = 3 + max(step["worker"] for steps in ranks for step in steps)
+    events: list[Event] = [{"ph": "M", "name": "process_name", "args": {"name": _title(record)}}]
+    for rank, steps in enumerate(ranks):
+        of_rank = _rank_events(steps, origin, number)
+        events += of_rank if len(ranks) == 1 else [_placed(event, rank, threads) for event in of_rank]
+    return [{**event, "pid": number} for event in events]
+
+
+def _rank_events(steps: list[Event], origin: int, number: int) -> list[Event]:
+    """Return the events of one training process."""
+    events = _names(sorted({step["worker"] for step in steps}))
     for step in steps:
         events += _loop_events(step, origin) + _producer_events(step, origin)
         events += _flow(step, origin, number) + _counters(step, origin)
     last = steps[-1]
     end = sum(last.get(name, 0) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns", "paused_ns"))
-    events += _counters(dict.fromkeys(last, 0) | {"start_ns": end}, origin)
-    return [{**event, "pid": number} for event in events]
+    return events + _counters(dict.fromkeys(last, 0) | {"start_ns": end}, origin)
 
 
-def _steps(record: Record, run: Path) -> list[Event]:
+def _placed(event: Event, rank: int, threads: int) -> Event:
+    """Return an event of one rank beside those of the others: on threads of its own, with the rank in their names."""
+    placed = dict(event)
+    if "tid" in event:
+        placed["tid"] = event["tid"] + rank * threads
+    if "id" in event:
+        placed["id"] = event["id"] + (rank << _RANK_BITS)
+    if event["name"] == "thread_name":
+        placed["args"] = {"name": f"rank {rank}: {event['args']['name']}"}
+    elif event["name"] == "thread_sort_index":
+        placed["args"] = {"sort_index": placed["tid"]}
+    elif event["ph"] == "C":
+        placed["name"] = f"rank {rank}: {event['name']}"
+    return placed
+
+
+def _steps(record: Record, run: Path) -> list[list[Event]]:
+    """Return the steps of each rank."""
     name = str(record.steps_file)
     path = find_table(run, name)
     if path is None:
         raise DataNotFoundError(
             "the step table is missing", where=run / name, hint="Copy the whole run folder."
         )
-    table = read_steps(path, name, _COLUMNS, later=_LATER)
-    columns = {column: values.tolist() for column, values in table.items()}
-    steps = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if not steps:
+    table = read_steps(path, name, _COLUMNS, later=(*_LATER, RANK))
+    if not len(table["step"]):
         raise CorruptDataError("a table of no steps", where=path)
-    return steps
+    return [_events_of(part) for part in rank_tables(table)]
 
 
-def _names(record: Record, workers: list[int]) -> list[Event]:
+def _events_of(table: StepColumns) -> list[Event]:
+    columns = {column: values.tolist() for column, values in table.items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _title(record: Record) -> str:
     cell = record.cell
     loading = f"{number_of(cell.workers, 'worker')} by {cell.loader}" if cell.workers else "no workers"
-    title = (
-        f"{cell.data.name} from {cell.backend.name}, {cell.cache}, {loading}, replicate {record.replicate}"
-    )
+    loading += f", {cell.ranks} ranks" if cell.ranks > 1 else ""
+    return f"{cell.data.name} from {cell.backend.name}, {cell.cache}, {loading}, replicate {record.replicate}"
+
+
+def _names(workers: list[int]) -> list[Event]:
     names = {LOOP_TID: "training loop"}
     names |= {
         worker + 2: "producer (in the loop)" if worker < 0 else f"worker {worker}" for worker in workers
     }
-    events: list[Event] = [{"ph": "M", "name": "process_name", "args": {"name": title}}]
+    events: list[Event] = []
     for tid, name in names.items():
         events.append({"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}})
         events.append({"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}})

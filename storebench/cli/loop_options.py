@@ -53,10 +53,11 @@ def loop_values(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameter(row: Setting) -> inspect.Parameter:
     number = row.kind is int and not row.text
-    kind: Any = int if number and row.axis is None else str
+    kind: Any = bool if row.kind is bool else int if number and row.axis is None else str
     default = row.asked_default
     option = typer.Option(
         None if default is None else kind(default),
+        *([_flag(row)] if kind is bool else []),
         min=row.least if kind is int else None,
         metavar=row.metavar if row.axis is None else _list_word(row.metavar or ("N" if number else "TEXT")),
         help=row.option,

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from storebench.digests import DigestTable, array_digest, set_digest
+from storebench.digests import DIGEST_BYTES, DigestTable, array_digest, set_digest
 from storebench.formats.base import Indices
 from storebench.loading.batch import Batch
 from storebench.results import Coverage
@@ -40,10 +39,32 @@ class PixelCheck:
     difference: int | None = None
 
 
-def check_pixels(batches: Iterable[Batch], table: DigestTable) -> PixelCheck:
-    """Compare the digests that the batches carry with a store's table of them, uint8 [N, 16]."""
-    indices, digests = [], []
-    prepared: list[npt.NDArray[np.uint8]] = []
+@dataclass(frozen=True, kw_only=True)
+class ServedPixels:
+    """Digests of the samples that a replay served, in the order in which they came.
+
+    Attributes
+    ----------
+    indices
+        int64 [n].
+    digests
+        uint8 [n, 16].
+    prepared
+        Digests of the pixels that were served, uint8 [n, 16], where `digests` does not cover them; None otherwise.
+    difference
+        Largest absolute difference from the default decoder's pixels; None for the default decoder.
+    """
+
+    indices: Indices
+    digests: DigestTable
+    prepared: DigestTable | None = None
+    difference: int | None = None
+
+
+def served_pixels(batches: Iterable[Batch]) -> ServedPixels:
+    """Collect the digests that the batches of a replay carry."""
+    indices, digests = [np.empty(0, np.int64)], [np.empty((0, DIGEST_BYTES), np.uint8)]
+    prepared: list[DigestTable] = []
     differences: list[int] = []
     for batch in batches:
         assert batch.digests is not None
@@ -51,17 +72,52 @@ def check_pixels(batches: Iterable[Batch], table: DigestTable) -> PixelCheck:
         digests.append(batch.digests)
         prepared += [] if batch.prepared is None else [batch.prepared]
         differences += [] if batch.difference is None else [batch.difference]
-    if not indices:
-        return PixelCheck(digest=set_digest([]))
-    where, served = np.concatenate(indices), np.concatenate(digests)
-    differing = np.flatnonzero((served != table[where]).any(axis=1))
+    return ServedPixels(
+        indices=np.concatenate(indices),
+        digests=np.concatenate(digests),
+        prepared=np.concatenate(prepared) if prepared else None,
+        difference=max(differences, default=None),
+    )
+
+
+def joined_pixels(parts: Sequence[ServedPixels]) -> ServedPixels:
+    """Return what the ranks of a job served together, by index; a sample that several served alike counts once."""
+    full = [part for part in parts if len(part.indices)]
+    if not full:
+        return parts[0]
+    indices = np.concatenate([part.indices for part in full])
+    digests = np.concatenate([part.digests for part in full])
+    prepared = [part.prepared for part in full if part.prepared is not None]
+    once = _different(indices, digests)
+    return ServedPixels(
+        indices=indices[once],
+        digests=digests[once],
+        prepared=np.concatenate(prepared)[once] if prepared else None,
+        difference=max((part.difference for part in full if part.difference is not None), default=None),
+    )
+
+
+def _different(indices: Indices, digests: DigestTable) -> Indices:
+    """Return the positions of the different pairs of an index and a digest, each pair once, in their order."""
+    if len(np.unique(indices)) == len(indices):
+        return np.arange(len(indices))
+    pairs = np.concatenate([indices[:, None].view(np.uint8), digests], axis=1)
+    _, first = np.unique(pairs, axis=0, return_index=True)
+    return np.sort(first)
+
+
+def check_pixels(served: ServedPixels, table: DigestTable) -> PixelCheck:
+    """Compare the digests of served samples with a store's table of them, uint8 [N, 16]."""
+    where, prepared = served.indices, served.prepared
+    by_index = np.argsort(where, kind="stable")
+    differing = np.flatnonzero((served.digests != table[where]).any(axis=1))
     return PixelCheck(
         checked=len(where),
         wrong=len(differing),
         first_wrong=int(where[differing[0]]) if len(differing) else None,
-        digest=set_digest(served[np.argsort(where, kind="stable")]),
-        prepared=set_digest(np.concatenate(prepared)[np.argsort(where, kind="stable")]) if prepared else None,
-        difference=max(differences, default=None),
+        digest=set_digest(served.digests[by_index]),
+        prepared=None if prepared is None else set_digest(prepared[by_index]),
+        difference=served.difference,
     )
 
 

@@ -90,7 +90,7 @@ def load_results(paths: Paths) -> pd.DataFrame:
 
 
 def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
-    """Read the steps of records into one row per step.
+    """Read the steps of records into one row per step; of a job, into one row per step and rank.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
         ``warmup``, ``samples``, ``payload_bytes``, ``start_ns``, ``data_wait_ns``,
         ``h2d_ns``, ``compute_ns``, ``paused_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
         ``decode_ns``, ``prep_ns``, ``ready_ns``, ``device_read_bytes``, ``read_calls``, ``major_faults``,
-        ``minor_faults``, ``queue_depth``, ``loss``. Columns that a table lacks are null.
+        ``minor_faults``, ``queue_depth``, ``loss``, and ``rank`` in tables of jobs. Columns that a table lacks are null.
 
     Raises
     ------

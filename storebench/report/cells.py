@@ -59,10 +59,25 @@ SETTING_COLUMNS = tuple(
 
 _BACKEND_PARTS = tuple(name for name in BACKEND_COLUMNS if name != "backend")
 
+RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync")
+"""Fields in which a job of ranks may differ from the process that it is held against."""
+
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
 """Fields that describe the state in which the store is read."""
 
-COMPUTE_COLUMNS = ("dataset", "split", "size", "limit", "batch_size", "model", "compute", "device", "threads")
+COMPUTE_COLUMNS = (
+    "dataset",
+    "split",
+    "size",
+    "limit",
+    "batch_size",
+    "model",
+    "compute",
+    "device",
+    "threads",
+    "ranks",
+    "sync",
+)
 """Fields that determine how fast the network alone computes.
 
 The null cell of a panel shares more fields with its cells (`ceiling_key`). Validation compares with any null cell that

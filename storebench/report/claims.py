@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import SETTING_COLUMNS, CellSummary, Panel
+from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, CellSummary, Panel
 from storebench.report.decisions import FED_FRAC, Decision, Decisions, Topic
 from storebench.report.factors import BreakEven, closings, shares
 from storebench.report.intervals import Interval, Ratio, mean_interval
@@ -74,6 +74,7 @@ _FREE: Mapping[Topic, frozenset[str]] = {
     Topic.BACKEND: frozenset({"loss"}),
     Topic.RUNG: frozenset(),
     Topic.WORKERS: frozenset({"workers"}),
+    Topic.RANKS: frozenset(RANK_COLUMNS),
     Topic.CACHE: _STATE,
     Topic.COMPUTE: _STATE | {"loss"},
 }

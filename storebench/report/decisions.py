@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench import stats
-from storebench.report.cells import CellSummary, Panel, key_without
+from storebench.report.cells import RANK_COLUMNS, CellSummary, Panel, key_without
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
 from storebench.report.states import Row
 from storebench.settings.words import ComputeKind
@@ -34,6 +34,8 @@ class Topic(enum.StrEnum):
 
     BACKEND = "backend"
     WORKERS = "workers"
+    RANKS = "ranks"
+    """A job of several ranks against one process with as many samples per step, of one rank or of all."""
     CACHE = "cache"
     COMPUTE = "compute"
     """The network's computing beside a backend against its computing with nothing to load."""
@@ -257,6 +259,7 @@ def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> I
     for cell in panel.stored:
         counts = sorted(siblings(cell, found, "workers"), key=lambda one: one.cell.workers)
         yield from (_rates(Topic.WORKERS, more, counts[0]) for more in counts[1:])
+        yield from (_rates(Topic.RANKS, job, cell) for job in jobs_beside(cell, found))
         states = {one.state: one for one in siblings(cell, found, "cache")}
         if "cold" in states and "warm" in states:
             yield _rates(Topic.CACHE, states["warm"], states["cold"])
@@ -267,6 +270,26 @@ def siblings(cell: CellSummary, found: Sequence[Panel], varying: str) -> list[Ce
     key = key_without(cell, varying)
     measured = (panel.of(cell.backend) for panel in found)
     return [one for one in measured if one is not None and key_without(one, varying) == key]
+
+
+def jobs_beside(cell: CellSummary, found: Sequence[Panel]) -> list[CellSummary]:
+    """Return the measured jobs of several ranks that do the work of one process, in the order of their ranks.
+
+    Either each rank or all of them together serve as many samples per step as the process.
+    """
+    if cell.cell.ranks > 1:
+        return []
+    key, batch_size = key_without(cell, *RANK_COLUMNS), cell.cell.batch_size
+    measured = (panel.of(cell.backend) for panel in found)
+    jobs = [
+        one
+        for one in measured
+        if one is not None
+        and one.cell.ranks > 1
+        and (one.cell.global_batch_size or one.cell.batch_size) == batch_size
+        and key_without(one, *RANK_COLUMNS) == key
+    ]
+    return sorted(jobs, key=lambda one: one.cell.ranks)
 
 
 def _rates(topic: Topic, cell: CellSummary, base: CellSummary) -> _Question:

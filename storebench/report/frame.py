@@ -22,6 +22,7 @@ from storebench.results import (
     Coverage,
     Digests,
     Environment,
+    JobFacts,
     Loss,
     Percentiles,
     Portion,
@@ -45,6 +46,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "portion": (Portion, "portion_{}"),
     "code": (CodeFacts, "code_{}"),
     "conditions": (Conditions, "conditions_{}"),
+    "job": (JobFacts, "job_{}"),
 }
 """Part of a record -> its class, and the pattern for the column names of its fields."""
 
@@ -54,7 +56,7 @@ RENAMED = {
     "cache_resident_frac_before": "resident_frac_before",
     "cache_resident_frac_after": "resident_frac_after",
 }
-_WORDS = ("status", "au_kind", "cache_requested", "cache_verdict", "cache_below", "portion_kind")
+_WORDS = ("status", "au_kind", "cache_requested", "cache_verdict", "cache_below", "portion_kind", "job_sync")
 """Columns of enumerations, stored as words."""
 
 _DROPPED = {"reasons", "reader_notes", "environment"}

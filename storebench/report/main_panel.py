@@ -17,7 +17,7 @@ def ordered(found: Sequence[Panel]) -> list[Panel]:
     """Return the panels that have a rate, in the order of importance: the page's answer rests on the first one.
 
     The largest images, the store larger than memory before cold before warm, Linux's own read-ahead before others,
-    real compute before readers and decoders alone before loaders that augment, most backends.
+    real compute before readers and decoders alone before loaders that augment, most backends, one process before jobs of ranks.
     Training of fewer than 20 steps ranks nothing, so it comes first only if there is nothing else.
     """
     return sorted((panel for panel in found if panel.measured), key=_rank, reverse=True)
@@ -39,6 +39,7 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         panel.alone,
         len(panel.measured),
         rate.n if rate else 0,
+        -cell.ranks,
         -cell.workers,
     )
 

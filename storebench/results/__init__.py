@@ -4,9 +4,10 @@ from storebench.results.cache import BelowCache, CacheFacts, CacheVerdict, Resid
 from storebench.results.cell import BACKEND_FIELDS, CELL_FIELDS, DATA_FIELDS, Cell, CellFields
 from storebench.results.conditions import MOST_ATTEMPTS, OTHERS_MOST_FRAC, Conditions, disturbance
 from storebench.results.counted import Ceilings, Counters
+from storebench.results.job import JobFacts, RankFacts
 from storebench.results.portion import COLD_DRIFT_MOST, STEADY_DRIFT, Portion, PortionKind, steady
 from storebench.results.proof import KEPT_AT_LEAST, KEPT_BYTES, Coverage, Digests, Loss, Percentiles
-from storebench.results.record import SCHEMA_VERSION, Record, Status
+from storebench.results.record import READ_VERSIONS, SCHEMA_VERSION, Record, Status
 from storebench.results.subject import CodeFacts, Environment, StoreFacts
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "KEPT_BYTES",
     "MOST_ATTEMPTS",
     "OTHERS_MOST_FRAC",
+    "READ_VERSIONS",
     "SCHEMA_VERSION",
     "STEADY_DRIFT",
     "BelowCache",
@@ -32,10 +34,12 @@ __all__ = [
     "Coverage",
     "Digests",
     "Environment",
+    "JobFacts",
     "Loss",
     "Percentiles",
     "Portion",
     "PortionKind",
+    "RankFacts",
     "Record",
     "ResidencyPoint",
     "Status",

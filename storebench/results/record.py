@@ -5,6 +5,8 @@ How records are written and read is in `storebench.runs.records`.
 Schema versions
 ---------------
 1. The first. Fields are added within a version, never taken away; a field that an older record lacks has its default.
+2. A record may be that of a job of several ranks: its cell has `ranks`, `global_batch_size`, `pad` and `sync`, it has
+   `job`, and its step table has a row per step and rank. Records of one process are as in version 1.
 """
 
 import enum
@@ -14,12 +16,16 @@ from storebench.results.cache import CacheFacts
 from storebench.results.cell import Cell
 from storebench.results.conditions import Conditions
 from storebench.results.counted import Ceilings, Counters
+from storebench.results.job import JobFacts
 from storebench.results.portion import Portion
 from storebench.results.proof import Coverage, Digests, Loss, Percentiles
 from storebench.results.subject import CodeFacts, Environment, StoreFacts
 from storebench.settings.words import ComputeKind
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+READ_VERSIONS = (1, 2)
+"""Schema versions of the records that can be read."""
 
 
 class Status(enum.StrEnum):
@@ -35,7 +41,9 @@ class Record:
 
     Sums of time are over the timed steps (all but the flagged warm-up steps) of
     this epoch. Producer times (`fetch_s`, `decode_s`, `prep_s`) are summed over
-    all workers, so they may exceed the wall time.
+    all workers, so they may exceed the wall time. In a job of several ranks, samples, bytes and counters are sums over
+    its ranks, and times are means over them; the wall times are those of the job: from its first rank's request for a
+    batch to the end of its last rank's last step.
 
     Attributes
     ----------
@@ -70,6 +78,8 @@ class Record:
     conditions
         What else the machine did while the replicate ran; the same in the records of all its epochs, and null in records of
         earlier releases.
+    job
+        The ranks of a job; null for one process.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -120,6 +130,7 @@ class Record:
     prefetched_samples: int = 0
     code: CodeFacts | None = None
     conditions: Conditions | None = None
+    job: JobFacts | None = None
 
     @property
     def failed(self) -> bool:

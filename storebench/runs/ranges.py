@@ -10,13 +10,20 @@ _MOST = 1 << 63
 _MOST_SECONDS = 1e9
 _MOST_ROUNDS = 1 << 20
 
-_SIGNED = ("overhead_s", "counters", "loss")
+_SIGNED = ("overhead_s", "counters", "loss", "job.exposed_communication_s")
 """Fields of a record that may be negative, including their parts."""
 
 _UNBOUNDED = ("loss",)
 """Fields that may be infinite or NaN, because a training may diverge."""
 
-_AT_LEAST_ONE = ("store.image_shape", "cell.batch_size", "cell.epochs", "cell.ranks")
+_AT_LEAST_ONE = (
+    "store.image_shape",
+    "cell.batch_size",
+    "cell.epochs",
+    "cell.ranks",
+    "job.ranks",
+    "job.nodes",
+)
 _FEW = ("replicate", "epoch", "cell.epochs")
 
 
@@ -46,7 +53,7 @@ def _wrong(path: str, value: float) -> str:
         return f"{value} is less than 1"
     if path in _FEW and value > _MOST_ROUNDS:
         return f"{value} is too large"
-    if value < 0 and part not in _SIGNED:
+    if value < 0 and part not in _SIGNED and path not in _SIGNED:
         return f"{value} is negative"
     return ""
 

@@ -29,7 +29,7 @@ from storebench.fileio.json_lines import append_lines
 from storebench.fileio.json_text import brief, complaint, parse_json, parse_line
 from storebench.fileio.reading import read_small_file
 from storebench.formats.earlier_names import renamed_cell
-from storebench.results import SCHEMA_VERSION, Cell, Record
+from storebench.results import READ_VERSIONS, Cell, Record
 from storebench.rounds import RunRounds
 from storebench.runs.ranges import impossible
 
@@ -45,6 +45,8 @@ PROBES_DIR = "probes"
 MOST_RECORDS_BYTES = 2**31
 MOST_RUN_BYTES = 256 * 2**20
 """Most bytes of a ``run.json``; 100,000 cells take about 100 MB."""
+
+_READ = " and ".join(map(str, READ_VERSIONS))
 
 
 @functools.cache
@@ -95,9 +97,9 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
     import pydantic
 
     version = raw.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in READ_VERSIONS:
         raise SchemaVersionError(
-            f"a record of schema version {brief(version)}, this storebench reads {SCHEMA_VERSION}",
+            f"a record of schema version {brief(version)}, this storebench reads {_READ}",
             where=where,
             hint="Run the scenario again, or use the storebench that wrote it.",
         )

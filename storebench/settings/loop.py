@@ -7,7 +7,7 @@ All of these are in the order of the fields.
 from dataclasses import dataclass, field
 
 from storebench.settings.rows import Setting, rows_of
-from storebench.settings.words import REAL, CacheState, Compute, LoaderKind
+from storebench.settings.words import REAL, CacheState, Compute, LoaderKind, Sync
 
 MOST_SEED = 2**63 - 1
 MOST_WORKERS = 256
@@ -226,6 +226,48 @@ class LoopSettings:
             option="Processes that train together, started by torchrun.",
             label="{} ranks",
             labels={1: ""},
+            always=True,
+            added=True,
+        ).metadata,
+    )
+    global_batch_size: int | None = field(
+        default=None,
+        metadata=Setting(
+            meaning="Samples per step of all ranks together, in jobs whose `batch_size` followed from it; null elsewhere.",
+            asked="Samples per step of all ranks together, of which each serves an equal part; not with `batch_size`. "
+            "Default: none, as `batch_size` is that of each rank.",
+            least=2,
+            most=MOST_BATCH,
+            option="Samples per step of all ranks together, instead of --batch-size.",
+            label="global batch {}",
+            always=True,
+            added=True,
+        ).metadata,
+    )
+    pad: bool = field(
+        default=False,
+        metadata=Setting(
+            meaning="Whether samples are served twice where that gives all ranks equally many.",
+            asked="Repeat samples until all ranks have equally many, as `DistributedSampler` does.",
+            option="Repeat samples until all ranks have equally many, as DistributedSampler does.",
+            labels={True: "padded", False: ""},
+            always=True,
+            added=True,
+        ).metadata,
+    )
+    sync: Sync = field(
+        default=Sync.OVERLAPPED,
+        metadata=Setting(
+            meaning='When ranks add up their gradients: "overlapped" (in buckets during the backward pass), "after" '
+            '(in one piece after it), or "none".',
+            asked="When ranks add up their gradients: during the backward pass, after it, or never.",
+            axis=7,
+            option="When ranks add up their gradients: overlapped, after or none.",
+            labels={
+                Sync.OVERLAPPED: "gradients overlapped",
+                Sync.AFTER: "gradients after backward",
+                Sync.NONE: "gradients not synchronised",
+            },
             always=True,
             added=True,
         ).metadata,

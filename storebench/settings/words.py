@@ -1,4 +1,4 @@
-"""The words that settings are chosen from: splits, states of the page cache, loaders, kinds of compute."""
+"""The words that settings are chosen from: splits, states of the page cache, loaders, kinds of compute, synchronisation."""
 
 import enum
 import re
@@ -66,6 +66,17 @@ class LoaderKind(Word):
     THREADS = "threads"
     RING = "ring"
     """Processes that write into a ring of shared memory."""
+
+
+class Sync(Word):
+    """The moment at which the ranks of a job add up their gradients."""
+
+    OVERLAPPED = "overlapped"
+    """During the backward pass, in buckets."""
+    AFTER = "after"
+    """In one piece after the backward pass."""
+    NONE = "none"
+    """Never: each rank trains a network of its own."""
 
 
 class ComputeKind(Word):

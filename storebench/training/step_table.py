@@ -50,11 +50,20 @@ def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_
 def wall_ns(table: StepTable) -> int:
     """Return the nanoseconds from requesting the first batch to the end of the last step, without pauses.
 
-    The pause after the last step is later than that end. Tables of earlier releases have no pauses.
+    The pause after the last step is later than that end. Tables of earlier releases have no pauses. The steps of a job
+    have ends of their own (`storebench.ranks.merging.job_steps`).
     """
-    last = sum(int(table[name][-1]) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns"))
+    last = int(step_ends(table)[-1])
     paused = int(table["paused_ns"][:-1].sum()) if "paused_ns" in table else 0
     return last - int(table["start_ns"][0]) - paused
+
+
+def step_ends(table: StepTable) -> Column:
+    """Return the end of each step, int64 [n], nanoseconds of ``time.perf_counter_ns``."""
+    if "end_ns" in table:
+        return table["end_ns"]
+    end: Column = table["start_ns"] + table["data_wait_ns"] + table["h2d_ns"] + table["compute_ns"]
+    return end
 
 
 def _warm_up_flags(times: Sequence["StepTimes"], warmup_steps: int) -> Column:

@@ -2,6 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ class Step(ABC):
     """
 
     kind: ComputeKind = ComputeKind.NONE
+
+    def begin(self, sizes: Sequence[int]) -> None:  # noqa: B027 - only ranks of a job need to know
+        """Note the number of samples of each step of the epoch that begins, over all ranks of the job."""
 
     @abstractmethod
     def copy(self, batch: Batch) -> None:
@@ -90,10 +94,14 @@ class CpuStep(Step):
 
     def compute(self) -> None:
         """Train one step; the loss stays on the device until `losses` is called."""
-        rate = self._spec.lr * (1 + self._spec.gamma * self._steps) ** -self._spec.power
         loss = self._criterion(self.network(self._pixels), self._labels)
         self._optimizer.forget_gradients()
         loss.backward()
+        self._learn(loss)
+
+    def _learn(self, loss: torch.Tensor) -> None:
+        """Change the weights by the gradients, and keep the loss."""
+        rate = self._spec.lr * (1 + self._spec.gamma * self._steps) ** -self._spec.power
         self._optimizer.step(rate)
         self._losses.append(loss.detach())
         self._steps += 1

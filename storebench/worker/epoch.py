@@ -1,8 +1,9 @@
 """One timed epoch: train on every batch while the kernel's counters count and the store's residency is sampled."""
 
 import dataclasses
+import functools
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from storebench.formats.base import Indices
@@ -12,14 +13,14 @@ from storebench.probes.batch_io import IO_COLUMNS
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import resident
 from storebench.results import CacheFacts, Counters, Portion
-from storebench.settings.words import BOUNDED_STATES
 from storebench.training.loop import run_epoch
 from storebench.training.step_table import StepTable, step_table
 from storebench.worker.after_step import AfterStep
 from storebench.worker.setup import Setup
 from storebench.worker.watch import ResidencyWatch
 
-_MANY_RANKS = "the steps that had this state are not known for several ranks"
+Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
+"""Returns the facts of the page cache and the steps that had the requested state, from one row per step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +37,15 @@ class Measured:
         The times of every step.
     counters
         The kernel's counters of the epoch.
+    judge
+        For a rank, judges the page cache again by the steps of all ranks (`storebench.ranks.merging.job_steps`).
     """
 
     cache: CacheFacts
     portion: Portion | None
     table: StepTable
     counters: Counters
+    judge: Judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
         gc.collect()
         if cache.applies_to == "epoch" and setup.membership.leads_node:
             setup.pages.drop()
+        setup.step.begin(setup.global_sizes())
         probe.start()
         setup.group.barrier()
         plan = EpochPlan(epoch=number, batches=batches)
@@ -100,12 +105,19 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
     after = resident(setup.pages.files)
     losses = setup.step.losses()
     table = _with_known_counters(step_table(times, losses, warmup_steps=setup.cell.warmup_steps), counters)
-    cache, portion = watch.judge(cache, after, table, number)
+    found, portion = watch.judge(cache, after, table, number)
     if not setup.membership.alone:
-        cache, portion = _without_portion(cache), None
-    cache = cache if setup.limit is None else setup.limit.judged(cache, after)
+        # Which samples had been requested at each moment is known only with the steps of all ranks.
+        found, portion = dataclasses.replace(found, curve=(), reason=cache.reason), None
+    found = found if setup.limit is None else setup.limit.judged(found, after)
     return (
-        Measured(cache=cache, portion=portion, table=table, counters=counters),
+        Measured(
+            cache=found,
+            portion=portion,
+            table=table,
+            counters=counters,
+            judge=functools.partial(watch.judge, found, after, epoch=number),
+        ),
         Evidence(
             served=[step.indices for step in times],
             losses=losses,
@@ -119,12 +131,6 @@ def _with_known_counters(table: StepTable, counters: Counters) -> StepTable:
     """Return the table without counters that are unknown for the epoch, such as reads that no process is charged for."""
     unknown = [name for name in IO_COLUMNS if getattr(counters, name) is None]
     return {name: column for name, column in table.items() if name not in unknown}
-
-
-def _without_portion(cache: CacheFacts) -> CacheFacts:
-    """Return the facts without what needs the steps of all ranks: which samples had been requested at each moment."""
-    reason = cache.reason or (_MANY_RANKS if cache.requested in BOUNDED_STATES else "")
-    return dataclasses.replace(cache, curve=(), reason=reason)
 
 
 def _keeper(setup: Setup, batches: Sequence[Indices]) -> SampleKeeper:

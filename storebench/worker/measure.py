@@ -1,13 +1,20 @@
 """Compute the figures of a record from a step table: sums, rates and percentiles."""
 
 import dataclasses
+import statistics
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from storebench.ranks.merging import RANK, job_steps, rank_tables
 from storebench.results import Loss, Record
 from storebench.settings.words import ComputeKind
 from storebench.stats import percentiles
 from storebench.training.step_table import StepTable, handover_ns, wall_ns
+
+_SUMMED = ("samples", "timed_samples", "payload_bytes", "prefetched_samples")
+_AVERAGED = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s", "handover_s")
 
 
 def epoch_record(record: Record, table: StepTable) -> Record:
@@ -15,10 +22,13 @@ def epoch_record(record: Record, table: StepTable) -> Record:
 
     Warm-up steps count only in `samples`, `steps` and `epoch_s`: rates leave out
     their samples and their time. Pauses to keep samples for the proof count only
-    in the coverage.
+    in the coverage. In the table of a job, samples are those of all ranks, times
+    are means over its ranks, and the wall time is that of the job.
     """
     if not len(table["step"]):
         return record
+    if RANK in table:
+        return _job_record([epoch_record(record, part) for part in rank_tables(table)], table)
     record = dataclasses.replace(
         record,
         samples=int(table["samples"].sum()),
@@ -28,33 +38,63 @@ def epoch_record(record: Record, table: StepTable) -> Record:
         time_to_first_batch_s=_seconds(table["data_wait_ns"][0]),
         loss=_loss(table),
     )
-    timed = {name: column[~table["warmup"]] for name, column in table.items()}
+    timed = _timed_rows(table)
     return record if not len(timed["step"]) else _timed(record, timed, _seconds(wall_ns(timed)))
 
 
 def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:
-    wait, h2d, compute = (_seconds(timed[name].sum()) for name in ("data_wait_ns", "h2d_ns", "compute_ns"))
-    samples = int(timed["samples"].sum())
+    return _with_rates(
+        dataclasses.replace(
+            record,
+            timed_samples=int(timed["samples"].sum()),
+            prefetched_samples=int(timed["samples"][timed["fetch_start_ns"] < timed["start_ns"][0]].sum()),
+            timed_steps=len(timed["step"]),
+            data_wait_s=_seconds(timed["data_wait_ns"].sum()),
+            h2d_s=_seconds(timed["h2d_ns"].sum()),
+            compute_s=_seconds(timed["compute_ns"].sum()),
+            fetch_s=_seconds(timed["fetch_ns"].sum()),
+            decode_s=_seconds(timed["decode_ns"].sum()),
+            prep_s=_seconds(timed["prep_ns"].sum()),
+            handover_s=_seconds(handover_ns(timed).sum()),
+        ),
+        timed,
+        timed_s,
+    )
+
+
+def _with_rates(record: Record, timed: StepTable, timed_s: float) -> Record:
+    """Return a record with its rates and shares, from its sums and the wall time of its timed steps."""
+    busy_s = record.data_wait_s + record.h2d_s + record.compute_s
     return dataclasses.replace(
         record,
-        timed_samples=samples,
-        prefetched_samples=int(timed["samples"][timed["fetch_start_ns"] < timed["start_ns"][0]].sum()),
-        timed_steps=len(timed["step"]),
         timed_s=timed_s,
-        samples_per_s=samples / timed_s,
+        samples_per_s=record.timed_samples / timed_s,
         payload_bytes_per_s=float(timed["payload_bytes"].sum()) / timed_s,
-        data_wait_s=wait,
-        h2d_s=h2d,
-        compute_s=compute,
-        overhead_s=timed_s - wait - h2d - compute,
-        data_wait_frac=wait / max(wait + h2d + compute, 1e-12),
-        accelerator_util_frac=None if record.au_kind == ComputeKind.NONE else compute / timed_s,
-        fetch_s=_seconds(timed["fetch_ns"].sum()),
-        decode_s=_seconds(timed["decode_ns"].sum()),
-        prep_s=_seconds(timed["prep_ns"].sum()),
-        handover_s=_seconds(handover_ns(timed).sum()),
+        overhead_s=timed_s - record.data_wait_s - record.h2d_s - record.compute_s,
+        data_wait_frac=record.data_wait_s / max(busy_s, 1e-12),
+        accelerator_util_frac=None if record.au_kind == ComputeKind.NONE else record.compute_s / timed_s,
         data_wait_ns=percentiles(timed["data_wait_ns"]),
     )
+
+
+def _job_record(parts: Sequence[Record], table: StepTable) -> Record:
+    """Return the record of a job from those of its ranks and its step table."""
+    figures: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED}
+    figures |= {name: statistics.fmean(getattr(part, name) for part in parts) for name in _AVERAGED}
+    record = dataclasses.replace(
+        parts[0],
+        epoch_s=_seconds(wall_ns(job_steps(table))),
+        time_to_first_batch_s=max(part.time_to_first_batch_s for part in parts),
+        **figures,
+    )
+    timed = _timed_rows(table)
+    return (
+        record if not record.timed_steps else _with_rates(record, timed, _seconds(wall_ns(job_steps(timed))))
+    )
+
+
+def _timed_rows(table: StepTable) -> StepTable:
+    return {name: column[~table["warmup"]] for name, column in table.items()}
 
 
 def _loss(table: StepTable) -> Loss | None:

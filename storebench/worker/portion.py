@@ -15,7 +15,7 @@ import numpy.typing as npt
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import Curve
 from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyPoint
-from storebench.training.step_table import Column, StepTable, handover_ns, wall_ns
+from storebench.training.step_table import Column, StepTable, handover_ns, step_ends, wall_ns
 
 EXCESS_MAX_FRAC = 0.10
 """Share of the store's pages that may be resident without having been requested while an epoch still counts as cold.
@@ -301,12 +301,6 @@ def _edge_steps(timed: StepTable, ahead_samples: float) -> int:
 
 def _timed(table: StepTable) -> StepTable:
     return {name: column[~table["warmup"]] for name, column in table.items()}
-
-
-def step_ends(table: StepTable) -> Column:
-    """Return the end of each step, int64 [n], nanoseconds of ``time.perf_counter_ns``."""
-    end: Column = table["start_ns"] + table["data_wait_ns"] + table["h2d_ns"] + table["compute_ns"]
-    return end
 
 
 def _portion(

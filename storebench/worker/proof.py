@@ -2,13 +2,22 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from storebench.digests import array_digest
+from storebench.formats.base import Indices
 from storebench.loading.batch import EpochPlan
-from storebench.loading.checks import PixelCheck, check_pixels, coverage, order_digest
+from storebench.loading.checks import (
+    PixelCheck,
+    ServedPixels,
+    check_pixels,
+    coverage,
+    joined_pixels,
+    order_digest,
+    served_pixels,
+)
 from storebench.loading.kept import TimedCheck, Truth
 from storebench.results import Coverage, Digests
 from storebench.stores.find import read_digest_table
@@ -30,12 +39,18 @@ class Proof:
         Comparison of the samples that were kept during the timed pass.
     digests
         Digests of samples, order and losses.
+    served
+        The indices in each batch, int64.
+    replayed
+        The samples that were served again; None if there was no replay.
     """
 
     coverage: Coverage
     pixels: PixelCheck
     timed: TimedCheck
     digests: Digests
+    served: list[Indices] = field(default_factory=list)
+    replayed: ServedPixels | None = None
 
     @property
     def failure(self) -> str | None:
@@ -51,27 +66,83 @@ class Proof:
 
 
 def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
-    """Compare the kept samples and a replay of the epoch with the store's digests, and count the served samples."""
+    """Compare the kept samples and a replay of the epoch with the store's digests, and count the served samples.
+
+    A rank proves its own part of an epoch; `joined_proof` proves the whole.
+    """
     timed = _check_timed(setup, number, evidence)
-    pixels = _check_pixels(setup, number)
+    replayed = _replay(setup, number)
     # Draw the batches again: readers get the arrays of a plan and could write to them.
-    counted = coverage(setup.batches(number), evidence.served, pixels)
+    return _proof(
+        setup,
+        planned=setup.batches(number),
+        served=evidence.served,
+        replayed=replayed,
+        timed=timed,
+        proof_s=evidence.paused_s,
+        losses=evidence.losses,
+    )
+
+
+def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Sequence[float]) -> Proof:
+    """Return the proof of a job's epoch from those of its ranks: over all samples of all ranks together.
+
+    The samples that should have been served follow from the order of the epoch, not from the shards of the ranks.
+
+    Parameters
+    ----------
+    proofs
+        Those of all ranks, in rank order. All ranks ran equally many steps.
+    losses
+        The loss of each step over the samples of all ranks; empty if nothing was trained.
+    """
+    replays = [proof.replayed for proof in proofs if proof.replayed is not None]
+    return _proof(
+        setup,
+        planned=setup.expected(number),
+        served=[batch for step in zip(*(proof.served for proof in proofs), strict=True) for batch in step],
+        replayed=joined_pixels(replays) if replays else None,
+        timed=TimedCheck(
+            checked=sum(proof.timed.checked for proof in proofs),
+            wrong=sum(proof.timed.wrong for proof in proofs),
+            first_wrong=next((proof.timed.first_wrong for proof in proofs if proof.timed.wrong), None),
+        ),
+        proof_s=sum(proof.coverage.proof_s for proof in proofs),
+        losses=losses,
+    )
+
+
+def _proof(
+    setup: Setup,
+    *,
+    planned: Sequence[Indices],
+    served: list[Indices],
+    replayed: ServedPixels | None,
+    timed: TimedCheck,
+    proof_s: float,
+    losses: Sequence[float],
+) -> Proof:
+    pixels = PixelCheck()
+    if replayed is not None:
+        pixels = check_pixels(replayed, read_digest_table(setup.job.store, setup.manifest))
     return Proof(
         coverage=dataclasses.replace(
-            counted,
+            coverage(planned, served, pixels),
             timed_checked=timed.checked,
             timed_wrong=timed.wrong,
-            proof_s=evidence.paused_s,
+            proof_s=proof_s,
             decoder_difference=pixels.difference,
         ),
         pixels=pixels,
         timed=timed,
         digests=Digests(
             samples=pixels.digest,
-            order=order_digest(evidence.served),
-            loss=_loss_digest(evidence.losses),
+            order=order_digest(served),
+            loss=_loss_digest(losses),
             prepared=pixels.prepared,
         ),
+        served=served,
+        replayed=replayed,
     )
 
 
@@ -89,14 +160,14 @@ def _check_timed(setup: Setup, number: int, evidence: Evidence) -> TimedCheck:
     return truth.check(evidence.keeper.kept, number)
 
 
-def _check_pixels(setup: Setup, number: int) -> PixelCheck:
-    """Replay the epoch's first pass through the same loader, untimed, and compare the digest of every sample."""
+def _replay(setup: Setup, number: int) -> ServedPixels | None:
+    """Serve the epoch's first pass again through the same loader, untimed, with the digest of every sample."""
     if not setup.job.check_pixels or setup.traits.ready_made:
-        return PixelCheck()
-    table = read_digest_table(setup.job.store, setup.manifest)
-    plan = EpochPlan(epoch=number, batches=setup.batches(number, passes=1), check=True)
+        return None
+    batches = [batch for batch in setup.batches(number, passes=1) if len(batch)]
+    plan = EpochPlan(epoch=number, batches=batches, check=True)
     setup.progress.begin(f"the check of epoch {number}")
-    return check_pixels(setup.served(plan), table)
+    return served_pixels(setup.served(plan))
 
 
 def _first(check: PixelCheck | TimedCheck) -> str:

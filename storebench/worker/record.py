@@ -1,7 +1,5 @@
-"""Make the record of an epoch: its status, its figures, and its step table in a file."""
+"""Make the record of an epoch: its status and its figures; of a job of ranks, each rank makes its part."""
 
-import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench._version import __version__
@@ -10,10 +8,9 @@ from storebench.probes.environment import environment
 from storebench.ranks.membership import Membership
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, Record, Status
 from storebench.runs.records import STEPS_DIR
-from storebench.training.step_table import StepTable, write_steps
+from storebench.training.step_table import StepTable
 from storebench.worker.ceilings import with_cache_below
 from storebench.worker.epoch import Measured
-from storebench.worker.job import CellJob
 from storebench.worker.measure import epoch_record
 from storebench.worker.proof import Proof
 from storebench.worker.setup import Setup
@@ -45,9 +42,14 @@ class Epoch:
     @property
     def failure(self) -> str | None:
         """The reason why its record must not be used, in one line; None if it may be."""
-        if self.cache.verdict is CacheVerdict.FAILED:
-            return f"the cache was not {self.cache.requested}: {self.cache.reason}"
-        return None if self.proof is None else self.proof.failure
+        return cache_failure(self.cache) or (self.proof.failure if self.proof else None)
+
+
+def cache_failure(cache: CacheFacts | None) -> str | None:
+    """Return the reason why an epoch must not be used for the state of its page cache; None if it may be."""
+    if cache is None or cache.verdict is not CacheVerdict.FAILED:
+        return None
+    return f"the cache was not {cache.requested}: {cache.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +61,15 @@ class Part:
     record
         Its record, which names a step table that is not written yet.
     table
-        The times of its steps; None if the epoch was not timed.
+        The times of its steps; None if the epoch was not timed. Losses are sums over the samples of a rank.
+    proof
+        The comparison of its samples; None if the epoch was not timed.
     """
 
     membership: Membership
     record: Record
     table: StepTable | None
+    proof: Proof | None
 
 
 def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Part:
@@ -102,25 +107,6 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         environment=environment(job.store, cell.device, image=job.image),
         code=setup.code,
     )
-    if measured is None:
-        return Part(membership=setup.membership, record=record, table=None)
-    record = epoch_record(record, measured.table)
-    return Part(membership=setup.membership, record=record, table=measured.table)
-
-
-def recorded(job: CellJob, parts: Sequence[Part]) -> Record:
-    """Write the step table of an epoch and return its record.
-
-    Parameters
-    ----------
-    parts
-        Those of all ranks, in their order.
-    """
-    first = parts[0]
-    if first.table is not None and first.record.steps_file is not None:
-        write_steps(first.table, job.tables / first.record.steps_file.removeprefix(f"{STEPS_DIR}/"))
-    failed = next((part for part in parts if part.record.failed), None)
-    if failed is None or len(parts) == 1:
-        return first.record
-    failure = f"{failed.membership}: {failed.record.failure}"
-    return dataclasses.replace(first.record, status=Status.FAILED, failure=failure)
+    table = measured.table if measured else None
+    record = record if table is None else epoch_record(record, table)
+    return Part(membership=setup.membership, record=record, table=table, proof=proof)

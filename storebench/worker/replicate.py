@@ -17,6 +17,7 @@ from storebench.loading.loader import Loader
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
+from storebench.ranks.communication import Communication
 from storebench.ranks.launch import RANKS_DIR
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
@@ -26,10 +27,11 @@ from storebench.worker.answer import answer_failure
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
 from storebench.worker.job import read_job, write_answer
+from storebench.worker.joining import recorded
 from storebench.worker.prepared import before_opening, prepare_cache
 from storebench.worker.proof import prove
 from storebench.worker.rank import run_rank
-from storebench.worker.record import Epoch, part_of, recorded
+from storebench.worker.record import Epoch, part_of
 from storebench.worker.setup import Setup
 from storebench.worker.stopping import end_with_the_runner
 
@@ -45,6 +47,7 @@ def run(setup: Setup) -> list[Record]:
     setup.opened = setup.loader.open()
     with _closed_after_an_error(setup.loader):
         epochs = [_run_epoch(setup, number, at_open) for number in range(setup.cell.epochs)]
+        cost = _communication(setup) if any(epoch.measured for epoch in epochs) else None
     closed = setup.loader.close()
     if setup.limit is not None:
         setup.limit.leave()
@@ -53,7 +56,10 @@ def run(setup: Setup) -> list[Record]:
     ceilings = measure_ceilings(setup) if setup.membership.leads else Ceilings()
     notes = {key: text for producer in (*setup.opened, *closed) for key, text in producer.notes.items()}
     by_rank = setup.group.gather([part_of(setup, epoch, ceilings, notes) for epoch in epochs])
-    return [] if by_rank is None else [recorded(setup.job, parts) for parts in zip(*by_rank, strict=True)]
+    if by_rank is None:
+        return []
+    judges = [epoch.measured.judge if epoch.measured else None for epoch in epochs]
+    return [recorded(setup, parts, cost, judge) for judge, *parts in zip(judges, *by_rank, strict=True)]
 
 
 def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
@@ -77,7 +83,7 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
 def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
     """Return the share of test samples classified rightly, and how many there are; None where nothing is trained.
 
-    All ranks have the same weights, so rank 0 tests them alone.
+    Ranks that train together have the same weights, so rank 0 tests its own for all of them.
     """
     setup.progress.begin(f"the test of epoch {number}")
     store, step = setup.job.test_store, setup.step
@@ -85,6 +91,16 @@ def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
         return None
     with setup.outside_limit():
         return accuracy(step, setup.augment, store, after_batch=setup.progress.batch)
+
+
+def _communication(setup: Setup) -> Communication | None:
+    """Return the cost of communication in a job of several ranks, on rank 0; None elsewhere."""
+    if setup.membership.alone:
+        return None
+    from storebench.ranks.exposed import communication
+
+    setup.progress.begin("the measurement of communication")
+    return communication(setup.step, setup.group, setup.cell.batch_size)
 
 
 @contextlib.contextmanager

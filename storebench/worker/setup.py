@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
+import numpy as np
 import torch
 
 from storebench.codecs import any_size
@@ -15,6 +16,7 @@ from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment
 from storebench.loading.batch import Batch, EpochPlan, LoadJob, Opened
+from storebench.loading.empty import with_empty_batches
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
@@ -23,7 +25,7 @@ from storebench.probes.limited import LimitedCache
 from storebench.ranks.group import ALONE, Group
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, Progress
-from storebench.ranks.shards import shard_of
+from storebench.ranks.shards import global_sizes, shard_of
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
 from storebench.training.models import ModelSpec, get_model
@@ -82,7 +84,7 @@ class Setup:
         if cell.threads is not None:
             torch.set_num_threads(cell.threads)
         device = device_of(cell, group.membership)
-        step = _step(cell, manifest, model, augment, device)
+        step = _step(cell, manifest, model, augment, device, group.membership)
         load = LoadJob(
             store=job.store,
             backend=cell.backend,
@@ -123,12 +125,36 @@ class Setup:
 
     def batches(self, epoch: int, passes: int | None = None) -> list[Indices]:
         """Return this rank's batches of an epoch, or of its first `passes` passes over the samples."""
-        cell, every = self.cell, self.cell.passes or 1
-        orders = (
-            epoch_order(self.manifest.count, seed=cell.seed, epoch=epoch * every + turn, shuffle=cell.shuffle)
-            for turn in range(passes or every)
+        return [batch for order in self._orders(epoch, passes) for batch in self._shard(order)]
+
+    def expected(self, epoch: int) -> list[Indices]:
+        """Return the samples that all ranks together should serve in an epoch, int64, one array per pass.
+
+        They follow from the order alone, and not from the shards of the ranks.
+        """
+        cell, ranks = self.cell, self.membership.ranks
+        most = None if cell.max_steps is None else cell.max_steps * cell.batch_size * ranks
+        whole = -(-self.manifest.count // ranks) * ranks if cell.pad else self.manifest.count
+        return [np.resize(order, whole)[:most] for order in self._orders(epoch)]
+
+    def global_sizes(self) -> list[int]:
+        """Return the number of samples in each step of an epoch, over all ranks."""
+        cell = self.cell
+        sizes = global_sizes(
+            self.manifest.count,
+            ranks=self.membership.ranks,
+            batch_size=cell.batch_size,
+            pad=cell.pad,
+            max_steps=cell.max_steps,
         )
-        return [batch for order in orders for batch in self._shard(order)]
+        return sizes * (cell.passes or 1)
+
+    def _orders(self, epoch: int, passes: int | None = None) -> Iterator[Indices]:
+        cell, every = self.cell, self.cell.passes or 1
+        for turn in range(passes or every):
+            yield epoch_order(
+                self.manifest.count, seed=cell.seed, epoch=epoch * every + turn, shuffle=cell.shuffle
+            )
 
     def _shard(self, order: Indices) -> list[Indices]:
         """Return this rank's batches of one pass."""
@@ -136,12 +162,22 @@ class Setup:
         if me.alone:
             return split_batches(order, cell.batch_size, cell.max_steps)
         return shard_of(
-            order, rank=me.rank, ranks=me.ranks, batch_size=cell.batch_size, max_steps=cell.max_steps
+            order,
+            rank=me.rank,
+            ranks=me.ranks,
+            batch_size=cell.batch_size,
+            pad=cell.pad,
+            max_steps=cell.max_steps,
         )
 
     def served(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Return the batches of a plan as the loader serves them."""
-        return self.progress.over(self.loader.epoch(plan))
+        """Return the batches of a plan as the loader serves them; those without samples are made here."""
+        full = [indices for indices in plan.batches if len(indices)]
+        if len(full) == len(plan.batches):
+            return self.progress.over(self.loader.epoch(plan))
+        batches = self.progress.over(self.loader.epoch(dataclasses.replace(plan, batches=full)))
+        shape = self.augment.output_shape(self.manifest.dataset.image_shape)
+        return with_empty_batches(batches, plan.batches, shape)
 
     def outside_limit(self) -> contextlib.AbstractContextManager[None]:
         """Return a context whose memory does not count against the limit on the page cache."""
@@ -168,14 +204,29 @@ def device_of(cell: Cell, membership: Membership) -> str:
     return f"cuda:{membership.local_rank}"
 
 
-def _step(cell: Cell, manifest: Manifest, model: ModelSpec | None, augment: Augment, device: str) -> Step:
-    """Return the training step, its libraries warmed up; the network's weights depend on the cell's seed only."""
+def _step(
+    cell: Cell,
+    manifest: Manifest,
+    model: ModelSpec | None,
+    augment: Augment,
+    device: str,
+    me: Membership,
+) -> Step:
+    """Return the training step, its libraries warmed up; the network's weights depend on the cell's seed only.
+
+    All ranks of a job have the same weights, and random numbers of their own for everything that follows.
+    """
     dataset = manifest.dataset
     shape = augment.output_shape(dataset.image_shape)
     torch.manual_seed(cell.seed)
-    step = make_step(cell.compute, model, shape, dataset.num_classes, device)
+    if me.alone:
+        step = make_step(cell.compute, model, shape, dataset.num_classes, device)
+    else:
+        from storebench.ranks.data_parallel import make_rank_step
+
+        step = make_rank_step(cell.compute, model, shape, dataset.num_classes, device, sync=cell.sync)
     warm_up(step, (cell.batch_size, *shape))
-    torch.manual_seed(cell.seed)
+    torch.manual_seed(cell.seed + me.rank)
     return step
 
 

@@ -14,7 +14,7 @@ from storebench.probes.page_count import Residency
 from storebench.probes.residency import Curve, Sampler
 from storebench.results import CacheFacts, Cell, Portion
 from storebench.settings.words import BOUNDED_STATES, CacheState
-from storebench.training.step_table import StepTable
+from storebench.training.step_table import StepTable, step_ends
 from storebench.worker.portion import (
     Judgement,
     StorePages,
@@ -46,7 +46,7 @@ class LookAhead:
         """Return the look-ahead of a cell's readers in a store."""
         reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
         options = reader.options_type.parse(cell.backend.options, cell.backend.name)
-        ahead_bytes = max(1, cell.workers) * reader.ahead_bytes(options, manifest)
+        ahead_bytes = cell.ranks * max(1, cell.workers) * reader.ahead_bytes(options, manifest)
         return cls(
             frac=min(1.0, ahead_bytes / max(1, manifest.payload_bytes)),
             planned=reader.looks_ahead(),
@@ -167,7 +167,7 @@ def _with_call_after_first(batches: Iterator[Batch], sampler: Sampler) -> Iterat
 def _two_points(table: StepTable, cache: CacheFacts, after: Residency) -> Curve:
     if cache.resident_frac_before is None or after.frac is None:
         return Curve(reason=after.reason or "resident pages cannot be counted")
-    end_ns = sum(int(table[name][-1]) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns"))
     return Curve(
-        at_ns=(int(table["start_ns"][0]) - 1, end_ns), resident_frac=(cache.resident_frac_before, after.frac)
+        at_ns=(int(table["start_ns"][0]) - 1, int(step_ends(table)[-1])),
+        resident_frac=(cache.resident_frac_before, after.frac),
     )

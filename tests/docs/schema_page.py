@@ -32,7 +32,7 @@ This is schema version {SCHEMA_VERSION}. Units stand in names: `_ns`, `_s`, `_by
 """
 
 _PLAIN = {
-    "schema_version": "1 here; another one is refused",
+    "schema_version": "2; version 1 is read as well, and another one is refused",
     "storebench_version": "the version that measured",
     "run_id": "the run; one folder",
     "epoch": "from 0, in one process",
@@ -115,6 +115,10 @@ STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "minor_faults": ("int", "its page faults without I/O, likewise"),
     "queue_depth": ("int", "batches that lay ready when the loop asked"),
     "loss": ("float32", "the step's loss; null where nothing was computed"),
+    "rank": (
+        "int",
+        "the rank whose step it is: tables of jobs have one row per step and rank, with the loss over the samples of all ranks; null in others",
+    ),
 }
 """Column of a step table -> type and meaning."""
 

@@ -17,6 +17,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "min_replicates": {"until": 0.1, "max_replicates": MOST_REPLICATES},
     "max_replicates": {"until": 0.1, "min_replicates": 5},
     "budget": {"until": 0.1},
+    "global_batch_size": {"ranks": 2},
+    "pad": {"ranks": 2},
+    "sync": {"ranks": 2},
 }
 """Value or key -> what else its table needs with it."""
 
@@ -93,4 +96,5 @@ def test_there_are_axes_and_keys_that_are_none() -> None:
         "batch_size",
         "readahead",
         "ranks",
+        "sync",
     }

@@ -14,7 +14,8 @@ import pytest
 
 import storebench
 from storebench.datasets import DatasetSpec
-from storebench.errors import CorruptDataError, UnknownNameError
+from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
+from storebench.report.texts.labels import setting_label
 from storebench.results import CELL_FIELDS, Cell, Record
 from storebench.runs.records import record_from_dict, record_to_dict
 from storebench.scenario import make_scenario
@@ -75,8 +76,19 @@ VALUES = {
     "shuffle": False,
     "cache": "warm",
     "memory": "64 MiB",
+    "pad": True,
+    "sync": "after",
 }
 """Scenario key -> a value that is not the default; every other setting is a number."""
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "memory": {"cache": "limited", "epochs": 1},
+    "global_batch_size": {"ranks": 2},
+    "pad": {"ranks": 2},
+    "sync": {"ranks": 2},
+}
+"""Scenario key -> other keys that it needs."""
 
 
 def recorded(**keys: Any) -> dict[str, Any]:
@@ -93,11 +105,13 @@ def recorded(**keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.key)
 def test_the_key_of_each_setting_arrives_in_the_record(row: Setting) -> None:
     value = VALUES.get(row.key, 4 * ((row.least or 0) + 1))
-    asked = {row.key: value} | ({"cache": "limited", "epochs": 1} if row.key == "memory" else {})
-    plain, changed = recorded(), recorded(**asked)
+    beside = BESIDE.get(row.key, {})
+    plain, changed = recorded(), recorded(**beside, **{row.key: value})
     differing = {name for name in changed if changed[name] != plain[name]}
     assert changed[row.name] == (64 << 20 if row.key == "memory" else value)
-    assert differing == {row.name} | ({"cache"} if row.key == "memory" else set())
+    assert differing == {row.name} | set(beside) - {"epochs"} | (
+        {"batch_size"} if row.key == "global_batch_size" else set()
+    )
 
 
 def test_a_record_has_the_fields_of_its_cell_in_order() -> None:
@@ -202,7 +216,7 @@ CELL_JSON = (
     '"reader_options": [["readahead", "off"]], "codec_options": [], "loader": "processes", "workers": 0, "batch_size": 64, '
     '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
     '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": null, "memory_bytes": null, '
-    '"readahead_kib": null, "passes": null, "ranks": 1}'
+    '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped"}'
 )
 """A cell in a record and in a job, as this release writes it: earlier ones lack some fields."""
 
@@ -228,3 +242,52 @@ def test_the_cell_of_an_old_record_is_written_as_it_was_read(line: str) -> None:
         name: json.loads(json.dumps(value)) for name, value in cell.fields().items() if name in raw["cell"]
     } == raw["cell"]
     assert Cell.of_fields(**cell.fields()) == cell
+
+
+def ranked(**keys: Any) -> list[Cell]:
+    matrix = {"dataset": "mnist", "backends": ["lmdb"]} | keys
+    return make_scenario({"name": "x", "matrix": [matrix]}).cells()
+
+
+def test_a_global_batch_is_divided_among_the_ranks() -> None:
+    cells = ranked(ranks=[1, 2, 4], global_batch_size=64)
+    assert [(cell.ranks, cell.batch_size, cell.global_batch_size) for cell in cells] == [
+        (1, 64, None), (2, 32, 64), (4, 16, 64),
+    ]  # fmt: skip
+    [alone] = ranked(batch_size=64)
+    assert cells[0].cell_id == alone.cell_id
+
+
+def test_one_rank_has_one_cell_however_gradients_are_synchronised() -> None:
+    cells = ranked(ranks=[1, 2], sync=["overlapped", "after", "none"], pad=True)
+    assert [(cell.ranks, str(cell.sync), cell.pad) for cell in cells] == [
+        (1, "overlapped", False), (2, "overlapped", True), (2, "after", True), (2, "none", True),
+    ]  # fmt: skip
+    assert len(ranked(ranks=[2], compute="none", sync=["after", "none"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"pad": True}, "pad is for jobs of several ranks: set ranks as well"),
+        ({"sync": "none"}, "sync is for jobs of several ranks"),
+        ({"global_batch_size": 64}, "global_batch_size is for jobs of several ranks"),
+        ({"ranks": [1, 3], "global_batch_size": 64}, "global_batch_size 64 cannot be divided among 3 ranks"),
+        ({"ranks": 2, "global_batch_size": 64, "batch_size": 32}, "batch_size is that of one rank"),
+        ({"ranks": 2, "sync": "sometimes"}, "'overlapped', 'after' or 'none'"),
+    ],
+    ids=["pad", "sync", "global batch", "uneven", "two batches", "word"],
+)
+def test_settings_that_need_several_ranks_are_refused_without(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        ranked(**keys)
+
+
+def test_a_job_of_ranks_is_named_in_its_label() -> None:
+    [cell] = ranked(ranks=2, global_batch_size=64, sync="after", pad=True)
+    words = ["batch 32 per rank", "2 ranks", "global batch 64", "padded", "gradients after backward"]
+    assert [word for word in setting_label(cell).split(", ") if word in words] == words
+    [alone] = ranked()
+    assert not any(word in setting_label(alone) for word in ("rank", "gradients"))
+    [loads] = ranked(ranks=2, compute="none")
+    assert "gradients" not in setting_label(loads)

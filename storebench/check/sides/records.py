@@ -68,7 +68,8 @@ def label_of(cell: Cell) -> str:
     ]
     drained = cell.compute.kind is ComputeKind.NONE
     compute = cell.compute if drained else f"{cell.model}-{cell.compute}"
-    return "/".join([*parts, compute, *([cell.device] if cell.device != "cpu" else [])])
+    parts += [compute, *([cell.device] if cell.device != "cpu" else [])]
+    return "/".join([*parts, *([f"ranks-{cell.ranks}-{cell.sync}"] if cell.ranks > 1 else [])])
 
 
 def _cell(records: list[Record], code: str) -> CellData:

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.errors import CorruptDataError
+from storebench.ranks.merging import RANK, rank_count
 from storebench.report.cells import CellSummary, Panel, as_cells
 from storebench.report.plots.selection import MOST_LINES, Selection, has_steps
 from storebench.report.plots.style import companion, legend_below, look, new_axes, plain_numbers, title
@@ -61,13 +62,15 @@ def curve(row: Row, *, growing: bool) -> Curve | None:
     if not isinstance(path, str) or not count:
         return None
     try:
-        steps = read_steps(Path(path), row["steps_file"], ("samples", *_SPENT))
+        steps = read_steps(Path(path), row["steps_file"], ("samples", *_SPENT), later=(RANK,))
+        ranks = rank_count(steps)
     except CorruptDataError:
         return None
     if not len(steps["samples"]):
         return None
-    samples = steps["samples"].astype(np.float64)
-    seconds = sum((steps[name].astype(np.float64) for name in _SPENT), np.zeros(len(samples))) / 1e9
+    samples = steps["samples"].astype(np.float64).reshape(-1, ranks).sum(axis=1)
+    spent_ns = sum((steps[name].astype(np.float64) for name in _SPENT), np.zeros(len(steps["samples"])))
+    seconds = spent_ns.reshape(-1, ranks).mean(axis=1) / 1e9
     first, end = _portion(row)
     spaced = np.geomspace if growing else np.linspace
     cuts = spaced(1, len(samples) + 1, _BINS + 1).astype(np.int64) - 1

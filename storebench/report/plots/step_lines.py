@@ -14,7 +14,7 @@ MOST_POINTS = 2000
 
 
 def step_lines(steps: pd.DataFrame) -> Iterator[tuple[str, Look, pd.DataFrame]]:
-    """Yield (label, look, steps) for the first replicate and epoch of each cell."""
+    """Yield (label, look, steps) for the first replicate and epoch of each cell; of a job, the steps of its rank 0."""
     several = len(steps["cache"].unique()) > 1
     groups = [group for _, group in steps.groupby("cell_id", sort=False)]
     for group in sorted(groups, key=lambda group: backend_rank(group["backend"].iloc[0])):
@@ -24,5 +24,8 @@ def step_lines(steps: pd.DataFrame) -> Iterator[tuple[str, Look, pd.DataFrame]]:
             & (group["epoch"] == first["epoch"])
             & (group["run_id"] == first["run_id"])
         ]
+        ranks = len(one["rank"].dropna().unique()) if "rank" in one else 0
+        one = one[one["rank"] == 0] if ranks else one
         label = backend_label(first["backend"]) + (f", {plain(first['cache'])}" if several else "")
+        label += ", rank 0" if ranks else ""
         yield label, backend_look(first["backend"], first["format"], first["codec"]), one

@@ -186,7 +186,8 @@ def common_setting(cells: Sequence[CellSummary]) -> str:
 
 
 def _setting_word(name: str, value: object, cell: Cell) -> str:
-    known = _SETTINGS[name].labels.get(value)
+    known = _rank_word(name, value, cell)
+    known = _SETTINGS[name].labels.get(value) if known is None else known
     if known is not None:
         return known
     if name == "model":
@@ -199,6 +200,15 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
         return compute_label(cell.compute) or loading_label(cell)
     words = "" if value is None else _SETTINGS[name].label.format(value)
     return words if value != 1 else re.sub("|".join(_SINGULAR), lambda found: _SINGULAR[found[0]], words)
+
+
+def _rank_word(name: str, value: object, cell: Cell) -> str | None:
+    """Return the word for a setting that depends on the number of ranks; None for any other setting."""
+    if name == "batch_size" and cell.ranks > 1:
+        return f"batch {value} per rank"
+    if name == "sync" and (cell.ranks == 1 or cell.compute.kind is ComputeKind.NONE):
+        return ""
+    return None
 
 
 def loading_label(cell: Cell) -> str:

@@ -38,7 +38,7 @@ def check_limits(record: Record) -> Iterator[Finding]:
 def _memory_ceiling(record: Record) -> Iterator[Finding]:
     """Find more bytes per second of fetching and decoding than a thread can copy into memory."""
     ceiling = record.ceilings.memory_bytes_per_s
-    busy_s = record.fetch_s + record.decode_s
+    busy_s = (record.fetch_s + record.decode_s) * record.cell.ranks
     if ceiling is None or not busy_s:
         return
     most = ceiling * _HEADROOM * _copying_s(record, busy_s)

@@ -11,14 +11,8 @@ from storebench.formats.registry import get_format
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import Cell, Portion, PortionKind, Record, ResidencyPoint, StoreFacts
-from storebench.worker.portion import (
-    KEPT_POINTS,
-    StorePages,
-    asked_frac,
-    expected_frac,
-    portion_sums,
-    step_ends,
-)
+from storebench.training.step_table import step_ends
+from storebench.worker.portion import KEPT_POINTS, StorePages, asked_frac, expected_frac, portion_sums
 
 COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
 """Columns of a step table that are needed besides those of `storebench.report.validation.validate`."""

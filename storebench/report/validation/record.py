@@ -1,6 +1,7 @@
 """The rules within one record: its arithmetic, the coverage of its samples, and its cache state."""
 
 import math
+import statistics
 from collections.abc import Iterator
 
 from storebench.report.texts.labels import size
@@ -60,7 +61,7 @@ def _sums(record: Record) -> Iterator[Finding]:
     if not _close(explained + record.overhead_s, record.timed_s):
         message = f"wait, copy, compute and overhead add up to {explained + record.overhead_s:.6g} s, not {record.timed_s:.6g} s"
         yield finding(Kind.ARITHMETIC, record, "timed_s", message)
-    unexplained_s = abs(record.overhead_s)
+    unexplained_s = abs(record.overhead_s - _idle_s(record))
     least_s = max(_OVERHEAD_EPOCH_S, _OVERHEAD_STEP_S * record.timed_steps, _OVERHEAD_FRAC * record.timed_s)
     if unexplained_s > least_s:
         share = record.overhead_s / record.timed_s if record.timed_s else math.inf
@@ -82,6 +83,12 @@ def _computed(record: Record) -> Iterator[Finding]:
                 f"{record.compute_s:.6g} s, but {record.timed_steps} steps of {asked} take {least_s:.6g} s"
             )
             yield finding(Kind.ARITHMETIC, record, "compute_s", message)
+
+
+def _idle_s(record: Record) -> float:
+    """Return the mean time for which the ranks of a job had ended, or not begun, while another rank was at work."""
+    ranks = record.job.per_rank if record.job else ()
+    return record.timed_s - statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
 
 
 def _spans(record: Record) -> Iterator[Finding]:
@@ -141,7 +148,7 @@ def _order(record: Record) -> Iterator[Finding]:
     if wait is not None and not 0 <= wait.p50 <= wait.p95 <= wait.p99 <= wait.max:
         message = f"p50 {wait.p50}, p95 {wait.p95}, p99 {wait.p99} and max {wait.max} are not in order"
         yield finding(Kind.ARITHMETIC, record, "data_wait_ns", message)
-    if wait is not None and wait.max > (record.data_wait_s + 1e-6) * 1e9:
+    if wait is not None and wait.max > (record.data_wait_s * record.cell.ranks + 1e-6) * 1e9:
         message = f"the longest wait ({wait.max} ns) is longer than all of them ({record.data_wait_s} s)"
         yield finding(Kind.ARITHMETIC, record, "data_wait_ns", message)
 
@@ -154,8 +161,8 @@ def _coverage(record: Record) -> Iterator[Finding]:
     if seen.served != record.samples:
         message = f"{seen.served} indices came, {record.samples} samples are counted"
         yield finding(Kind.COVERAGE, record, "samples", message)
-    # Several passes serve each sample several times.
-    counted = seen.expected if record.cell.passes else seen.unique + seen.duplicates
+    # Several passes serve each sample several times, and padding some of them.
+    counted = seen.expected if record.cell.passes or record.cell.pad else seen.unique + seen.duplicates
     if not seen.complete or counted != seen.served or seen.missing < 0:
         message = (
             f"{seen.duplicates} duplicates, {seen.missing} missing, {seen.pixels_wrong} with wrong pixels"

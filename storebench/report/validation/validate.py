@@ -8,10 +8,12 @@ from typing import Any
 
 from storebench.codecs import any_size
 from storebench.errors import CorruptDataError, StorebenchError
+from storebench.ranks.merging import RANK, job_steps, rank_count
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.intervals import Ratio, Round, ratio
 from storebench.report.texts.labels import with_interval
 from storebench.report.validation.findings import Finding, Kind, finding, record_name
+from storebench.report.validation.job import check_job
 from storebench.report.validation.limits import check_limits
 from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
 from storebench.report.validation.record import check_record
@@ -28,6 +30,7 @@ from storebench.runs.records import (
 from storebench.runs.step_files import find_table, read_steps
 from storebench.settings.words import ComputeKind
 from storebench.stats import MIN_ROUNDS
+from storebench.units import number_of
 
 _COMPUTE_HEADROOM = 1.15
 """A null cell may be slowed down this much by a busy machine: every round, or the whole interval, must be above it."""
@@ -90,7 +93,7 @@ def validate(paths: Paths) -> list[Finding]:
 def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     """Return every finding about records, taken one by one and all together."""
     sound = [(record, file) for record, file in records if record.status is Status.OK]
-    findings = [finding for record, _ in sound for finding in (*check_record(record), *check_limits(record))]
+    findings = [finding for record, _ in sound for finding in _alone(record)]
     for record, file in sound:
         findings += _check_steps(record, file.parent)
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
@@ -105,6 +108,13 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     ]
 
 
+def _alone(record: Record) -> Iterator[Finding]:
+    """Yield the findings about one usable record."""
+    yield from check_record(record)
+    yield from check_job(record)
+    yield from check_limits(record)
+
+
 def _check_steps(record: Record, run: Path) -> list[Finding]:
     if record.steps_file is None:
         return []
@@ -116,15 +126,17 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
         columns = [*_STEP_COLUMNS, *(COLUMNS if record.portion else ())]
-        steps = read_steps(path, record.steps_file, columns, later=LATER_COLUMNS)
+        steps = read_steps(path, record.steps_file, columns, later=(*LATER_COLUMNS, RANK))
+        ranks = rank_count(steps)
     except CorruptDataError as error:
         message = f"{record.steps_file} cannot be read from {path.name}: {error.what}"
         return [finding(Kind.STEPS, record, "steps_file", message)]
     timed = ~steps["warmup"].astype(bool)
-    sums = {f"{name}_s": float(steps[f"{name}_ns"][timed].sum()) / 1e9 for name in _STEP_SUMS}
+    # Times of a job are means over its ranks.
+    sums = {f"{name}_s": float(steps[f"{name}_ns"][timed].sum()) / 1e9 / ranks for name in _STEP_SUMS}
     counts = {
-        "steps": len(timed),
-        "timed_steps": int(timed.sum()),
+        "steps": len(timed) / ranks,
+        "timed_steps": int(timed.sum()) / ranks,
         "samples": int(steps["samples"].sum()),
         "timed_samples": int(steps["samples"][timed].sum()),
     }
@@ -133,7 +145,10 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         for name, value in {**sums, **counts}.items()
         if abs(getattr(record, name) - value) > _NS_ROUNDING_S * max(1.0, abs(value))
     ]
-    return [*findings, *check_portion(record, steps)]
+    if ranks != record.cell.ranks:
+        message = f"its steps are those of {number_of(ranks, 'rank')}, not of {record.cell.ranks}"
+        findings.append(finding(Kind.STEPS, record, "steps_file", message))
+    return [*findings, *check_portion(record, job_steps(steps) if record.portion else steps)]
 
 
 def _duplicates(records: Iterable[Record]) -> Iterator[Finding]:
@@ -176,7 +191,7 @@ def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             cell.model,
             cell.compute,
         ),
-        *(cell.device, cell.threads),
+        *(cell.device, cell.threads, cell.ranks, cell.sync),
     )
     return (*loose, cell.loader, cell.workers), loose
 
@@ -269,17 +284,18 @@ def _order_key(record: Record) -> Hashable:
         record.epoch,
         cell.seed,
         cell.shuffle,
-        cell.batch_size,
+        cell.batch_size * cell.ranks,
+        cell.ranks if cell.pad else None,
         cell.max_steps,
         cell.passes,
-        cell.ranks,
     )
 
 
 def _loss_key(record: Record) -> Hashable:
     cell = record.cell
     place = record.environment and record.environment.key
-    return (_order_key(record), place, cell.model, cell.compute, cell.device, cell.threads)
+    exchange = (cell.ranks, cell.sync)
+    return (_order_key(record), place, cell.model, cell.compute, cell.device, cell.threads, exchange)
 
 
 def _differing(

@@ -51,6 +51,9 @@ backends = {json.dumps(list(EARLIER))}
 
 Raw = dict[str, Any]
 
+RANK_SETTINGS: Raw = {"ranks": 1, "global_batch_size": None, "pad": False, "sync": "overlapped"}
+"""Settings that earlier releases did not have, as a cell of one process has them."""
+
 
 def cell_id(cell: Raw) -> str:
     """Return the id of a cell's fields, as every release computes it."""
@@ -58,13 +61,17 @@ def cell_id(cell: Raw) -> str:
         "memory_bytes",
         "readahead_kib",
         "passes",
-        "ranks",
+        *RANK_SETTINGS,
         "image_size",
         "skip_unreadable",
         "codec_options",
     )
-    plain: tuple[Any, ...] = (None, [], 1, False)
-    fields = {name: value for name, value in cell.items() if name not in later or value not in plain}
+    plain: tuple[Any, ...] = (None, [], False)
+    fields = {
+        name: value
+        for name, value in cell.items()
+        if (name not in later or value not in plain) and value != RANK_SETTINGS.get(name, ...)
+    }
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
@@ -76,7 +83,7 @@ def in_earlier_names(cell: Raw) -> Raw:
     known = {
         name: value
         for name, value in cell.items()
-        if name not in ("ranks", "image_size", "skip_unreadable", "codec_options")
+        if name not in (*RANK_SETTINGS, "image_size", "skip_unreadable", "codec_options")
     }
     return known | {"backend": backend, "reader": reader, "reader_options": pairs}
 

@@ -47,6 +47,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     records = paper_records() + paper_records("warm") + ladder_records()
     records += replicates("lmdb+png", [60.0] * 3, bytes_on_disk=1 << 30) + replicates("files+raw", [30.0] * 3)
     records += replicates("lmdb", [3.0] * 3, workers=2)
+    records += replicates("lmdb", [3.0] * 3, ranks=2)
     records += [make_record("lmdb", **LIMIT)]
     run = write_run(tmp_path_factory.mktemp("catalog") / "run", records, with_steps=True)
     for replicate in range(3):

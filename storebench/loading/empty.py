@@ -1,0 +1,44 @@
+"""Batches without samples, for ranks that have none in a step in which the others have some."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from storebench.formats.base import Indices
+from storebench.loading.batch import Batch, Spans
+from storebench.probes.batch_io import BatchIo
+
+
+def with_empty_batches(
+    batches: Iterator[Batch], planned: Sequence[Indices], shape: tuple[int, int, int]
+) -> Iterator[Batch]:
+    """Yield a loader's batches, and an empty one in the place of each planned batch that has no samples.
+
+    Parameters
+    ----------
+    batches
+        The batches of `planned` that have samples, in their order.
+    shape
+        (H, W, C) of a sample after augmentation.
+    """
+    for indices in planned:
+        batch = next(batches, None) if len(indices) else _empty(shape)
+        if batch is None:
+            return
+        yield batch
+    yield from batches
+
+
+def _empty(shape: tuple[int, int, int]) -> Batch:
+    now = time.perf_counter_ns()
+    none = np.empty(0, dtype=np.int64)
+    return Batch(
+        pixels=torch.empty((0, *shape), dtype=torch.uint8),
+        labels=none,
+        indices=none,
+        spans=Spans(start_ns=now, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=now),
+        payload_bytes=0,
+        io=BatchIo(0, 0, 0, 0, 0),
+    )

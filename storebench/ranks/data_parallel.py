@@ -1,0 +1,305 @@
+"""The training step of a rank: the same network on every rank, trained by the gradients of all of them.
+
+The gradients of a step are those of the mean loss over the global batch, as if one process had trained on it. Each rank
+divides the sum of its losses by the number of samples of all ranks, which it knows from the order of the epoch, and the
+gradients are added up. An uneven last batch is therefore no special case, and neither is a rank without a sample.
+
+Batch normalisation takes its statistics from the samples of one rank, as is usual. A network that has it does not train
+exactly as one process with the global batch.
+"""
+
+import contextlib
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from storebench.errors import UsageError
+from storebench.settings.words import Compute, ComputeKind, Sync
+from storebench.training.models import ModelSpec, Network
+from storebench.training.steps import CpuStep, CudaStep, EmulatedStep, NoStep, Step
+
+
+class Exchange:
+    """The exchange of gradients between ranks; this one never happens.
+
+    Parameters
+    ----------
+    network
+        The network of this rank.
+    """
+
+    joins = False
+    """Whether a rank without a sample has to take part in the step."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def weight(self, own: int, whole: int) -> float:  # noqa: ARG002 - only the others need both
+        """Return the factor of a rank's summed losses whose gradients it contributes.
+
+        Parameters
+        ----------
+        own, whole
+            Samples of this rank and of all ranks in the step.
+        """
+        return 1 / own if own else 0.0
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        logits: torch.Tensor = self.network(pixels)
+        return logits
+
+    def finish(self) -> None:
+        """Complete the exchange after the backward pass."""
+
+    def without(self) -> AbstractContextManager[None]:
+        """Return a context in which forward and backward exchange nothing, if `finish` is not called either."""
+        return contextlib.nullcontext()
+
+
+class AfterBackward(Exchange):
+    """One exchange of all gradients in one piece, after the backward pass."""
+
+    joins = True
+
+    def weight(self, own: int, whole: int) -> float:  # noqa: ARG002
+        """Return the factor: gradients are summed over ranks."""
+        return 1 / whole
+
+    def finish(self) -> None:
+        """Sum the gradients of all ranks."""
+        gradients = [one.grad for one in self.network.parameters() if one.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for gradient, piece in zip(gradients, pieces, strict=True):
+            gradient.copy_(piece.view_as(gradient))
+
+
+_UNSYNCED: dict[str, Any] = {
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParallel).parameters
+    else "broadcast_buffers": False  # the older name, which torch 2.13 deprecates
+}
+"""Buffers are not exchanged: they are constants, or statistics of which those of rank 0 count."""
+
+
+class DuringBackward(Exchange):
+    """The buckets of DistributedDataParallel, which are exchanged while the backward pass goes on."""
+
+    joins = True
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self._parallel = nn.parallel.DistributedDataParallel(
+            network, gradient_as_bucket_view=True, **_UNSYNCED
+        )
+
+    def weight(self, own: int, whole: int) -> float:  # noqa: ARG002
+        """Return the factor: DistributedDataParallel divides the sum over ranks by their number."""
+        return dist.get_world_size() / whole
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the logits, and prepare the exchange."""
+        logits: torch.Tensor = self._parallel(pixels)
+        return logits
+
+    def without(self) -> AbstractContextManager[None]:
+        """Return a context in which nothing is exchanged."""
+        context: AbstractContextManager[None] = self._parallel.no_sync()
+        return context
+
+
+_EXCHANGES: dict[Sync, type[Exchange]] = {
+    Sync.OVERLAPPED: DuringBackward,
+    Sync.AFTER: AfterBackward,
+    Sync.NONE: Exchange,
+}
+
+
+class Exchanging(ABC):
+    """A step that exchanges gradients, and can be repeated without learning anything."""
+
+    sync: Sync
+
+    @property
+    @abstractmethod
+    def gradient_bytes(self) -> int:
+        """Bytes of gradients that this rank contributes to a step."""
+
+    @abstractmethod
+    def rehearsal_s(self, *, synchronised: bool) -> float:
+        """Return the seconds of a step on the last batch, with or without an exchange, that changes no weight."""
+
+
+class RankStep(CpuStep, Exchanging):
+    """Train the network of one rank together with the others.
+
+    `losses` returns the sum over the samples of this rank for each step, because only all ranks together know the mean.
+    """
+
+    def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
+        super().__init__(spec, network, device)
+        self._summed = nn.CrossEntropyLoss(reduction="sum")
+        self._sizes: Iterator[int] = iter(())
+        self.sync = Sync.NONE
+        self._exchange = Exchange(self.network)
+
+    def exchange_by(self, sync: Sync) -> None:
+        """Choose when gradients are exchanged. All ranks call it at the same time."""
+        self.sync = sync
+        self._exchange = _EXCHANGES[sync](self.network)
+
+    def begin(self, sizes: Sequence[int]) -> None:
+        """Note the number of samples of each step of the epoch that begins, over all ranks of the job."""
+        self._sizes = iter(sizes)
+
+    def compute(self) -> None:
+        """Train one step; a rank without a sample only takes part in the exchange."""
+        own, whole = len(self._labels), next(self._sizes)
+        if not own and not self._exchange.joins:
+            self._losses.append(torch.zeros((), device=self.device))
+            self._steps += 1
+            return
+        loss = self._sum_of_losses()
+        self._optimizer.forget_gradients()
+        (loss * self._exchange.weight(own, whole)).backward()  # type: ignore[no-untyped-call]
+        self._exchange.finish()
+        self._learn(loss)
+
+    def rehearse(self) -> None:
+        """Run forward, backward and exchange without learning anything."""
+        self._sum_of_losses().backward()  # type: ignore[no-untyped-call]
+        self._exchange.finish()
+        self._optimizer.forget_gradients()
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients of all parameters."""
+        return sum(one.numel() * one.element_size() for one in self.network.parameters())
+
+    def rehearsal_s(self, *, synchronised: bool) -> float:
+        """Return the seconds of forward and backward on the last batch, with or without an exchange."""
+        self._optimizer.forget_gradients()
+        start = time.perf_counter()
+        with contextlib.nullcontext() if synchronised else self._exchange.without():
+            self._sum_of_losses().backward()  # type: ignore[no-untyped-call]
+        if synchronised:
+            self._exchange.finish()
+        self._wait_for_device()
+        seconds = time.perf_counter() - start
+        self._optimizer.forget_gradients()
+        return seconds
+
+    def keep_last_batch(self, samples: int) -> None:
+        """Replace the last batch by a copy of `samples` samples, which repeats the samples that it has."""
+        if not len(self._labels):
+            self._pixels = torch.full(
+                (1, *self._pixels.shape[1:]), 128, dtype=torch.uint8, device=self.device
+            )
+            self._labels = torch.zeros(1, dtype=torch.int64, device=self.device)
+        rows = torch.arange(samples, device=self.device) % len(self._labels)
+        self._pixels, self._labels = self._pixels[rows], self._labels[rows]
+
+    def _sum_of_losses(self) -> torch.Tensor:
+        loss: torch.Tensor = self._summed(self._exchange.forward(self._pixels), self._labels)
+        return loss
+
+    def _wait_for_device(self) -> None:
+        """Wait until the device has finished; a CPU has."""
+
+
+class CudaRankStep(CudaStep, RankStep):
+    """The same on a GPU."""
+
+    def _wait_for_device(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+
+class EmulatedRankStep(EmulatedStep, Exchanging):
+    """Sleep for as long as an accelerator would compute, and exchange as many bytes as the network has gradients.
+
+    The sleep is emulated, and the exchange is real. An overlapped exchange begins with the sleep.
+
+    Parameters
+    ----------
+    parameters
+        Number of the network's parameters; 1 or more.
+    """
+
+    def __init__(self, milliseconds: float, parameters: int, sync: Sync) -> None:
+        super().__init__(milliseconds)
+        self.sync = sync
+        self._gradients = torch.zeros(parameters)
+
+    def compute(self) -> None:
+        """Sleep and exchange."""
+        self._step(self.sync)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the tensor that stands for the gradients."""
+        return self._gradients.numel() * self._gradients.element_size()
+
+    def rehearsal_s(self, *, synchronised: bool) -> float:
+        """Return the seconds of a step, with or without an exchange."""
+        start = time.perf_counter()
+        self._step(self.sync if synchronised else Sync.NONE)
+        return time.perf_counter() - start
+
+    def _step(self, sync: Sync) -> None:
+        early = dist.all_reduce(self._gradients, async_op=True) if sync is Sync.OVERLAPPED else None
+        time.sleep(self._seconds)
+        if early is not None:
+            early.wait()
+        elif sync is Sync.AFTER:
+            dist.all_reduce(self._gradients)
+
+
+def make_rank_step(
+    compute: Compute,
+    spec: ModelSpec | None,
+    shape: tuple[int, int, int],
+    classes: int,
+    device: str,
+    *,
+    sync: Sync,
+) -> Step:
+    """Return the step of a rank; every rank of the job calls it at the same time.
+
+    Parameters
+    ----------
+    compute, spec, shape, classes
+        As for `storebench.training.steps.make_step`.
+    device
+        The device of this rank.
+    sync
+        When gradients are exchanged. Where nothing is computed there are none.
+    """
+    if compute.kind is ComputeKind.NONE:
+        return NoStep()
+    if compute.kind is ComputeKind.EMULATED:
+        return EmulatedRankStep(compute.milliseconds, _parameters(spec, shape, classes), sync)
+    if spec is None:
+        raise UsageError("compute 'real' needs a model", hint="Pass --model, or --compute none.")
+    target = torch.device(device)
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("there is no CUDA device here", hint="Pass --device cpu.")
+    kind = CudaRankStep if target.type == "cuda" else RankStep
+    step = kind(spec, Network(spec, shape, classes), target)
+    step.exchange_by(sync)
+    return step
+
+
+def _parameters(spec: ModelSpec | None, shape: tuple[int, int, int], classes: int) -> int:
+    """Return the number of parameters of a network; 1 without a network, so that ranks still meet in each step."""
+    if spec is None:
+        return 1
+    return sum(one.numel() for one in Network(spec, shape, classes).parameters())

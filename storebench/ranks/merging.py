@@ -1,0 +1,168 @@
+"""Merge the step tables and counters of the ranks of a job, and take a job's table apart again.
+
+The table of a job has one row per step and rank, ordered by step and then by rank, and a column `rank`. The table of a
+process that is alone has no such column.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from storebench.errors import CellFailedError, CorruptDataError
+from storebench.results import Counters
+from storebench.training.step_table import Column, StepTable, step_ends
+
+RANK = "rank"
+"""The column of a job's step table that holds the rank."""
+
+_MEANS = ("data_wait_ns", "h2d_ns", "compute_ns", "fetch_ns", "decode_ns", "prep_ns")
+_SUMS = ("samples", "payload_bytes")
+_FIRST = ("step", "warmup", "loss")
+"""Columns that are equal in the rows of a step."""
+
+
+def merged_table(tables: Sequence[StepTable]) -> StepTable:
+    """Return the step table of a job.
+
+    A step is a warm-up step if it is one for any rank. The loss of a step is the mean over the samples of all ranks.
+    Counters that a rank lacks are left out.
+
+    Parameters
+    ----------
+    tables
+        The tables of all ranks, in rank order. Their losses are sums over the samples of a rank.
+
+    Raises
+    ------
+    CellFailedError
+        The ranks ran different numbers of steps.
+    """
+    steps = [len(table["step"]) for table in tables]
+    if len(set(steps)) > 1:
+        raise CellFailedError(
+            f"the ranks of the job ran {', '.join(map(str, steps))} steps, not the same number"
+        )
+    names = [name for name in tables[0] if all(name in table for table in tables)]
+    stacked = {name: np.stack([table[name] for table in tables], axis=1) for name in names}
+    count = len(tables)
+    stacked["warmup"] = np.repeat(stacked["warmup"].any(axis=1, keepdims=True), count, axis=1)
+    losses = stacked["loss"].astype(np.float64).sum(axis=1) / stacked["samples"].sum(axis=1)
+    stacked["loss"] = np.repeat(losses.astype(np.float32)[:, None], count, axis=1)
+    merged: StepTable = {name: np.ascontiguousarray(column).reshape(-1) for name, column in stacked.items()}
+    return merged | {RANK: np.tile(np.arange(count, dtype=np.int64), steps[0])}
+
+
+def rank_count(table: StepTable) -> int:
+    """Return the number of ranks of a step table; 1 for that of a process that is alone.
+
+    Raises
+    ------
+    CorruptDataError
+        The rows are not those of each rank in turn.
+    """
+    if RANK not in table or not len(table[RANK]):
+        return 1
+    ranks = int(table[RANK].max()) + 1
+    steps, more = divmod(len(table[RANK]), max(1, ranks))
+    in_turn = not more and np.array_equal(table[RANK], np.tile(np.arange(ranks), steps))
+    if not in_turn or ("step" in table and (table["step"] != np.repeat(table["step"][::ranks], ranks)).any()):
+        raise CorruptDataError(f"a step table whose rows are not those of {ranks} ranks in turn")
+    return ranks
+
+
+def rank_tables(table: StepTable) -> list[StepTable]:
+    """Return the table of each rank, without the column `rank`; a table that has none is returned alone."""
+    ranks = rank_count(table)
+    columns = {name: column for name, column in table.items() if name != RANK}
+    return [{name: column[rank::ranks] for name, column in columns.items()} for rank in range(ranks)]
+
+
+def job_steps(table: StepTable) -> StepTable:
+    """Return one row per step of a job: its timeline, with the means of its ranks; a table without ranks is unchanged.
+
+    A step lasts from the first rank's request for a batch (`start_ns`) to the last rank's end (`end_ns`). Neighbouring
+    steps may overlap. Samples are summed. Spans are means over ranks, float64. The pause of a step is the shortest of
+    its ranks: during the rest of the longer ones, another rank was at work. Producers begin and
+    are ready with the last of them. Columns that have no meaning for all ranks are left out.
+    """
+    ranks = rank_count(table)
+    if RANK not in table:
+        return table
+    rows = {name: column.reshape(-1, ranks) for name, column in table.items()}
+    ends = step_ends(rows)
+    folded: StepTable = {name: rows[name][:, 0] for name in _FIRST if name in rows}
+    folded |= {name: rows[name].sum(axis=1) for name in _SUMS if name in rows}
+    folded |= {name: rows[name].mean(axis=1) for name in _MEANS if name in rows}
+    folded |= {name: rows[name].min(axis=1) for name in ("start_ns", "paused_ns") if name in rows}
+    folded |= {name: rows[name].max(axis=1) for name in ("fetch_start_ns", "ready_ns") if name in rows}
+    return folded | {"end_ns": ends.max(axis=1)}
+
+
+def waits_for_slowest_s(table: StepTable) -> list[float]:
+    """Return for each rank the seconds for which it had its batch while another rank still waited for data.
+
+    In each step this is at most the time in which the rank computes and exchanges gradients. All ranks must have read
+    one clock.
+    """
+    ranks = rank_count(table)
+    shape = (-1, ranks)
+    ready = (table["start_ns"] + table["data_wait_ns"]).reshape(shape)
+    late = ready.max(axis=1, keepdims=True) - ready
+    waited = np.minimum(late, (table["h2d_ns"] + table["compute_ns"]).reshape(shape))
+    return [int(column.sum()) / 1e9 for column in waited.T]
+
+
+def rate_until_first_end(table: StepTable) -> float:
+    """Return the samples per second of a job until its first rank had ended its last step.
+
+    Of a step that another rank had not ended, the share of its samples counts that corresponds to the time that had
+    passed. Pauses of a rank are taken out of its own times.
+    """
+    parts = rank_tables(table)
+    clocks = [_end_times(part) for part in parts]
+    start = min(int(part["start_ns"][0]) for part in parts)
+    end = min(float(ends[-1]) for ends in clocks)
+    done = 0.0
+    for part, ends in zip(parts, clocks, strict=True):
+        times = np.concatenate([[part["start_ns"][0]], ends]).astype(np.float64)
+        done += float(np.interp(end, times, np.concatenate([[0], np.cumsum(part["samples"])])))
+    return done / ((end - start) / 1e9)
+
+
+def _end_times(part: StepTable) -> Column:
+    """Return the ends of a rank's steps without its pauses, int64 [n]."""
+    paused = np.concatenate([[0], np.cumsum(part["paused_ns"])[:-1]])
+    return np.asarray(step_ends(part) - paused, dtype=np.int64)
+
+
+def merged_counters(counters: Sequence[Counters], payload_bytes: int) -> Counters:
+    """Return the counters of a job: sums over its ranks, and what the store's device delivered to all processes.
+
+    Parameters
+    ----------
+    counters
+        Those of each rank. A counter that is unknown for one of them is unknown for the job.
+    payload_bytes
+        Bytes of samples that all ranks requested, for the read amplification.
+    """
+    summed: dict[str, Any] = {
+        field.name: _sum([getattr(one, field.name) for one in counters])
+        for field in dataclasses.fields(Counters)
+        if field.name not in {"reasons", "read_amplification", "block_device_read_bytes"}
+    }
+    devices = [one.block_device_read_bytes for one in counters]
+    delivered = summed["device_read_bytes"]
+    return Counters(
+        **summed,
+        # Each rank counts the device for itself, from about the same moment on.
+        block_device_read_bytes=None if None in devices else max(one for one in devices if one is not None),
+        read_amplification=delivered / payload_bytes if delivered is not None and payload_bytes else None,
+        reasons={name: reason for one in reversed(counters) for name, reason in one.reasons.items()},
+    )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

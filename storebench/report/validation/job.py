@@ -1,0 +1,86 @@
+"""The rules of the record of a job: its ranks add up to it."""
+
+import math
+import statistics
+from collections.abc import Iterator
+
+from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.results import JobFacts, Record
+from storebench.units import number_of
+
+_SAME = 1e-6
+"""Relative difference that rounding explains."""
+
+
+def check_job(record: Record) -> Iterator[Finding]:
+    """Yield the findings about the ranks of one usable record; none for one process."""
+    job, ranks = record.job, record.cell.ranks
+    if job is None:
+        if ranks > 1 and record.timed_steps:
+            yield finding(
+                Kind.SCHEMA, record, "job", f"{ranks} ranks were asked for, and nothing is said of them"
+            )
+        return
+    if not job.ranks == len(job.per_rank) == ranks:
+        message = f"{job.ranks} ranks, of which {len(job.per_rank)} are described, in a cell of {ranks}"
+        yield finding(Kind.ARITHMETIC, record, "job.ranks", message)
+        return
+    if job.restarts:
+        yield finding(
+            Kind.RUN,
+            record,
+            "job.restarts",
+            f"the ranks were started again ({number_of(job.restarts, 'time')})",
+        )
+    yield from _shares(record, job)
+    yield from _spread(record, job)
+    yield from _samples(record, job)
+
+
+def _shares(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Find ranks that do not add up to their job."""
+    samples = sum(rank.samples for rank in job.per_rank)
+    if samples != record.timed_samples:
+        message = f"the ranks served {samples} samples in timed steps, the job {record.timed_samples}"
+        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+    longest_s = max(rank.seconds for rank in job.per_rank)
+    if longest_s > record.timed_s * (1 + _SAME) + _SAME:
+        message = f"a rank took {longest_s:.6g} s, longer than the {record.timed_s:.6g} s of the job"
+        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+    for name in ("data_wait_s", "compute_s"):
+        mean_s = statistics.fmean(getattr(rank, name) for rank in job.per_rank)
+        if not _close(mean_s, getattr(record, name)):
+            message = f"{getattr(record, name):.6g}, but the mean of the ranks is {mean_s:.6g}"
+            yield finding(Kind.ARITHMETIC, record, name, message)
+
+
+def _spread(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Find a spread that the ranks do not have."""
+    rates, seconds = [rank.samples_per_s for rank in job.per_rank], [rank.seconds for rank in job.per_rank]
+    middle_s = statistics.median(seconds)
+    expected = {
+        "samples_per_s_min": min(rates),
+        "samples_per_s_median": statistics.median(rates),
+        "samples_per_s_max": max(rates),
+        "skew": (max(seconds) - min(seconds)) / middle_s if middle_s else math.inf,
+    }
+    for name, right in expected.items():
+        said = getattr(job, name)
+        if not _close(said, right):
+            message = f"{said:.6g}, but the ranks give {right:.6g}"
+            yield finding(Kind.ARITHMETIC, record, f"job.{name}", message)
+
+
+def _samples(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Find samples that were counted differently, and duplicates that nobody asked for."""
+    unique = record.coverage.unique if record.coverage else job.unique_samples
+    if (job.total_samples, job.unique_samples) != (record.samples, unique):
+        message = f"{job.unique_samples} different ones of {job.total_samples}, but {unique} of {record.samples} came"
+        yield finding(Kind.COVERAGE, record, "job.unique_samples", message)
+    if job.duplicates and not record.cell.pad:
+        message = f"{job.duplicates} samples were served again, and no padding was asked for"
+        yield finding(Kind.COVERAGE, record, "job.duplicates", message)
+
+
+def _close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-9)

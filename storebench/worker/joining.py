@@ -1,0 +1,179 @@
+"""Write the step table of an epoch and make its record: from the part of each rank, if there are several."""
+
+import dataclasses
+import os
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.ranks.communication import Communication
+from storebench.ranks.merging import (
+    job_steps,
+    merged_counters,
+    merged_table,
+    rank_tables,
+    rate_until_first_end,
+    waits_for_slowest_s,
+)
+from storebench.results import CacheFacts, Cell, JobFacts, Portion, RankFacts, Record, Status
+from storebench.runs.records import STEPS_DIR
+from storebench.settings.words import ComputeKind, Sync
+from storebench.training.step_table import StepTable, write_steps
+from storebench.units import number_of
+from storebench.worker.epoch import Judge
+from storebench.worker.measure import epoch_record
+from storebench.worker.proof import Proof, joined_proof
+from storebench.worker.record import Part, cache_failure
+from storebench.worker.setup import Setup
+
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+"""Environment variable of torchrun: how often it has started the ranks again."""
+
+
+def recorded(setup: Setup, parts: Sequence[Part], cost: Communication | None, judge: Judge | None) -> Record:
+    """Write the step table of an epoch and return its record.
+
+    Parameters
+    ----------
+    parts
+        Those of all ranks, in rank order.
+    cost
+        The cost of communication; None for a process that is alone.
+    judge
+        Judges the page cache by the steps of all ranks; None if the epoch was not timed.
+    """
+    part = parts[0] if len(parts) == 1 or judge is None else joined(setup, parts, cost, judge)
+    if part.table is not None and part.record.steps_file is not None:
+        write_steps(part.table, setup.job.tables / part.record.steps_file.removeprefix(f"{STEPS_DIR}/"))
+    return part.record
+
+
+def joined(setup: Setup, parts: Sequence[Part], cost: Communication | None, judge: Judge) -> Part:
+    """Return the epoch of a job, which all ranks timed, as one part: its steps, counters, proof and facts over all ranks."""
+    first = parts[0]
+    tables = [part.table for part in parts if part.table is not None]
+    proofs = [part.proof for part in parts if part.proof is not None]
+    assert len(tables) == len(proofs) == len(parts)
+    table = merged_table(tables)
+    proof = joined_proof(setup, first.record.epoch, proofs, _losses(table))
+    records = [part.record for part in parts]
+    cache, portion = _judged(first.record.cache, judge, job_steps(table))
+    restarts = int(os.environ.get(_RESTARTS, "0"))
+    failure = (
+        cache_failure(cache)
+        or proof.failure
+        or (f"the launcher started the ranks again ({number_of(restarts, 'time')})" if restarts else None)
+    )
+    record = dataclasses.replace(
+        first.record,
+        status=Status.OK if failure is None else Status.FAILED,
+        failure=failure,
+        started_utc=min(record.started_utc for record in records),
+        open_s=max(record.open_s for record in records),
+        digests=proof.digests,
+        coverage=proof.coverage,
+        cache=cache,
+        portion=portion,
+        counters=merged_counters([one.counters for one in records], int(table["payload_bytes"].sum())),
+        reader_notes={name: text for one in reversed(records) for name, text in one.reader_notes.items()},
+    )
+    record = epoch_record(record, table)
+    facts = (
+        job_facts(setup.cell, parts, table, proof, cost, restarts=restarts) if record.timed_steps else None
+    )
+    return dataclasses.replace(first, record=dataclasses.replace(record, job=facts), table=table, proof=proof)
+
+
+def _judged(
+    cache: CacheFacts | None, judge: Judge, steps: StepTable
+) -> tuple[CacheFacts | None, Portion | None]:
+    """Return the facts of a job's page cache with its curve, and the steps that had the requested state."""
+    found, portion = judge(steps)
+    if cache is None:
+        return None, portion
+    return dataclasses.replace(cache, curve=found.curve, reason=found.reason), portion
+
+
+def _losses(table: StepTable) -> list[float]:
+    """Return the loss of each step of a job; none if nothing was trained."""
+    losses = job_steps(table)["loss"]
+    return [] if not len(losses) or np.isnan(losses).all() else [float(loss) for loss in losses]
+
+
+def job_facts(
+    cell: Cell,
+    parts: Sequence[Part],
+    table: StepTable,
+    proof: Proof,
+    cost: Communication | None,
+    *,
+    restarts: int,
+) -> JobFacts:
+    """Return what the record of a job says about its ranks.
+
+    Parameters
+    ----------
+    parts
+        Those of the ranks, in rank order.
+    table
+        The steps of all of them, of which at least one is timed.
+    proof
+        That of the job.
+    """
+    nodes = 1 + max(part.membership.node for part in parts)
+    timed = {name: column[~table["warmup"]] for name, column in table.items()}
+    ranks = _rank_facts(cell, parts, timed, one_clock=nodes == 1)
+    rates, seconds = [rank.samples_per_s for rank in ranks], [rank.seconds for rank in ranks]
+    waits = [rank.wait_for_slowest_s for rank in ranks if rank.wait_for_slowest_s is not None]
+    cost = cost or Communication()
+    return JobFacts(
+        ranks=len(parts),
+        nodes=nodes,
+        sync=None if cell.compute.kind is ComputeKind.NONE else cell.sync,
+        global_batch_size=cell.batch_size * len(parts),
+        per_rank=ranks,
+        samples_per_s_min=min(rates),
+        samples_per_s_median=statistics.median(rates),
+        samples_per_s_max=max(rates),
+        skew=(max(seconds) - min(seconds)) / statistics.median(seconds),
+        samples_per_s_until_first_end=rate_until_first_end(timed),
+        wait_for_slowest_s=statistics.fmean(waits) if len(waits) == len(ranks) else None,
+        unique_samples=proof.coverage.unique,
+        total_samples=proof.coverage.served,
+        duplicates=_served_again(proof.served, cell.passes or 1),
+        barrier_s=cost.barrier_s,
+        gradient_bytes=cost.gradient_bytes,
+        exposed_communication_s=cost.exposed_s,
+        step_without_sync_s=cost.step_s,
+        exposed_pairs=cost.pairs,
+        restarts=restarts,
+    )
+
+
+def _rank_facts(
+    cell: Cell, parts: Sequence[Part], timed: StepTable, *, one_clock: bool
+) -> tuple[RankFacts, ...]:
+    together = cell.compute.kind is not ComputeKind.NONE and cell.sync is not Sync.NONE
+    waits = waits_for_slowest_s(timed) if together and one_clock else [None] * len(parts)
+    own = [epoch_record(part.record, steps) for part, steps in zip(parts, rank_tables(timed), strict=True)]
+    return tuple(
+        RankFacts(
+            node=part.membership.node,
+            samples=record.timed_samples,
+            seconds=record.timed_s,
+            samples_per_s=record.samples_per_s,
+            data_wait_s=record.data_wait_s,
+            compute_s=record.compute_s,
+            wait_for_slowest_s=wait,
+            device_read_bytes=part.record.counters.device_read_bytes,
+        )
+        for part, record, wait in zip(parts, own, waits, strict=True)
+    )
+
+
+def _served_again(served: Sequence[npt.NDArray[np.int64]], passes: int) -> int:
+    """Return how many samples were served beyond once per pass."""
+    _, counts = np.unique(np.concatenate(served), return_counts=True)
+    return int(np.maximum(counts - passes, 0).sum())

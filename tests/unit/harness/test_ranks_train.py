@@ -1,0 +1,254 @@
+"""A job of ranks serves, trains and proves what one process with the global batch does, from every format."""
+
+import functools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from storebench.formats.base import Indices
+from storebench.loading.batch import Batch, EpochPlan
+from storebench.ranks import exposed
+from storebench.ranks.group import Group
+from storebench.ranks.shards import shard_of
+from storebench.report.validation.validate import validate_records
+from storebench.results import Cell, JobFacts, Record
+from storebench.runs.records import RECORDS_NAME
+from storebench.settings.words import Sync
+from storebench.training.steps import CpuStep
+from storebench.worker import setup as worker_setup
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import SAMPLES, SIX, Bench, cell_job, scenario, steps_of
+from tests.support.rank_processes import in_ranks
+from tests.support.same_training import assert_same_losses, assert_same_weights
+
+RANKS, BATCH = 3, 11
+"""200 samples of MNIST are 6 steps of 33 and one of 2, and 100 of CIFAR-10 are 3 and one of 1: some ranks have none then."""
+
+MATRICES: dict[str, dict[str, Any]] = {
+    "mnist": {"dataset": "mnist", "limit": SAMPLES},
+    "cifar10": {"dataset": "cifar10", "limit": 100},
+}
+Weights = dict[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A record of one epoch, its losses, and the weights of each rank after it."""
+
+    record: Record
+    losses: npt.NDArray[np.float32]
+    weights: list[Weights]
+
+    @property
+    def job(self) -> JobFacts:
+        assert self.record.job is not None
+        return self.record.job
+
+
+def weights_of(setup: Setup) -> Weights:
+    if not isinstance(setup.step, CpuStep):
+        return {}
+    return {name: value.detach().numpy().copy() for name, value in setup.step.network.named_parameters()}
+
+
+def rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
+    setup = Setup.of(job, group=group)
+    records = run_replicate(setup)
+    return records, weights_of(setup)
+
+
+def cell_of(backend: str, dataset: str = "mnist", **matrix: Any) -> Cell:
+    asked = {"ranks": RANKS, "batch_size": BATCH} | MATRICES[dataset] | matrix
+    [cell] = scenario(backends=[backend], **asked).cells()
+    return cell
+
+
+def trained(cell: Cell, bench: Bench, run: Path, work: Any = rank) -> Trained:
+    """Run a cell: in copies of this process if it has several ranks, else in this one."""
+    job = cell_job(cell, bench.stores, run)
+    if cell.ranks == 1:
+        setup = Setup.of(job)
+        parts = [(run_replicate(setup), weights_of(setup))]
+    else:
+        parts = in_ranks(cell.ranks, functools.partial(work, job=job))
+    [record] = parts[0][0]
+    assert record.steps_file is not None, record.failure
+    assert [records for records, _ in parts[1:]] == [[]] * (cell.ranks - 1)
+    table = steps_of(record, run)
+    losses = table["loss"][:: cell.ranks].astype(np.float32)
+    return Trained(record=record, losses=losses, weights=[weights for _, weights in parts])
+
+
+@pytest.fixture(autouse=True)
+def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let communication be measured for a moment only."""
+    monkeypatch.setattr(exposed, "BUDGET_S", 0.05)
+
+
+def assert_valid(found: Trained, run: Path) -> None:
+    assert found.record.failure is None
+    assert [str(one) for one in validate_records([(found.record, run / RECORDS_NAME)])] == []
+
+
+def assert_same_training(found: Trained, whole: Trained) -> None:
+    assert found.record.digests is not None
+    assert whole.record.digests is not None
+    assert found.record.digests.samples == whole.record.digests.samples
+    assert found.record.digests.order == whole.record.digests.order
+    model = found.record.cell.model
+    assert_same_losses(found.losses, whole.losses, model)
+    for weights in found.weights:
+        assert_same_weights(weights, whole.weights[0], model)
+
+
+@pytest.mark.parametrize("backend", SIX)
+def test_lenet_trains_in_ranks_as_in_one_process_from(backend: str, bench: Bench, run_folder: Path) -> None:
+    whole = trained(cell_of(backend, ranks=1, batch_size=RANKS * BATCH), bench, run_folder)
+    found = trained(cell_of(backend), bench, run_folder)
+    assert_same_training(found, whole)
+    assert_valid(found, run_folder)
+    assert found.record.coverage is not None
+    assert found.record.coverage.pixels_checked == found.record.coverage.unique == SAMPLES
+    assert found.record.coverage.timed_checked >= 64
+    assert (found.record.samples, found.record.steps) == (SAMPLES, 7)
+
+
+@pytest.mark.parametrize("sync", [Sync.OVERLAPPED, Sync.AFTER])
+def test_cifar10_quick_trains_in_ranks_as_in_one_process(sync: Sync, bench: Bench, run_folder: Path) -> None:
+    alone = cell_of("lmdb", "cifar10", ranks=1, batch_size=RANKS * BATCH)
+    found = trained(cell_of("hdf5", "cifar10", sync=sync), bench, run_folder)
+    assert_same_training(found, trained(alone, bench, run_folder))
+    assert_valid(found, run_folder)
+
+
+def test_losses_of_a_job_are_bit_identical_from_two_formats(bench: Bench, run_folder: Path) -> None:
+    first, second = (trained(cell_of(backend), bench, run_folder) for backend in ("lmdb", "memory:native"))
+    assert first.losses.tobytes() == second.losses.tobytes()
+    assert first.record.digests == second.record.digests
+
+
+def test_a_global_batch_is_dealt_to_the_ranks(bench: Bench, run_folder: Path) -> None:
+    strong = cell_of("lmdb", batch_size=None, global_batch_size=RANKS * BATCH)
+    assert strong.batch_size == BATCH
+    found = trained(strong, bench, run_folder)
+    assert found.losses.tobytes() == trained(cell_of("lmdb"), bench, run_folder).losses.tobytes()
+    assert found.job.global_batch_size == RANKS * BATCH
+
+
+def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb", warmup_steps=2), bench, run_folder)
+    assert_valid(found, run_folder)
+    job, record = found.job, found.record
+    assert [one.samples for one in job.per_rank] == [4 * BATCH + 1, 4 * BATCH + 1, 4 * BATCH]
+    assert record.timed_samples == SAMPLES - 2 * RANKS * BATCH
+    assert record.samples_per_s == pytest.approx(record.timed_samples / record.timed_s)
+    assert record.timed_s >= max(one.seconds for one in job.per_rank)
+    assert (job.ranks, job.nodes, job.sync, job.restarts) == (RANKS, 1, Sync.OVERLAPPED, 0)
+    assert (job.unique_samples, job.total_samples, job.duplicates) == (SAMPLES, SAMPLES, 0)
+    assert job.samples_per_s_min <= job.samples_per_s_median <= job.samples_per_s_max
+    assert job.samples_per_s_until_first_end > 0
+    assert job.barrier_s is not None
+    assert 0 < job.barrier_s < 0.1
+    assert job.gradient_bytes == 4 * sum(value.size for value in found.weights[0].values())
+    assert job.exposed_communication_s is not None
+    assert job.exposed_pairs >= 5
+    table = steps_of(record, run_folder)
+    assert table["rank"].tolist() == [0, 1, 2] * 7
+    assert table["step"].tolist() == sorted([*range(7)] * 3)
+
+
+def test_padding_is_counted(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb", pad=True), bench, run_folder)
+    assert_valid(found, run_folder)
+    assert (found.job.total_samples, found.job.unique_samples, found.job.duplicates) == (201, 200, 1)
+    assert {one.samples for one in found.job.per_rank} == {67}
+
+
+def test_ranks_with_workers_serve_the_same_samples(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb", workers=1), bench, run_folder)
+    assert_valid(found, run_folder)
+    assert_same_training(found, trained(cell_of("lmdb"), bench, run_folder))
+
+
+def test_ranks_that_only_load_do_not_wait_for_each_other(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb", compute="none", model="none", passes=2), bench, run_folder)
+    assert_valid(found, run_folder)
+    assert found.job.sync is None
+    assert found.job.wait_for_slowest_s is found.job.exposed_communication_s is None
+    assert (found.job.total_samples, found.job.duplicates) == (2 * SAMPLES, 0)
+
+
+LATE_S = 0.010
+
+
+def late_rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
+    """Run a rank; every batch of rank 1 comes late."""
+    setup = Setup.of(job, group=group)
+    serve = setup.loader.epoch
+
+    def late(plan: EpochPlan) -> Iterator[Batch]:
+        for batch in serve(plan):
+            time.sleep(0 if plan.check else LATE_S)
+            yield batch
+
+    if group.membership.rank == 1:
+        setup.loader.epoch = late  # type: ignore[method-assign]
+    return run_replicate(setup), {}
+
+
+def test_the_wait_for_the_slowest_rank_is_apart_from_communication(bench: Bench, run_folder: Path) -> None:
+    cell = cell_of("memory:native", compute="emulated:30", model="none", sync="after", ranks=2, batch_size=20)
+    found = trained(cell, bench, run_folder, late_rank)
+    assert_valid(found, run_folder)
+    waits = [one.wait_for_slowest_s or 0.0 for one in found.job.per_rank]
+    late_s = found.record.steps * LATE_S
+    assert waits[0] == pytest.approx(late_s, rel=0.5)
+    assert waits[1] < 0.25 * late_s
+    assert found.job.exposed_communication_s is not None
+    assert found.job.exposed_communication_s < 0.5 * LATE_S
+    assert found.job.per_rank[1].data_wait_s > found.job.per_rank[0].data_wait_s + 0.5 * late_s
+
+
+def test_shards_that_overlap_fail_the_job(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_shard(order: Indices, *, rank: int, **more: Any) -> list[Indices]:
+        return shard_of(order, rank=0, **more)
+
+    monkeypatch.setattr(worker_setup, "shard_of", first_shard)
+    found = trained(cell_of("lmdb"), bench, run_folder)
+    assert found.record.failed
+    assert found.record.failure is not None
+    assert found.record.failure.startswith("wrong samples: 133 missing, ")
+
+
+def test_a_job_that_was_restarted_has_failed(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    found = trained(cell_of("lmdb", max_steps=2), bench, run_folder)
+    assert found.record.failure == "the launcher started the ranks again (1 time)"
+
+
+@pytest.mark.still_pages
+def test_the_cold_portion_of_a_job_is_found_from_the_steps_of_all_ranks(
+    bench: Bench, run_folder: Path
+) -> None:
+    cell = cell_of("hdf5", cache="cold", compute="none", model="none", ranks=2, batch_size=20)
+    found = trained(cell, bench, run_folder)
+    assert_valid(found, run_folder)
+    part, cache = found.record.portion, found.record.cache
+    assert cache is not None
+    assert cache.resident_frac_before == 0
+    assert cache.curve[-1].asked_frac == 1.0
+    assert part is not None
+    assert (part.steps, part.samples, part.first_step) == (5, SAMPLES, 0)
+    assert part.seconds == pytest.approx(found.record.timed_s)

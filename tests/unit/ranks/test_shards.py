@@ -1,0 +1,111 @@
+"""The shards of an epoch: every sample on one rank, in the order of one process, for any number of ranks."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler
+
+from storebench.formats.base import Indices
+from storebench.loading.order import epoch_order, split_batches
+from storebench.ranks.shards import global_sizes, shard_of
+
+RANKS = (1, 2, 3, 4)
+COUNTS = (1, 2, 3, 5, 7, 12, 24, 25, 31, 47)
+BATCH = 3
+
+counts, ranks_drawn, batches_drawn = st.integers(1, 200), st.integers(1, 9), st.integers(1, 20)
+
+
+def shards(
+    order: Indices, ranks: int, batch_size: int = BATCH, *, pad: bool = False, max_steps: int | None = None
+) -> list[list[Indices]]:
+    return [
+        shard_of(order, rank=rank, ranks=ranks, batch_size=batch_size, pad=pad, max_steps=max_steps)
+        for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_together_ranks_serve_the_batches_of_one_process(ranks: int, count: int) -> None:
+    order = epoch_order(count, seed=5, epoch=0)
+    together = [np.concatenate(step) for step in zip(*shards(order, ranks), strict=True)]
+    alone = split_batches(order, ranks * BATCH)
+    assert [batch.tolist() for batch in together] == [batch.tolist() for batch in alone]
+
+
+@given(count=counts, ranks=ranks_drawn, batch_size=batches_drawn)
+def test_every_sample_is_on_one_rank_once(count: int, ranks: int, batch_size: int) -> None:
+    order = epoch_order(count, seed=1, epoch=2)
+    dealt = shards(order, ranks, batch_size)
+    assert sorted(np.concatenate([batch for rank in dealt for batch in rank]).tolist()) == list(range(count))
+    sizes = np.array([[len(batch) for batch in rank] for rank in dealt])
+    assert sizes.max() <= batch_size
+    assert (sizes.max(axis=0) - sizes.min(axis=0)).max() <= 1
+    assert (sizes[:, :-1] == batch_size).all()
+
+
+def test_a_rank_without_a_sample_has_an_empty_last_batch() -> None:
+    dealt = shards(np.arange(14), ranks=4)
+    assert [[batch.tolist() for batch in rank] for rank in dealt] == [
+        [[0, 1, 2], [12]],
+        [[3, 4, 5], [13]],
+        [[6, 7, 8], []],
+        [[9, 10, 11], []],
+    ]
+    assert {batch.dtype for rank in dealt for batch in rank} == {np.dtype(np.int64)}
+
+
+def test_one_rank_has_the_batches_of_a_plain_process() -> None:
+    order = epoch_order(50, seed=0, epoch=0)
+    [only] = shards(order, ranks=1, batch_size=8)
+    for batch, plain in zip(only, split_batches(order, 8), strict=True):
+        np.testing.assert_array_equal(batch, plain)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_padding_repeats_what_distributed_sampler_repeats(ranks: int, count: int) -> None:
+    order = epoch_order(count, seed=5, epoch=0)
+    data = torch.utils.data.TensorDataset(torch.from_numpy(order))
+    theirs: list[list[int]] = [
+        list(DistributedSampler(data, num_replicas=ranks, rank=rank, shuffle=False)) for rank in range(ranks)
+    ]
+    dealt = shards(order, ranks, pad=True)
+    assert {sum(map(len, rank)) for rank in dealt} == {len(theirs[0])}
+    for number, step in enumerate(zip(*dealt, strict=True)):
+        cut = slice(number * BATCH, (number + 1) * BATCH)
+        assert len({len(batch) for batch in step}) == 1
+        expected = Counter(int(order[place]) for rank in theirs for place in rank[cut])
+        assert Counter(np.concatenate(step).tolist()) == expected
+
+
+def test_padding_gives_two_ranks_of_seven_samples_one_twice() -> None:
+    dealt = shards(np.arange(7), ranks=2, pad=True)
+    assert [[batch.tolist() for batch in rank] for rank in dealt] == [[[0, 1, 2], [6]], [[3, 4, 5], [0]]]
+
+
+def test_no_more_steps_are_dealt_than_asked_for() -> None:
+    order = epoch_order(100, seed=0, epoch=0)
+    whole, cut = shards(order, ranks=3), shards(order, ranks=3, max_steps=2)
+    for first, second in zip(whole, cut, strict=True):
+        assert [batch.tolist() for batch in second] == [batch.tolist() for batch in first[:2]]
+
+
+@given(
+    count=counts,
+    ranks=ranks_drawn,
+    batch_size=batches_drawn,
+    pad=st.booleans(),
+    most=st.none() | st.integers(1, 5),
+)
+def test_the_size_of_a_step_is_known_without_the_order(
+    count: int, ranks: int, batch_size: int, most: int | None, *, pad: bool
+) -> None:
+    dealt = shards(np.arange(count), ranks, batch_size, pad=pad, max_steps=most)
+    sizes = global_sizes(count, ranks=ranks, batch_size=batch_size, pad=pad, max_steps=most)
+    assert sizes == [sum(map(len, step)) for step in zip(*dealt, strict=True)]

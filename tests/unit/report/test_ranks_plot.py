@@ -1,0 +1,91 @@
+"""Jobs of ranks beside one process: which cells are held against each other, and what is said of them."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from storebench.report.cells import summarise
+from storebench.report.claims import Kind
+from storebench.report.decisions import Topic
+from storebench.report.facts import Facts, derive
+from storebench.report.frame import to_frame
+from storebench.report.plots.ranks import QUESTION, plot_ranks, rank_lines, ranks_answer
+from storebench.results import Record
+from tests.support.planted import replicates
+
+STEP_MS, COMPUTE_MS = 20.0, 10.0
+SETTING: dict[str, Any] = {"cache": "warm", "batch_size": 32, "compute_ms": COMPUTE_MS}
+
+
+def cell(backend: str, times: float = 1.0, count: int = 3, **changes: Any) -> list[Record]:
+    """Plant the replicates of a cell that is `times` as fast as a process whose steps take 20 ms."""
+    waits = [STEP_MS / times - COMPUTE_MS + 0.01 * number for number in range(count)]
+    return replicates(backend, waits, **(SETTING | changes))
+
+
+def facts_of(*groups: list[Record]) -> Facts:
+    records = itertools.chain.from_iterable(groups)
+    return derive(summarise(to_frame((record, Path("run/records.jsonl")) for record in records)))
+
+
+def test_jobs_that_deliver_more_are_counted_with_their_efficiency() -> None:
+    facts = facts_of(
+        *(cell("lmdb"), cell("lmdb", 1.5, ranks=2), cell("lmdb", 1.8, ranks=4)),
+        *(cell("png", 0.5), cell("png", 0.5, ranks=2)),
+    )
+    told = ranks_answer(facts)
+    assert told.text.startswith(
+        "1 of 2 backends is proven to deliver more with several ranks on this machine; the largest gain is 1.80"
+    )
+    assert told.text.endswith(" times with 4 ranks instead of 1 (LMDB), an efficiency of 45.0% [44.8, 45.2].")
+    assert [(one.kind, one.topic) for one in told.claims] == [(Kind.FASTER, Topic.RANKS)] * 2
+    assert all(one.fair for one in told.claims)
+
+
+def test_jobs_that_deliver_no_more_are_said_not_to() -> None:
+    facts = facts_of(cell("lmdb"), cell("lmdb", 0.9, ranks=2))
+    assert (
+        ranks_answer(facts).text
+        == "No backend is proven to deliver more with several ranks on this machine than with one."
+    )
+
+
+def test_nothing_is_said_of_jobs_without_one_process_beside_them() -> None:
+    facts = facts_of(cell("lmdb", 1.5, ranks=2), cell("png", 0.5, ranks=2))
+    assert rank_lines(facts) == []
+    assert ranks_answer(facts).text.startswith("No backend was measured with several numbers of ranks")
+
+
+def test_each_way_to_share_the_work_is_a_line_of_its_own() -> None:
+    strong = {"global_batch_size": 32, "batch_size": 16}
+    facts = facts_of(
+        cell("lmdb"),
+        cell("lmdb", 1.5, ranks=2),
+        cell("lmdb", 1.6, ranks=4),
+        cell("lmdb", 1.2, ranks=2, **strong),
+        cell("lmdb", 1.3, ranks=2, sync="after"),
+        cell(
+            "lmdb", 1.1, ranks=2, batch_size=16
+        ),  # a job of as much work as another process, which was not run
+    )
+    lines = {line.label: line for line in rank_lines(facts)}
+    assert sorted(lines) == ["LMDB", "LMDB, global batch", "LMDB, gradients after"]
+    assert [job.cell.ranks for job in lines["LMDB"].jobs] == [2, 4]
+    shares = [share.mid for share in lines["LMDB"].efficiencies if share]
+    assert shares == pytest.approx([0.75, 0.40], rel=1e-3)
+
+
+def test_the_plot_shows_rates_above_and_efficiency_below() -> None:
+    facts = facts_of(cell("lmdb"), cell("lmdb", 1.5, ranks=2), cell("lmdb", 1.6, ranks=4))
+    ax = plot_ranks(rank_lines(facts))
+    figure = ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    above, below = figure.axes
+    assert above.get_ylabel() == "throughput (samples/s)"
+    assert (below.get_ylabel(), below.get_xlabel()) == ("efficiency (%)", "ranks")
+    assert [tick.get_text() for tick in below.get_xticklabels()] == ["1", "2", "4"]
+    assert below.get_ylim()[1] > 100
+    assert QUESTION in [legend.get_title().get_text() for legend in figure.legends]
