@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 8
 _SAMPLES = 200
+_IMAGE_FILES = ("JPEG", "PNG", "WebP")
+_NEXT = (
+    "to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
+    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 3"
+)
 
 
 def inspect(
@@ -27,6 +32,7 @@ def inspect(
         int,
         typer.Option(
             min=0,
+            max=10_000,
             metavar="N",
             help="Random samples to read, cold and warm; 0 reads none, and evicts nothing.",
         ),
@@ -64,6 +70,8 @@ def _lines(found: "Inspection") -> list[str]:
     if len(found.parts) > _MOST_SHOWN:
         lines.append(f"  {len(found.parts) - _MOST_SHOWN} smaller parts: --json lists them")
     lines += [f"  {name}: {text}" for name, text in found.notes.items()]
+    if found.main is not None and any(kind in found.main.content for kind in _IMAGE_FILES):
+        lines.append(f"  {_NEXT}")
     return [*lines, _summary(found)]
 
 

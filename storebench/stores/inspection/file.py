@@ -18,6 +18,7 @@ from storebench.stores.inspection.measure import measure
 from storebench.stores.inspection.values import contents_of
 from storebench.system.isolated import IsolatedError, run_isolated
 from storebench.system.scratch import sweep
+from storebench.units import format_bytes
 
 SAMPLES = 200
 """Random samples to read per part."""
@@ -64,10 +65,13 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
     MissingDependencyError
         The library that it needs is not installed.
     """
-    place, kind = _kind_of(path)
+    try:
+        place, kind = _kind_of(path)
+    except PermissionError as error:
+        raise DataNotFoundError("no permission to read it", where=error.filename or path) from error
     if kind != "LMDB" and database is not None:
         raise UsageError(f"{kind} has no named databases", where=place, hint="Leave out --database.")
-    work = partial(_inspect, place, kind, database, samples)
+    work = partial(_guarded, place, kind, database, samples)
     try:
         return run_isolated(work, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
     except IsolatedError as error:
@@ -104,6 +108,19 @@ def _kind_of(path: Path) -> tuple[Path, str]:
     if h5py.is_hdf5(file):
         return file, "HDF5"
     raise CorruptDataError("neither an LMDB database, a LevelDB nor an HDF5 file", where=file)
+
+
+def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
+    """Return the findings; an error of the kernel while reading is the one line for a file that cannot be read."""
+    try:
+        return _inspect(path, kind, database, samples)
+    except OSError as error:
+        raise CorruptDataError(f"it cannot be read ({error.strerror or error})", where=path) from error
+    except MemoryError as error:
+        more = format_bytes(MEMORY_BYTES)
+        raise CorruptDataError(
+            f"reading it as {kind} takes more than {more} of memory", where=path
+        ) from error
 
 
 def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:

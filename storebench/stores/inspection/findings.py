@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+UNKNOWN_BYTES = 1 << 16
+"""Assumed size of a sample whose size is not known before it is read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reads:
@@ -83,8 +86,8 @@ class Part:
 
     @property
     def weight(self) -> int:
-        """Bytes of all samples, from the median."""
-        return self.samples * (self.sample_bytes[1] if self.sample_bytes else 1)
+        """Bytes of all samples, from the median; unknown sizes count as those of images."""
+        return self.samples * (self.sample_bytes[1] if self.sample_bytes else UNKNOWN_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)

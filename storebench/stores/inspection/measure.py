@@ -29,6 +29,7 @@ LEAST_RESIDENT_PAGES = 64
 
 _WARM_TRIES = 2
 _VALUES = 8
+_MOST_VALUE_BYTES = 4 << 20
 _SLOW = 0.9
 
 Prepare = Callable[[Any], Callable[[], Any]]
@@ -66,7 +67,7 @@ class Measured:
     sizes
         Bytes of each sample that was read.
     values
-        The first few samples, for finding out what they contain.
+        The first few samples, or their first 4 MiB, for finding out what they contain.
     """
 
     cold: Reads
@@ -169,7 +170,7 @@ def _fill(source: Source, budget_s: float) -> tuple[tuple[int, ...], tuple[bytes
             value = prepare(item)()
             sizes.append(nbytes_of(value))
             if len(values) < _VALUES:
-                values.append(bytes_of(value))
+                values.append(bytes_of(value)[:_MOST_VALUE_BYTES])
             if time.perf_counter() > deadline:
                 break
     return tuple(sizes), tuple(values)

@@ -251,6 +251,23 @@ def test_a_damaged_chunk_is_refused(tmp_path: Path) -> None:
         inspect(path)
 
 
+def test_memory_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storebench.stores.inspection.file.MEMORY_BYTES", 16 << 20)
+    path = tmp_path / "large.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("rows", (4, 50_000_000), np.uint8)
+    with pytest.raises(CorruptDataError, match="HDF5 cannot read it"):
+        inspect(path)
+
+
+def test_small_parts_do_not_hide_values_of_unknown_size(tmp_path: Path) -> None:
+    path = write_vlen(tmp_path / "vlen.h5", jpegs(40))
+    with h5py.File(path, "a") as file:
+        for number in range(5):
+            file[f"features{number}"] = np.zeros((40, 100 + number), np.float32)
+    assert main_of(inspect(path, samples=FEW)).name == "images"
+
+
 def test_a_hundred_gigabytes_are_inspected_in_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "large.h5"
     created = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

@@ -102,6 +102,7 @@ def test_the_last_line_says_what_a_sample_costs(disk: Path) -> None:
         lines[-1],
     ), lines[-1]
     assert "600 samples (JPEG)" in done.stdout
+    assert "storebench run original lmdb+original lmdb -d FOLDER" in lines[-2]
 
 
 def test_the_findings_are_printed_as_json(disk: Path) -> None:
