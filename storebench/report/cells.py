@@ -420,6 +420,15 @@ def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
     return key_without(cell, "backend", *STATE_COLUMNS)
 
 
+def work_key(cell: CellSummary) -> tuple[Any, ...]:
+    """Return the key that a cell shares with those of other states of the store that do the same work, for however long.
+
+    A cold epoch is cut to its cold steps, and a warm one is served in several passes: the rate of both is per sample.
+    """
+    length = ("max_steps", "warmup_steps", "passes", "epochs")
+    return key_without(cell, "backend", *STATE_COLUMNS, *length)
+
+
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
     """Return the fields of a setting that are not the same in all these cells."""
     settings = [cell.setting for cell in cells]

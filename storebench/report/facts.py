@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from storebench.report.ceilings import ceilings
-from storebench.report.cells import CellSummary, Panel, ceiling_key, panels, varying_fields
+from storebench.report.cells import CellSummary, Panel, panels, varying_fields, work_key
 from storebench.report.claims import Claims, claims_of
 from storebench.report.decisions import Decisions, added_by_precision, decide, looks_at
 from storebench.report.factors import PAYING_STATES, BreakEven, Square, break_evens, squares
@@ -70,8 +70,8 @@ class Facts:
     def paying_panel(self) -> Panel | None:
         """The first panel whose rate is that of whole epochs: of those that do the main panel's work, else of all."""
         whole = [panel for panel in self.ordered if panel.first.cell.cache in PAYING_STATES]
-        work = ceiling_key(self.main.first) if self.main else None
-        alike = (panel for panel in whole if ceiling_key(panel.first) == work)
+        work = work_key(self.main.first) if self.main else None
+        alike = (panel for panel in whole if work_key(panel.first) == work)
         return next(alike, next(iter(whole), None))
 
     @property

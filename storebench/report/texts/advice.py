@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from storebench.report.cells import CellSummary, Panel, ceiling_key
+from storebench.report.cells import CellSummary, Panel, ceiling_key, work_key
 from storebench.report.claims import Claim, Claims, Kind, leading
 from storebench.report.decisions import Topic, siblings
 from storebench.report.facts import Facts
@@ -75,9 +75,9 @@ def recommend(facts: Facts) -> list[Advice]:
 
 def _other_states(facts: Facts, panel: Panel, chosen: Choice) -> Iterator[Advice]:
     """Yield the choice in other states of the stores, the same work, where it is another one than `chosen`."""
-    work = ceiling_key(panel.first)
+    work = work_key(panel.first)
     for other in facts.ordered:
-        if other is panel or ceiling_key(other.first) != work or len(other.stored) < 2:
+        if other is panel or work_key(other.first) != work or len(other.stored) < 2:
             continue
         found = choice_of(other, facts.claims, facts.varying)
         if found.cell is None or found.indifferent:

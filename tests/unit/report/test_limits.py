@@ -103,3 +103,12 @@ def test_cold_bytes_arrive_no_faster_than_the_device_delivers(best: float, kept:
     )
     bounded = with_portion(dataclasses.replace(record, ceilings=ceilings), upper_bound=True)
     assert broken(bounded) == []
+
+
+def test_a_finding_gives_sizes_in_units_that_people_read() -> None:
+    record = whole("lmdb", bytes_on_disk=STORE_BYTES, **LIMIT)
+    cache = dataclasses.replace(record.cache, resident_max_frac=0.6)
+    (finding,) = check_limits(dataclasses.replace(record, cache=cache))
+    assert finding.message == "458 MiB of the store were resident, above the limit of 381 MiB"
+    (finding,) = check_limits(whole("lmdb", amplification=0.5))
+    assert finding.message.startswith("300 MiB came from the device, but 600 MiB were asked for")

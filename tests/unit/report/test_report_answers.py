@@ -242,6 +242,17 @@ def test_the_advice_gives_the_choice_of_each_cache_state() -> None:
     assert second.rule.startswith("R0")
 
 
+def test_states_are_compared_however_long_their_epochs_are() -> None:
+    length = {"compute": "none", "model": "none"}
+    cold = two([20] * 3, [40] * 3, max_steps=16, warmup_steps=0, **length)
+    warm = two([40] * 3, [11] * 3, cache="warm", max_steps=8, warmup_steps=2, passes=3, **length)
+    facts = facts_of(cold + warm)
+    assert "What decides: warm, LMDB is 3.6 times [3.6, 3.6] as fast as PNG files" in headline(facts).answer
+    first, second = recommend(facts)[:2]
+    assert "use PNG files" in first.text
+    assert "use LMDB" in second.text
+
+
 def test_who_beats_a_store_beats_those_that_it_beats() -> None:
     # LMDB and LevelDB never ran in the same round, but both ran beside HDF5.
     later = [dataclasses.replace(one, replicate=one.replicate + 3) for one in rounds("leveldb", [90] * 3)]
