@@ -1,22 +1,25 @@
 """Fixtures that every test may use: where the real data is, and the command line."""
 
+import functools
 import gc
+import multiprocessing
 import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import HealthCheck, settings
 
 from storebench.probes.machine import damon
-from tests.support.installed import Built, build
+from tests.support.installed import Built, Environment, build, environment_with
+from tests.support.leftovers import MEMORY, left_in, name_in_memory, own_temporary_folder, remove
 from tests.support.parallel import (  # noqa: F401 - hooks of pytest
     TURN,
     in_order_of_scopes,
@@ -69,6 +72,30 @@ def pytest_collection_finish() -> None:
 CompletedText = subprocess.CompletedProcess[str]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let temporary files be in a folder of this process, and hold the suite to leaving none there."""
+    tmp_path_factory.getbasetemp()  # pytest chooses its own folder before
+    with own_temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        # Forked workers put their sockets where this process does; otherwise each that is killed leaves a folder.
+        sockets = folder / "sockets"
+        sockets.mkdir(mode=0o700)
+        patch.setitem(vars(multiprocessing.current_process())["_config"], "tempdir", str(sockets))
+        yield
+        left = left_in(folder, but=sockets.name)
+    assert not left, f"left in the folder for temporary files: {left}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tree_of_commands() -> Iterator[None]:
+    """Let typer make its tree of commands once: most calls of the command line in this process are shorter than that."""
+    made = functools.cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.main.get_command", made)
+        patch.setattr("typer.testing._get_command", made)
+        yield
+
+
 @pytest.fixture(scope="session")
 def commands() -> CommandServer:
     """Run commands in copies of one process that has imported everything (`tests.support.quick_cli`)."""
@@ -93,6 +120,12 @@ def data_root() -> Path:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Build the source archive and the wheel, once."""
     return build(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="session")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """Install the wheel into a fresh environment, once; a plugin that a test adds to it changes nothing else in it."""
+    return environment_with(built.wheel, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture
@@ -132,12 +165,13 @@ def fresh_cli(tmp_path: Path) -> Callable[..., CompletedText]:
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
     """Make a folder in which writing to disk costs nothing, where there is one; for tests that sync hundreds of times."""
-    memory = Path("/dev/shm")
-    if not memory.is_dir() or shutil.disk_usage(memory).free < 256 << 20:
+    if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < 256 << 20:
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(prefix="sb-", dir=memory) as folder:
-        yield Path(folder)
+    folder = name_in_memory()
+    folder.mkdir(mode=0o700)
+    yield folder
+    remove(folder)
 
 
 @pytest.fixture

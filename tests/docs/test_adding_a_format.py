@@ -13,7 +13,7 @@ import pytest
 from storebench.errors import UsageError
 from tests.docs.doc_files import PLUGIN_GUIDE, ROOT, fences
 from tests.docs.sandbox import Sandbox
-from tests.support.installed import Built, Environment, environment_with
+from tests.support.installed import Environment
 
 GUIDE = ROOT / "docs" / PLUGIN_GUIDE
 
@@ -55,13 +55,12 @@ def commands() -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def plugin(sandbox: Sandbox, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Plugin:
-    """Write the guide's files into a fresh folder, and install them into a fresh environment as it says."""
+def plugin(sandbox: Sandbox, installed: Environment, tmp_path_factory: pytest.TempPathFactory) -> Plugin:
+    """Write the guide's files into a fresh folder, and install them as it says."""
     folder = tmp_path_factory.mktemp("plugin")
     for name, text in files().items():
         (folder / name).write_text(text)
-    environment = environment_with(built.wheel, tmp_path_factory.mktemp("environment"))
-    made = Plugin(folder=folder, environment=environment, env=sandbox.env, data=sandbox.root)
+    made = Plugin(folder=folder, environment=installed, env=sandbox.env, data=sandbox.root)
     install = commands()[0]
     assert install[:2] == ["pip", "install"]
     made.run(*install)

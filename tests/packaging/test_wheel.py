@@ -15,7 +15,6 @@ from tests.support.installed import (
     Built,
     Environment,
     editable_environment,
-    environment_with,
     output_of,
 )
 
@@ -24,11 +23,6 @@ SMALL_RUN = (
     *("--dataset", "mnist", "--synthetic", "--limit", "32", "--batch-size", "16", "--max-steps", "1"),
     *("--model", "tiny", "--threads", "1", "--cache", "any"),
 )
-
-
-@pytest.fixture(scope="module")
-def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return environment_with(built.wheel, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(scope="module")

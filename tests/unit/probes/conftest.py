@@ -10,6 +10,7 @@ import pytest
 
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from tests.support.disks import FILE_BYTES
+from tests.support.leftovers import MEMORY, name_in_memory, remove
 
 
 @pytest.fixture(scope="session")
@@ -32,14 +33,13 @@ def big_file(disk: Path) -> Path:
 
 
 @pytest.fixture
-def shm(request: pytest.FixtureRequest) -> Iterator[Path]:
-    folder = Path("/dev/shm")
-    if not folder.is_dir() or mount_of(folder).fstype != "tmpfs":
-        pytest.skip("no tmpfs on /dev/shm")
-    path = folder / f"storebench-test-{os.getpid()}"
+def shm() -> Iterator[Path]:
+    if not MEMORY.is_dir() or mount_of(MEMORY).fstype != "tmpfs":
+        pytest.skip(f"no tmpfs on {MEMORY}")
+    path = name_in_memory()
     path.write_bytes(os.urandom(1 << 20))
     yield path
-    path.unlink()
+    remove(path)
 
 
 @pytest.fixture
