@@ -9,10 +9,12 @@ interpreter of their own instead.
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
 import os
+import pkgutil
 import resource
 import select
 import selectors
@@ -36,12 +38,11 @@ HEAVY = (
     "matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "rich.console", "psutil", "torch",
     "torch.utils.data",
 )  # fmt: skip
-OWN = (
-    "storebench.cli.main", "storebench.runner", "storebench.scenario", "storebench.report", "storebench.stores.convert",
-    "storebench.stores.verify", "storebench.worker.replicate", "tests.support.warm_cells",
-)  # fmt: skip
+NOT_YET = ("storebench.__main__", "storebench.formats.leveldb", "storebench.testing")
+"""What is not imported beforehand: a test lets plyvel be missing, and no command needs the tests of plugins."""
 FORMATS = ("h5py", "lmdb")  # not plyvel, which a test lets be missing
 NUMBER = struct.Struct("<q")
+RECORDS = ROOT / "tests" / "golden" / "records_v1.jsonl"
 
 
 class Command:
@@ -273,12 +274,35 @@ def limit(more_memory: int | None = None, largest_file: int | None = None) -> No
 
 
 def preload() -> None:
-    """Import what commands import when they need it."""
-    for name in (*HEAVY, *OWN):
+    """Import what commands import when they need it, and do once what each would do for the first time."""
+    import storebench
+
+    own = (module.name for module in pkgutil.walk_packages(storebench.__path__, "storebench."))
+    for name in (*HEAVY, *(name for name in own if not name.startswith(NOT_YET)), "tests.support.warm_cells"):
         importlib.import_module(name)
     for name in FORMATS:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    warm_up()
+
+
+def warm_up() -> None:
+    """Fill what the package, pandas and matplotlib keep for the life of a process; a command finds it in its copy."""
+    import typer.main
+
+    from storebench.cli.main import app
+    from storebench.formats.origin import code_facts
+    from storebench.probes.environment import environment
+    from storebench.report.build import content_of
+    from storebench.report.page import html
+    from storebench.runs.records import record_from_dict
+
+    code_facts("lmdb")
+    environment(ROOT)
+    lines = RECORDS.read_text(encoding="utf-8").splitlines()
+    html(content_of([(record_from_dict(json.loads(line), where=str(RECORDS)), RECORDS) for line in lines]))
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(app)
 
 
 def main() -> None:
