@@ -28,24 +28,34 @@ def _slowly(method):
 
 COPIED = """
 
-import multiprocessing
+def _copy_cells():
+    import multiprocessing
+    import os
+    import sys
 
-from storebench.worker import replicate
+    from storebench.worker import launch
+
+    def copied(job, output):
+        from storebench.worker import replicate
+
+        os.environ.update(launch._environment(job.parent))
+        for standard in (1, 2):
+            os.dup2(output, standard)
+        sys.exit(replicate.main([str(job)]))
+
+    def fresh_process(job, log, around, timeout_s):
+        import storebench.worker.replicate
+
+        with log.open("ab") as output:
+            process = multiprocessing.get_context("fork").Process(target=copied, args=(job, output.fileno()))
+            process.start()
+        process.join(timeout_s)
+        return process.exitcode
+
+    launch._fresh_process = fresh_process
 
 
-def _copied(job, output):
-    os.environ.update(_environment(job.parent))
-    for standard in (1, 2):
-        os.dup2(output, standard)
-    sys.exit(replicate.main([str(job)]))
-
-
-def _fresh_process(job, log, around, timeout_s):
-    with log.open("ab") as output:
-        process = multiprocessing.get_context("fork").Process(target=_copied, args=(job, output.fileno()))
-        process.start()
-    process.join(timeout_s)
-    return process.exitcode
+_copy_cells()
 """
 
 
@@ -79,9 +89,12 @@ def plant(path: Path, name: str, seconds: float) -> None:
         file.write(SLOW.format(name=name, seconds=seconds))
 
 
-def copy_cells(package: Path) -> None:
-    """Let each cell of a revision be a copy of its side's process, which spares an interpreter that imports torch."""
-    with (package / "worker" / "launch.py").open("a", encoding="utf-8") as file:
+def copy_cells(module: Path) -> None:
+    """Let each cell be a copy of its side's process, which spares an interpreter that imports torch.
+
+    `module` is one that the process imports before its first cell: of a revision of storebench, or a plugin.
+    """
+    with module.open("a", encoding="utf-8") as file:
         file.write(COPIED)
 
 

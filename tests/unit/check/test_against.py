@@ -117,7 +117,7 @@ def scenario() -> Scenario:
 @pytest.mark.timeout(1200)
 def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tmp_path: Path) -> None:
     package = untouched / "storebench"
-    copy_cells(package)
+    copy_cells(package / "worker" / "launch.py")
     before = commit(untouched, "Let cells be copies of their side's process")
     plant(package / "formats" / "lmdb" / "get.py", "LmdbGetReader.fetch_into", 0.01)
     plant(package / "codecs" / "compressed.py", "PngCodec.decode_into", 0.001)
@@ -151,7 +151,8 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tm
 def test_a_slow_down_in_a_plugin_is_seen_in_its_repository(tmp_path: Path) -> None:
     repository = plugin_repository(tmp_path / "plugin", PLUGIN)
     site = installed(tmp_path / "site", repository)
-    before = git(repository, "rev-parse", "HEAD")
+    copy_cells(repository / "planted_plugin.py")
+    before = commit(repository, "Let cells be copies of their side's process")
     plant(repository / "planted_plugin.py", "FlatReader.fetch_into", 0.01)
     tiny = write_scenario(repository / "tiny.toml", 'backends = ["planted"]\n' + EMULATED, replicates=3)
     out = tmp_path / "out"
@@ -182,7 +183,8 @@ def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_pat
     shutil.copytree(ROOT / "storebench", site / "storebench", ignore=shutil.ignore_patterns("__pycache__"))
     tiny = untouched / "scenarios" / "tiny.toml"
     write_scenario(tiny, f'backends = ["lmdb", "memory:python"]\n{EMULATED}')
-    before = commit(untouched, "A scenario")
+    copy_cells(untouched / "storebench" / "worker" / "launch.py")
+    before = commit(untouched, "A scenario, and cells that are copies of their side's process")
     shrunk = f'backends = ["lmdb"]\nmax_steps = 2\n{EMULATED}'
     write_scenario(tiny, f'backends = ["memory:python"]\n{EMULATED}', shrunk)
     words = ("bench", tiny, "--against", "HEAD", "--out", tmp_path / "out", "--stores", tmp_path / "stores")

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from storebench.cli.main import app
-from storebench.report.build import write_report
+from storebench.report.build import Report, write_report
 from tests.support.harness_tools import SMALL, Bench
 from tests.support.warm_cells import warm_cells
 
@@ -27,16 +27,19 @@ def finished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return out, run(bench, out, "lmdb", "png", "--workers", "0,1", "--replicates", "1")
 
 
-def test_the_last_line_is_the_answer_of_the_report(finished: tuple[Path, Result], tmp_path: Path) -> None:
-    out, result = finished
+@pytest.fixture(scope="module")
+def report(finished: tuple[Path, Result], tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return write_report([finished[0]], tmp_path_factory.mktemp("report"), allow_invalid=True)
+
+
+def test_the_last_line_is_the_answer_of_the_report(finished: tuple[Path, Result], report: Report) -> None:
+    result = finished[1]
     assert result.exit_code == 0, result.output
-    report = write_report([out], tmp_path / "report", allow_invalid=True)
     assert result.stdout.rstrip().splitlines()[-1] == report.answer
 
 
-def test_its_tables_and_limits_are_those_of_the_report(finished: tuple[Path, Result], tmp_path: Path) -> None:
-    out, result = finished
-    report = write_report([out], tmp_path / "report", allow_invalid=True)
+def test_its_tables_and_limits_are_those_of_the_report(finished: tuple[Path, Result], report: Report) -> None:
+    result = finished[1]
     assert len(report.tables) == 2  # without workers, and with one
     shown = " ".join(result.stdout.replace("│", " ").split())
     for table in report.tables:
@@ -60,7 +63,7 @@ def test_records_as_json_stand_alone_on_standard_output(bench: Bench, tmp_path: 
 
 
 def test_a_run_whose_cells_failed_still_shows_its_table(plugged: None, bench: Bench, tmp_path: Path) -> None:
-    result = run(bench, tmp_path, "planted:patient", "--timeout", "1")
+    result = run(bench, tmp_path, "planted:broken")
     assert result.exit_code == 5
     assert "FAILED" in result.stdout
     assert result.stdout.rstrip().splitlines()[-1] == "Nothing was measured: every cell failed."
