@@ -148,7 +148,7 @@ def started(bench: Bench, *arguments: str | Path) -> Iterator[subprocess.Popen[s
         process.communicate()
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 180) -> Any:
     """Return the first true value of `condition`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from storebench.runs.records import LOGS_DIR, RECORDS_NAME, read_records
 from storebench.runs.schedule import schedule
@@ -83,11 +82,9 @@ def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Ben
     assert "the run has 3 replicates, which cannot become 2" in fewer.stderr
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_interrupted_it_says_so_ends_its_cell_and_leaves_no_half_record(
-    workers: int, bench: Bench, tmp_path: Path
-) -> None:
-    with busy_run(bench, tmp_path, workers) as (process, family):
+def test_interrupted_it_says_so_ends_its_cell_and_leaves_no_half_record(bench: Bench, tmp_path: Path) -> None:
+    """With workers: `test_leftovers.py`."""
+    with busy_run(bench, tmp_path, workers=0) as (process, family):
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
         assert process.returncode == 130

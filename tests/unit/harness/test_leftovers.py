@@ -18,6 +18,7 @@ import pytest
 from storebench.errors import UsageError
 from storebench.formats.reads.turns import Turns
 from storebench.probes.cgroup import find_controller
+from storebench.runs.records import RECORDS_NAME
 from storebench.system.processes import MARK, end_processes, started_ticks
 from storebench.system.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
 from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score, survivors, wait_for
@@ -61,8 +62,10 @@ def test_the_next_start_ends_and_removes_what_a_killed_run_left(
         assert list(temporary.iterdir()) == []
 
 
-def test_a_start_beside_a_run_leaves_it_alone(here: Bench, temporary: Path, tmp_path: Path) -> None:
-    with busy_run(here, tmp_path, 1) as (process, family), killed(family):
+def test_a_start_beside_a_run_leaves_it_alone_and_an_interrupt_ends_it(
+    here: Bench, temporary: Path, tmp_path: Path
+) -> None:
+    with busy_run(here, tmp_path, 2) as (process, family), killed(family):
         process.send_signal(signal.SIGSTOP)  # it lives, though it does nothing
         before = sorted(temporary.iterdir())
         assert here.cli("formats").returncode == 0
@@ -70,9 +73,13 @@ def test_a_start_beside_a_run_leaves_it_alone(here: Bench, temporary: Path, tmp_
         assert len(alive(family)) == len(family)
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
-        assert process.returncode == 130
+        stdout, stderr = process.communicate(timeout=30)
+        assert (process.returncode, stdout) == (130, "")
+        assert "interrupted" in stderr.splitlines()[-1]
+        assert "Traceback" not in stderr
+        assert survivors(family) == []
         assert list(temporary.iterdir()) == []
+        assert not (tmp_path / "run" / RECORDS_NAME).exists(), "half a record"
 
 
 SHARE_AND_DIE = """
