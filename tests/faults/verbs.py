@@ -416,8 +416,8 @@ def all_verbs(templates: Templates) -> list[Verb]:
             ("hdf5", 32, 2, True),
             ("leveldb", 32, 2, True),
             ("png", 32, 0, True),
-            ("memory", 40, 4, True),
-            ("memory", 40, 4, False),
+            ("memory", 40, 3, True),
+            ("memory", 40, 3, False),
         )
     ]
     return [
@@ -439,9 +439,9 @@ def all_verbs(templates: Templates) -> list[Verb]:
         Stale(name="bench over a stale store", templates=templates, points=40, sample=1),
         Resume(name="bench --resume", templates=templates, points=64, sample=3, replicates=2, halves=1),
         Merge(name="bench --resume that merges", templates=templates, points=40, sample=5),
-        Report(name="report", templates=templates, points=32, sample=3, over=False),
-        Report(name="report over an older one", templates=templates, points=32, sample=3, over=True),
-        Check(name="check", templates=templates, points=40, sample=8),
-        Update(name="check --update", templates=templates, points=40, sample=8),
-        Trace(name="trace", templates=templates, points=24, sample=8),
+        Report(name="report", templates=templates, points=32, sample=2, over=False),
+        Report(name="report over an older one", templates=templates, points=32, sample=2, over=True),
+        Check(name="check", templates=templates, points=40, sample=5),
+        Update(name="check --update", templates=templates, points=40, sample=5),
+        Trace(name="trace", templates=templates, points=24, sample=5),
     ]

@@ -29,7 +29,9 @@ from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_serve
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
-WORKERS = [0, 1, 2, 4]
+FEW = (0, 1, 2)
+MORE = 4
+"""More workers than a small machine has cores; with them only the order and the shares are checked, all with --full."""
 
 
 @pytest.fixture(params=sorted(LOADERS))
@@ -37,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> type[Loader]:
     return get_loader(request.param)
 
 
-@pytest.fixture(params=WORKERS)
+@pytest.fixture(params=[*FEW, pytest.param(MORE, marks=pytest.mark.full)])
 def workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -51,6 +53,7 @@ def _ready(small: SmallStore, job: LoadJob, epoch: int) -> tuple[Pixels, Indices
 
 
 class TestEveryLoader:
+    @pytest.mark.parametrize("workers", [*FEW, MORE])
     def test_two_epochs_in_the_plans_order(
         self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
@@ -201,6 +204,7 @@ class TestEveryLoader:
         assert all(one != following for one, following in itertools.pairwise(pixels))
 
     @pytest.mark.usefixtures("odd")
+    @pytest.mark.parametrize("workers", [*FEW, MORE])
     def test_each_producer_is_told_its_share_and_asked_for_no_other(
         self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
     ) -> None:

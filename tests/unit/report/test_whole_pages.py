@@ -22,7 +22,7 @@ def most_false(pages: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [3, 4, 5])
+@pytest.mark.parametrize("rounds", [3, pytest.param(4, marks=pytest.mark.full), 5])
 def test_at_most_5_of_100_pages_of_equal_backends_claim_falsely(rounds: int) -> None:
     rng = np.random.default_rng(rounds)
     false = 0
@@ -49,7 +49,7 @@ def test_without_correction_nearly_every_page_would_claim_falsely() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ratio", [1.3, 2.0])
+@pytest.mark.parametrize("ratio", [1.3, pytest.param(2.0, marks=pytest.mark.full)])
 def test_at_most_5_of_100_pages_of_unequal_backends_claim_falsely(ratio: float) -> None:
     rng = np.random.default_rng(9)
     false = 0
