@@ -1,4 +1,4 @@
-"""The suite in several processes (``pytest -n 2``): which tests share a process, and which run while no other does."""
+"""The suite in several processes (``pytest -n 3``): which tests share a process, and which run while no other does."""
 
 import fcntl
 import os
@@ -10,7 +10,6 @@ import pytest
 
 HARNESS = "tests/unit/harness/test_"
 SCOPES: dict[str, tuple[str, ...]] = {
-    "faults in runs": ("tests/faults/test_run_faults.py",),
     "pages": (
         "tests/unit/probes/",
         f"{HARNESS}cold_cells.py",
@@ -19,18 +18,24 @@ SCOPES: dict[str, tuple[str, ...]] = {
         f"{HARNESS}leftovers.py",
         "tests/unit/formats_direct/test_planned_reads.py",
     ),
-    "faults in stores": ("tests/faults/test_store_faults.py",),
+    "faults": ("tests/faults/",),
+    "a real run": ("tests/adversary/test_records.py",),
     "revisions": ("tests/unit/check/test_against.py",),
     "six backends": tuple(
         f"{HARNESS}{name}.py" for name in ("same_training", "interruptions", "time_attribution", "timeline")
     ),
+    "run folders": (f"{HARNESS}run_folder.py",),
     "documents": ("tests/docs/", "tests/packaging/"),
-    "faults": ("tests/faults/",),
-    "a real run": ("tests/adversary/test_records.py",),
+    "ends of cells": (f"{HARNESS}cell_endings.py",),
+    "loaders": ("tests/unit/loading/",),
+    "hostile files": ("tests/hostile/",),
+    "failing stores": ("tests/unit/test_store_failures.py",),
+    "contracts": ("tests/contracts/",),
+    "replaced stores": ("tests/unit/test_replacing.py",),
     "proof": (f"{HARNESS}timed_proof.py", f"{HARNESS}epoch_coverage.py"),
 }
 """What runs in one process, the longest first: tests that use the machine's page cache, or that share what is long in
-the making. Any other file is a scope of its own."""
+the making, and long files. Any other file is a scope of its own."""
 
 
 def scope_of(nodeid: str) -> str:
