@@ -1,18 +1,22 @@
-"""Plan a run without running it: cells, stores, bytes and a rough estimate of the time."""
+"""Plan a run without running it: cells, stores, bytes and an estimate of the time, from a few samples that are probed."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storebench.datasets import DatasetSpec, open_dataset
+from storebench.codecs import any_size
+from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.listing import listings_in
-from storebench.formats.registry import parse_backend, store_name_of
+from storebench.formats.registry import parse_backend, store_name_of, traits_of
+from storebench.matrix import MODEL_CROPS
 from storebench.progress import Progress, silent
 from storebench.results import Cell
 from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind
+from storebench.stores.costs import SampleCosts, sample_costs
 from storebench.stores.find import store_path
 from storebench.surroundings import permitted
 
@@ -22,25 +26,49 @@ PROCESS_START_S = 3.0
 RANK_START_S = 2.0
 """The same for each rank of several, which share the cores while they import torch; and for what starts them."""
 
-ENCODE_BYTES_PER_S = {"raw": 200e6, "png": 15e6, "jpeg": 60e6, "original": 120e6}
-"""Pixels converted per second on 2 cores."""
+DEVICE_ROUND_S = 4.0
+"""Rates of the device, which are measured once per round of cells that only load."""
 
 STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
 """One training step on 2 cores, at batches of the size used here (CaffeNet: 32)."""
 
 STEP_BATCH = {"lenet": 64, "cifar10_quick": 100, "caffenet": 32, "resnet50": 32, "tiny": 64, "none": 64}
-READ_BYTES_PER_S = {"raw": 400e6, "png": 60e6, "jpeg": 100e6, "original": 60e6}
-AGAIN_BYTES_PER_S = {"raw": 1500e6, "png": 60e6, "jpeg": 100e6, "original": 60e6}
-"""The same for samples that the page cache holds since an earlier pass; no check replays them."""
+
+WRITE_BYTES_PER_S = 300e6
+"""Payload written and synced."""
+
+READ_BYTES_PER_S = 400e6
+"""Payload read from a device."""
+
+CACHED_BYTES_PER_S = 1500e6
+"""Payload read once more, which the page cache holds."""
+
+PIXELS_BYTES_PER_S = 2e9
+"""Decoded pixels copied into a batch and handed to the loop, or digested."""
+
+FILE_S = 100e-6
+"""Creating one file."""
+
+POOL_FROM_S = 1.0
+"""Encoding for longer is shared out among processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStore:
-    """A store that the run reads, and whether it exists."""
+    """A store that the run reads, and whether it exists.
+
+    Attributes
+    ----------
+    pixel_bytes
+        Bytes of its decoded samples.
+    store_bytes
+        Bytes of its payloads, estimated from a few samples.
+    """
 
     name: str
     count: int
     pixel_bytes: int
+    store_bytes: int
     exists: bool
 
 
@@ -50,8 +78,12 @@ class RunPlan:
 
     Attributes
     ----------
-    read_bytes, estimate_s
-        Bytes to read and seconds in the rounds that every cell runs.
+    convert_bytes
+        Bytes of decoded samples in the stores that do not exist yet.
+    write_bytes
+        Bytes of payload in these stores.
+    read_bytes, fetch_bytes, estimate_s
+        Decoded bytes and bytes of payload to read, and seconds, in the rounds that every cell runs.
     most_s
         Seconds if the run adds as many rounds as its scenario allows; `estimate_s` where their number is fixed.
     notes
@@ -61,11 +93,13 @@ class RunPlan:
     cells: list[Cell]
     stores: list[PlannedStore]
     convert_bytes: int
+    write_bytes: int
     read_bytes: int
+    fetch_bytes: int
     estimate_s: float
     most_s: float
     notes: list[str] = field(default_factory=list)
-    estimate_note: str = "a rough guess, from the rates of a 2-core machine"
+    estimate_note: str = "a guess from a few samples; the run corrects it as it goes on"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -87,42 +121,124 @@ def plan_run(
     Raises
     ------
     UsageError
-        A cell that is not optional needs rights that this process lacks.
+        A cell that is not optional needs rights that this process lacks, or its codec stores image files as they are
+        and its samples are none.
+    CorruptDataError, DataNotFoundError
+        A sample that is probed cannot be read.
     """
     allowed = permitted(scenario, cells, stores)
-    cells = allowed.cells
+    probe = _Probe(stores, progress)
     planned: dict[str, PlannedStore] = {}
-    convert_bytes, read_bytes, convert_s, round_s = 0, 0, 0.0, 0.0
-    counts: dict[DatasetSpec, tuple[int, int]] = {}
-    for cell in cells:
-        spec, backend = cell.data, cell.backend
-        if spec not in counts:
-            info = open_dataset(spec, listings=listings_in(stores), progress=progress).info
-            counts[spec] = (info.count, info.image_bytes)
-        count, image_bytes = counts[spec]
-        path = store_path(stores, spec, parse_backend(store_name_of(backend)))
-        name = f"{spec.store_id}/{store_name_of(backend)}"
+    convert_bytes, write_bytes, convert_s = 0, 0, 0.0
+    read_bytes, fetch_bytes, round_s = 0, 0, _device_s(allowed.cells)
+    for cell in allowed.cells:
+        count, image_bytes, costs = probe.count(cell), probe.image_bytes(cell), probe.costs(cell)
+        name = f"{cell.data.store_id}/{store_name_of(cell.backend)}"
         if name not in planned:
-            pixels = count * image_bytes
-            planned[name] = PlannedStore(name=name, count=count, pixel_bytes=pixels, exists=path.is_dir())
+            store = PlannedStore(
+                name=name,
+                count=count,
+                pixel_bytes=count * image_bytes,
+                store_bytes=round(count * costs.payload_bytes),
+                exists=store_path(stores, cell.data, parse_backend(store_name_of(cell.backend))).is_dir(),
+            )
+            planned[name] = store
             # Whether the other revision's store exists is unknown.
-            to_convert = pixels * (sides - path.is_dir())
-            convert_bytes += to_convert
-            convert_s += to_convert / ENCODE_BYTES_PER_S[cell.backend.codec]
+            builds = sides - store.exists
+            convert_bytes += store.pixel_bytes * builds
+            write_bytes += store.store_bytes * builds
+            convert_s += convert_seconds(cell, store, costs) * builds
         once = min(count, (cell.max_steps or count) * cell.batch_size * cell.ranks) * cell.epochs * sides
         again = once * ((cell.passes or 1) - 1)
         read_bytes += (once + again) * image_bytes * scenario.least_replicates
-        round_s += again * (image_bytes / AGAIN_BYTES_PER_S[cell.backend.codec] + _compute_s(cell))
-        round_s += _start_s(cell) * sides + once * _sample_s(cell, image_bytes)
+        fetch_bytes += round((once + again) * costs.payload_bytes) * scenario.least_replicates
+        replays = 1 if scenario.check_pixels and not traits_of(cell.backend).ready_made else 0
+        round_s += _start_s(cell) * sides
+        round_s += once * sample_seconds(cell, costs, image_bytes, READ_BYTES_PER_S)
+        round_s += (again + replays * once) * sample_seconds(cell, costs, image_bytes, CACHED_BYTES_PER_S)
+        round_s += (once + again) * _compute_s(cell)
     return RunPlan(
-        cells=list(cells),
+        cells=list(allowed.cells),
         stores=list(planned.values()),
         convert_bytes=convert_bytes,
+        write_bytes=write_bytes,
         read_bytes=read_bytes,
+        fetch_bytes=fetch_bytes,
         estimate_s=convert_s + scenario.least_replicates * round_s,
         most_s=convert_s + _most_s(scenario, round_s),
         notes=[*scenario.impossible(), *allowed.lines()],
     )
+
+
+class _Probe:
+    """The datasets of a plan, each opened once, and the costs of their samples, each measured once."""
+
+    def __init__(self, stores: Path, progress: Progress) -> None:
+        self._stores = stores
+        self._progress = progress
+        self._opened: dict[DatasetSpec, Dataset] = {}
+        self._costs: dict[tuple[object, ...], SampleCosts] = {}
+
+    def count(self, cell: Cell) -> int:
+        """Return the number of samples of a cell's dataset."""
+        return self._dataset(cell).info.count
+
+    def image_bytes(self, cell: Cell) -> int:
+        """Return the bytes of a sample that the cell's loader hands to the loop."""
+        side = _side(cell)
+        return self._dataset(cell).info.image_bytes if side is None else side * side * 3
+
+    def costs(self, cell: Cell) -> SampleCosts:
+        """Return the costs of a sample of a cell."""
+        backend, side = cell.backend, _side(cell)
+        key = (cell.data, backend.codec, backend.codec_options, side)
+        if key not in self._costs:
+            self._costs[key] = sample_costs(self._dataset(cell), backend, side)
+        return self._costs[key]
+
+    def _dataset(self, cell: Cell) -> Dataset:
+        if cell.data not in self._opened:
+            self._opened[cell.data] = open_dataset(
+                cell.data, listings=listings_in(self._stores), progress=self._progress
+            )
+        return self._opened[cell.data]
+
+
+def _side(cell: Cell) -> int | None:
+    """Return the side of the squares that image files of any size become; None for that of the dataset's other stores."""
+    return cell.data.image_size or (MODEL_CROPS.get(cell.model) if any_size(cell.backend.codec) else None)
+
+
+def convert_seconds(cell: Cell, store: PlannedStore, costs: SampleCosts) -> float:
+    """Return the seconds that building a store takes: encoding, writing, and reading it back."""
+    cores, encode_s = usable_cores(), store.count * costs.encode_s
+    made_s = encode_s / cores if encode_s > POOL_FROM_S else encode_s
+    checked_s = (
+        store.count * costs.decode_s / cores
+    )  # image files are decoded once, the others when they are read back
+    files_s = store.count * FILE_S if cell.backend.format == "files" else 0.0
+    moved_s = store.store_bytes / WRITE_BYTES_PER_S + store.pixel_bytes / PIXELS_BYTES_PER_S
+    return made_s + checked_s + files_s + moved_s
+
+
+def sample_seconds(cell: Cell, costs: SampleCosts, image_bytes: int, bytes_per_s: float) -> float:
+    """Return the seconds for loading one sample, if its payload comes at `bytes_per_s`."""
+    parallel = max(1, min(cell.workers * cell.ranks, usable_cores()))
+    work_s = costs.decode_s + image_bytes / PIXELS_BYTES_PER_S
+    return work_s / parallel + costs.payload_bytes / bytes_per_s
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _device_s(cells: Sequence[Cell]) -> float:
+    """Return the seconds per round for the rates of the device."""
+    loading = any(
+        cell.compute.kind is ComputeKind.NONE and not traits_of(cell.backend).ready_made for cell in cells
+    )
+    return DEVICE_ROUND_S if loading else 0.0
 
 
 def _most_s(scenario: Scenario, round_s: float) -> float:
@@ -132,17 +248,13 @@ def _most_s(scenario: Scenario, round_s: float) -> float:
     return most_s if budget_s is None else max(least_s, min(most_s, budget_s))
 
 
-def _sample_s(cell: Cell, image_bytes: int) -> float:
-    """Return the seconds for one sample: reading it (twice, because of its check) and computing on it."""
-    return 2 * image_bytes / READ_BYTES_PER_S[cell.backend.codec] + _compute_s(cell)
-
-
 def _start_s(cell: Cell) -> float:
     """Return the seconds for starting the processes of a replicate."""
     return PROCESS_START_S + (RANK_START_S * (1 + cell.ranks) if cell.ranks > 1 else 0.0)
 
 
 def _compute_s(cell: Cell) -> float:
+    """Return the seconds that a step computes, per sample."""
     if cell.compute.kind is ComputeKind.EMULATED:
         return cell.compute.milliseconds / 1000 / (cell.batch_size * cell.ranks)
     return STEP_S[cell.model] / STEP_BATCH[cell.model] if cell.compute.kind is ComputeKind.REAL else 0.0

@@ -134,6 +134,14 @@ def format_bytes(size: int) -> str:
     return f"{size // _BYTES[unit]} {unit}"
 
 
+def rounded_bytes(size: float) -> str:
+    """Return a size to about two digits, in MiB or GiB: "220 MiB", "1.3 GiB"."""
+    mib = size / 2**20
+    if mib >= 1000:
+        return f"{mib / 1024:,.1f} GiB"
+    return f"{mib:,.0f} MiB" if mib >= 1 else f"{mib:.1g} MiB"
+
+
 _SECONDS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
     **dict.fromkeys(("min", "minute", "minutes"), 60.0),

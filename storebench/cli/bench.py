@@ -12,7 +12,7 @@ from storebench.cli.bench_watch import StderrWatcher
 from storebench.cli.checks import require_devices
 from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
 from storebench.cli.plan_lines import print_plan
-from storebench.cli.run import leave, new_run_folder
+from storebench.cli.run import assess_of, leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from storebench.check.against import Options
     from storebench.ranks.nodes import Place
     from storebench.results import Cell, Record
-    from storebench.runner import Assess
     from storebench.runs.folder import Run
     from storebench.scenario import Scenario
     from storebench.surroundings import Permitted
@@ -254,7 +253,7 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
             drop_caches=how.drop_caches,
             retry_failed=how.retry_failed,
             watcher=StderrWatcher(),
-            assess=_assess(run.scenario),
+            assess=assess_of(run.scenario),
             leader=None if how.place is None else stack.enter_context(leading(how.place)),
         )
         records = read_records(folder)
@@ -304,15 +303,6 @@ def _follow(scenario: "Scenario", cells: "list[Cell]", folder: Path, stores: Pat
         raise CellFailedError(
             f"{number_of(len(failures), 'job')} failed; the first: {failures[0]}", where=f"node {place.node}"
         )
-
-
-def _assess(scenario: "Scenario") -> "Assess | None":
-    """Return what measures the precision of a run; None for a fixed number of rounds, which needs no pandas."""
-    if scenario.stopping is None:
-        return None
-    from storebench.report.precision import run_precision
-
-    return run_precision
 
 
 def _hint(records: "Sequence[Record]") -> str:

@@ -1,12 +1,13 @@
 """Progress of a run on standard error: stores first, then one line per replicate."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storebench.cli.common import progress, say
 from storebench.settings.words import CacheState, ComputeKind, LoaderKind
-from storebench.units import format_bytes, number_of
+from storebench.units import format_bytes, format_duration, number_of
 
 if TYPE_CHECKING:
     from storebench.results import Cell, Record
@@ -16,8 +17,36 @@ if TYPE_CHECKING:
     from storebench.stores.convert import BuildOptions
 
 
+class Pace:
+    """What the replicates of a run took so far, and from that how long the others will take."""
+
+    def __init__(self) -> None:
+        self._took: dict[str, list[float]] = {}
+        self._began_s = 0.0
+
+    def began(self) -> None:
+        """Note that a replicate starts now."""
+        self._began_s = time.monotonic()
+
+    def ended(self, cell_id: str) -> None:
+        """Note that a replicate of a cell has ended now."""
+        now_s = time.monotonic()
+        self._took.setdefault(cell_id, []).append(now_s - self._began_s)
+        self._began_s = now_s
+
+    def left(self, count: int) -> str:
+        """Return in words how long `count` further replicates will take; "" before the first one has ended."""
+        if not self._took:
+            return ""
+        means = [sum(took) / len(took) for took in self._took.values()]
+        return f"; about {format_duration(count * sum(means) / len(means))} left"
+
+
 class StderrWatcher:
     """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
 
     def store(self, cell: "Cell") -> "BuildOptions":  # noqa: ARG002 - one way to build for all
         """Build with progress; a store of other samples is replaced, and a line says so."""
@@ -26,11 +55,14 @@ class StderrWatcher:
         return BuildOptions(replace=Replace.STALE, progress=progress, say=say)
 
     def started(self, work: "Work", position: int, total: int) -> None:
-        """Print which replicate starts."""
-        say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}")
+        """Print which replicate starts, and how long it and the others will take."""
+        left = self._pace.left(total - position)
+        say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}{left}")
+        self._pace.began()
 
-    def finished(self, work: "Work", records: Sequence["Record"]) -> None:  # noqa: ARG002 - the records name their cell
+    def finished(self, work: "Work", records: Sequence["Record"]) -> None:
         """Print the outcome of each epoch."""
+        self._pace.ended(work.cell.cell_id)
         for record in records:
             say(f"    {outcome(record)}")
         conditions = records[0].conditions

@@ -1,10 +1,14 @@
 """Checks before long work begins, for several verbs."""
 
-from collections.abc import Iterable, Iterator
+import os
+import shlex
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storebench.errors import UsageError
+from storebench.errors import StorebenchError, UsageError, from_os_error
 
 if TYPE_CHECKING:
     from storebench.results import Cell
@@ -39,3 +43,59 @@ def about(place: str) -> Iterator[None]:
         if error.where is not None:
             raise
         raise type(error)(error.what, where=place, hint=error.hint) from None
+
+
+def refuse_places(backends: Sequence[str]) -> None:
+    """Refuse folders and datasets where backends belong, and say where they belong.
+
+    Raises
+    ------
+    UsageError
+        A word is the path of a folder, or the name of a dataset.
+    """
+    for word in backends:
+        kind = _kind_of_place(word)
+        if kind:
+            raise UsageError(
+                f"{kind}, not a backend",
+                where=word,
+                hint=f"Write '--dataset {shlex.quote(word)}'; without a BACKEND, sensible ones are chosen.",
+            )
+
+
+def _kind_of_place(word: str) -> str:
+    """Return what a word names if it is no backend: "a folder", "a dataset", or ""."""
+    from storebench.datasets.catalog import DATASETS
+    from storebench.formats.registry import parse_backend
+
+    if word in DATASETS:
+        return "a dataset"
+    if not os.path.isdir(word):  # noqa: PTH112 - Path raises where the text cannot be a path
+        return ""
+    try:
+        parse_backend(word)
+    except StorebenchError:
+        return "a folder"
+    return ""
+
+
+def require_writable(folder: Path, option: str) -> None:
+    """Refuse a folder that this process may not write, before any work.
+
+    Parameters
+    ----------
+    option
+        The option that names another folder.
+
+    Raises
+    ------
+    OutputError, DiskFullError
+        The folder, or the nearest one above it that exists, cannot be written.
+    """
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        found = from_os_error(error, folder)
+        hint = found.hint and found.hint.replace("--out", option)
+        raise type(found)(found.what, where=found.where, hint=hint) from error

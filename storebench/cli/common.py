@@ -66,7 +66,10 @@ def dataset_named(text: str | None, listed: Path | None) -> str:
     from storebench.datasets.catalog import DATASETS, known_dataset
 
     if (text is None) == (listed is None):
-        raise errors.UsageError("name the samples with exactly one of --dataset and --list")
+        raise errors.UsageError(
+            "name the samples with exactly one of --dataset and --list",
+            hint="'--dataset PATH' names a folder of images.",
+        )
     if text is None:
         return f"{LIST_PREFIX}{listed}"
     is_folder = os.path.isdir(text)  # noqa: PTH112 - Path raises where the text cannot be a path

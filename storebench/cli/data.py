@@ -12,8 +12,16 @@ from storebench.settings.words import Split
 from storebench.system import interrupts
 
 data = typer.Typer(
-    help="List the available datasets, or fetch them.", no_args_is_help=True, rich_markup_mode=None
+    help="List the available datasets, or fetch them.", invoke_without_command=True, rich_markup_mode=None
 )
+
+
+@data.callback()
+def alone(context: typer.Context) -> None:
+    """List the available datasets, or fetch them."""
+    if context.invoked_subcommand is None:
+        list_datasets()
+        say("'storebench data fetch NAME' fetches one; -d PATH of 'storebench run' takes a folder of images")
 
 
 @data.command("list")

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def export(
     results: Annotated[
-        list[Path], typer.Argument(help="Folders that 'storebench bench' wrote, or record files.")
+        list[Path],
+        typer.Argument(help="Folders that 'storebench run' or 'storebench bench' wrote, or record files."),
     ],
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Write a CSV file. [default: CSV on standard output]")

@@ -91,3 +91,9 @@ def _whole_number(row: Setting, word: str) -> int:
 
 def _flag(row: Setting) -> str:
     return f"--{row.key.replace('_', '-')}"
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Return the names of the parameters that the command line gives a value."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}

@@ -1,5 +1,9 @@
 """The root of the command line; every verb is a module of this package and fast to import."""
 
+import os
+import shlex
+import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -34,9 +38,8 @@ app = typer.Typer(
 BEGINNING = """\
 storebench measures how to store image training data. Where to begin:
 
-To find the best way to store your own images, one subfolder per class:
-  storebench run original lmdb+original lmdb -d PATH --compute none \\
-    --replicates 3
+To find out in five minutes whether to convert a folder of images:
+  storebench run --dataset PATH
 
 To see what a random sample of your HDF5, LMDB or LevelDB file costs:
   storebench inspect FILE
@@ -91,9 +94,21 @@ app.command("verify")(verify)
 app.command("inspect")(inspect)
 
 
+def _refuse_folder(words: Sequence[str]) -> None:
+    """End with one line if the first word is a folder, where a command belongs."""
+    known = {one.name for one in app.registered_commands} | {one.name for one in app.registered_groups}
+    if words and words[0] not in known and os.path.isdir(words[0]):  # noqa: PTH112 - Path raises where the text cannot be a path
+        say(
+            f"storebench: {words[0]}: a folder, not a command. To measure its images: "
+            f"storebench run --dataset {shlex.quote(words[0])}"
+        )
+        raise SystemExit(EXIT_USAGE)
+
+
 def main() -> None:
     """Run the command line."""
     interrupts.install()
+    _refuse_folder(sys.argv[1:])
     try:
         app()
     except SystemExit as end:

@@ -38,21 +38,22 @@ def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list
     lines = [f"{cell.cell_id}  {describe(cell)}" for cell in plan.cells]
     lines += plan.notes
     for store in plan.stores:
-        state = "there already" if store.exists else f"to convert, {_mib(store.pixel_bytes)} of pixels"
+        state = "there already" if store.exists else f"to convert, about {_mib(store.store_bytes)}"
         lines.append(f"store {store.name}: {store.count:,} samples, {state}")
     return [*lines, total_line(scenario, plan, sides=sides)]
 
 
 def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
     """Return how many replicates a run has, how much it converts and reads, and about how long it takes."""
-    count = f"{number_of(len(plan.cells), 'cell')} x {_replicates(scenario)}"
+    count = f"{number_of(len(plan.cells), 'cell')} x {rounds_words(scenario)}"
     return (
-        f"{count}{' x 2 sides' * (sides == 2)}; {_mib(plan.convert_bytes)} to convert, "
-        f"{_mib(plan.read_bytes)} to read; {_estimate(scenario, plan)} ({plan.estimate_note})"
+        f"{count}{' x 2 sides' * (sides == 2)}; about {_mib(plan.write_bytes)} to convert, "
+        f"{_mib(plan.fetch_bytes)} to read; {_estimate(scenario, plan)} ({plan.estimate_note})"
     )
 
 
-def _replicates(scenario: "Scenario") -> str:
+def rounds_words(scenario: "Scenario") -> str:
+    """Return how many replicates each cell of a scenario gets."""
     rule = scenario.stopping
     if rule is None:
         return number_of(scenario.replicates, "replicate")

@@ -17,7 +17,8 @@ MOST_TABLES = 40
 
 def report(
     results: Annotated[
-        list[Path], typer.Argument(help="Folders that 'storebench bench' wrote, or record files.")
+        list[Path],
+        typer.Argument(help="Folders that 'storebench run' or 'storebench bench' wrote, or record files."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
     allow_invalid: Annotated[

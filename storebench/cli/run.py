@@ -1,7 +1,8 @@
-"""``storebench run``: train from one or more backends."""
+"""``storebench run``: train from one or more backends, or find out which one is worth it."""
 
+import contextlib
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from storebench import errors
 from storebench.accelerators import Accelerator, find_accelerator
 from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.checks import require_devices
+from storebench.cli.checks import refuse_places, require_devices, require_writable
 from storebench.cli.common import (
     dataset_named,
     exit_codes,
@@ -22,22 +23,35 @@ from storebench.cli.common import (
     stores_dir,
     writes_into,
 )
-from storebench.cli.loop_options import loop_values, with_loop_options
+from storebench.cli.first import chosen_run, opening_lines, print_first_answer
+from storebench.cli.loop_options import given_options, loop_values, with_loop_options
 from storebench.cli.plan_lines import print_plan, total_line
+from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
 if TYPE_CHECKING:
+    from storebench.first_run.choice import FirstRun
     from storebench.results import Record
+    from storebench.runner import Assess
     from storebench.scenario import Scenario
+
+_WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
+"""Options that a continued run takes; everything else is in its folder."""
 
 
 @with_loop_options
 def run(
+    context: typer.Context,
     backends: Annotated[
-        list[str],
-        typer.Argument(metavar="BACKEND...", help="FORMAT[+CODEC][:READER], such as png or lmdb+jpeg."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="BACKEND...",
+            help="FORMAT[+CODEC][:READER], such as png or lmdb+jpeg. [default: the files as they are and the stores "
+            "that they could become]",
+            show_default=False,
+        ),
+    ] = None,
     dataset: Annotated[
         str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet, or a folder of images.")
     ] = None,
@@ -54,7 +68,8 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Side of the square images, for folders and ImageNet. [default: 256; for original, the network's]",
+            help="Side of the square images, for folders and ImageNet. [default: 256; for original, the network's; "
+            "without a BACKEND, 224 or that of smaller images]",
         ),
     ] = None,
     skip_unreadable: Annotated[
@@ -68,7 +83,13 @@ def run(
             help="Use the synthetic stand-in, or refuse it. [default: only without real files]",
         ),
     ] = None,
-    replicates: Annotated[int, typer.Option(min=1, help="Fresh processes per cell.")] = 1,
+    replicates: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Fresh processes per cell. Without a BACKEND: a fixed number instead of as many as needed.",
+        ),
+    ] = 1,
     drop_caches: Annotated[
         bool,
         typer.Option(
@@ -88,12 +109,15 @@ def run(
         Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
     ] = None,
     stores: Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the interrupted run in --out, as it was begun.")
+    ] = False,
     accelerators: Annotated[
         list[str] | None,
         typer.Option(
             "--accelerator",
             metavar="NAME[:MODEL]",
-            help="Say which backends feed this accelerator; needs --compute none; may be repeated.",
+            help="Say which backends feed this accelerator; with BACKENDs, needs --compute none; may be repeated.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -104,19 +128,26 @@ def run(
     ] = False,
     **loop: Any,
 ) -> None:
-    """Train from each BACKEND in fresh processes.
+    """Train from each BACKEND, or tell whether converting pays.
+
+    Without a BACKEND, it measures how fast the image files can be loaded as they are and from the stores that they
+    could become, in about five minutes. It ends with whether converting is worth it.
 
     Options such as --workers 0,2,4 take several values: every combination with every BACKEND is a cell. The run ends
     with the tables, limits, advice and answer of its report.
     """
     with exit_codes():
-        values = loop_values(loop)
+        given = given_options(context)
         named = [find_accelerator(name) for name in accelerators or ()]
-        if named and ComputeKind.NONE not in values["compute"]:
-            raise errors.UsageError(
-                "--accelerator needs the rate of the loader alone", hint="Add --compute none --model none."
+        folder, place = out or new_run_folder("run"), stores or stores_dir()
+        if resume:
+            _refuse_beside_resume(given, out)
+            _finish(
+                folder, _continued(folder, place, drop_caches=drop_caches), stores, named, as_json=as_json
             )
-        matrix = {
+            return
+        refuse_places(backends or ())
+        samples = {
             "dataset": dataset_named(dataset, listed),
             "split": split,
             "size": size,
@@ -124,36 +155,81 @@ def run(
             "synthetic": synthetic,
             "image_size": image_size,
             "skip_unreadable": skip_unreadable or None,
-            "backends": backends,
-            **values,
         }
-        from storebench.scenario import make_scenario
-
-        given = {key: value for key, value in matrix.items() if value is not None}
-        settings = {"replicates": replicates} | ({} if timeout is None else {"timeout_s": timeout})
-        # Before libraries are imported, so that wrong settings are refused at once.
-        scenario = make_scenario({"name": "run", **settings, "matrix": [given]})
-        if dry_run:
-            print_plan(scenario, scenario.cells(), stores or stores_dir(), as_json=as_json)
-            return
-        folder = out or new_run_folder("run")
-        records = _run(scenario, folder, stores or stores_dir(), drop_caches=drop_caches)
-        if as_json:
-            from storebench.runs.records import record_to_dict
-
-            put_json([record_to_dict(record) for record in records])
+        matrix = {key: value for key, value in samples.items() if value is not None}
+        values = loop_values(loop)
+        settings = {} if timeout is None else {"timeout_s": timeout}
+        first = None
+        if backends:
+            scenario = _scenario(matrix | _named_work(values), backends, replicates, settings)
         else:
-            from storebench.cli.report import print_summary
-
-            print_summary(folder)
-        _tell_feeding(folder, named, put=say if as_json else put)
-        say(
-            f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
+            asked = {key: value for key, value in values.items() if key in given}
+            rounds = replicates if "replicates" in given else None
+            if not dry_run:
+                require_writable(place, "--stores")
+                require_writable(folder, "--out")
+            first, scenario = chosen_run(matrix | asked, rounds, place, settings)
+        _require_loading(scenario, named)
+        if dry_run:
+            for line in first.notes if first else ():
+                say(line)
+            print_plan(scenario, scenario.cells(), place, as_json=as_json)
+            return
+        _finish(
+            folder,
+            _run(scenario, folder, place, first, drop_caches=drop_caches),
+            stores,
+            named,
+            first,
+            as_json=as_json,
         )
-        leave(records)
 
 
-def _run(scenario: "Scenario", folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
+def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
+    """Refuse what a continued run would not follow: it has its own cells and settings."""
+    if out is None:
+        raise errors.UsageError("--resume needs the folder of the run", hint="Name it with --out.")
+    other = sorted(given - _WITH_RESUME)
+    if other:
+        option = {"listed": "list", "backends": "BACKEND"}.get(other[0], other[0].replace("_", "-"))
+        raise errors.UsageError(
+            f"--resume continues the run as it was begun, without {option if option.isupper() else f'--{option}'}",
+            hint="Leave it out, or start a new run.",
+        )
+
+
+def _named_work(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the loop; where none asks for training, no network is chosen that nobody named."""
+    kept = {key: value for key, value in values.items() if value is not None}
+    if "model" not in kept and str(ComputeKind.REAL) not in kept["compute"]:
+        kept["model"] = NO_MODEL
+    return kept
+
+
+def _scenario(
+    matrix: dict[str, Any], backends: list[str], replicates: int, settings: dict[str, Any]
+) -> "Scenario":
+    """Return the scenario of a run that names its backends."""
+    from storebench.scenario import make_scenario
+
+    # Before libraries are imported, so that wrong settings are refused at once.
+    return make_scenario(
+        {"name": "run", "replicates": replicates, **settings, "matrix": [matrix | {"backends": backends}]}
+    )
+
+
+def _require_loading(scenario: "Scenario", named: Sequence[Accelerator]) -> None:
+    """Refuse to say what feeds an accelerator if no cell only loads."""
+    computes = [one.kind for matrix in scenario.matrix for one in matrix.compute]
+    if named and ComputeKind.NONE not in computes:
+        raise errors.UsageError(
+            "--accelerator needs the rate of the loader alone", hint="Add --compute none."
+        )
+
+
+def _run(
+    scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
+) -> list["Record"]:
     from storebench.leftovers import sweep
     from storebench.plan import plan_run
     from storebench.runner import execute
@@ -164,12 +240,98 @@ def _run(scenario: "Scenario", folder: Path, stores: Path, *, drop_caches: bool)
     require_devices(cells)
     sweep(stores)
     writes_into(folder)
-    plan = plan_run(scenario, cells, stores, progress=progress)
-    with claimed(folder):
+    if first is None:
+        plan = plan_run(scenario, cells, stores, progress=progress)
+        lines = [*plan.notes, total_line(scenario, plan)]
+    else:
+        lines = opening_lines(first, scenario)
+    with claimed(folder), _continued_by(folder):
         made = Run.create(scenario, folder, cells)
-        for line in (*plan.notes, total_line(scenario, plan)):
+        for line in lines:
             say(line)
-        return execute(made, stores, drop_caches=drop_caches, watcher=StderrWatcher())
+        return execute(
+            made, stores, drop_caches=drop_caches, watcher=StderrWatcher(), assess=assess_of(scenario)
+        )
+
+
+def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
+    """Run what is left of an interrupted run; return all of its records."""
+    from storebench.leftovers import sweep
+    from storebench.runner import execute
+    from storebench.runs.folder import Run
+    from storebench.runs.lock import claimed
+    from storebench.runs.records import read_records
+
+    Run.read(folder)  # raises if there is no run, before a folder is created
+    writes_into(folder)
+    with claimed(folder), _continued_by(folder):
+        found = Run.resume(folder)
+        require_devices(found.cells)
+        sweep(stores)
+        execute(
+            found,
+            stores,
+            drop_caches=drop_caches,
+            watcher=StderrWatcher(),
+            assess=assess_of(found.scenario),
+        )
+        return read_records(folder)
+
+
+@contextlib.contextmanager
+def _continued_by(folder: Path) -> Iterator[None]:
+    """After an interrupt, say which command continues the run."""
+    from storebench.runs.records import RUN_NAME
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / RUN_NAME).is_file():
+            with contextlib.suppress(OSError):  # the terminal has gone
+                say(f"{folder}: 'storebench run --resume --out {folder}' continues this run")
+        raise
+
+
+def _finish(
+    folder: Path,
+    records: list["Record"],
+    stores: Path | None,
+    named: list[Accelerator],
+    first: "FirstRun | None" = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print what a finished run says, and end with the exit code of its records."""
+    from storebench.first_run.choice import NAME
+    from storebench.runs.folder import Run
+
+    scenario = Run.read(folder).scenario
+    if as_json:
+        from storebench.runs.records import record_to_dict
+
+        put_json([record_to_dict(record) for record in records])
+    elif scenario.name == NAME:
+        print_first_answer(
+            folder, scenario, whole=None if first is None else first.whole, stores=stores, named=named
+        )
+    else:
+        from storebench.cli.report import print_summary
+
+        print_summary(folder)
+    _tell_feeding(folder, named, put=say if as_json else put)
+    say(
+        f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
+    )
+    leave(records)
+
+
+def assess_of(scenario: "Scenario") -> "Assess | None":
+    """Return what measures the precision of a run; None for a fixed number of rounds, which needs no pandas."""
+    if scenario.stopping is None:
+        return None
+    from storebench.report.precision import run_precision
+
+    return run_precision
 
 
 def _tell_feeding(folder: Path, named: list[Accelerator], *, put: Callable[[str], None]) -> None:

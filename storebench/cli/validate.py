@@ -12,7 +12,8 @@ from storebench.cli.common import exit_codes, put, put_json, say
 
 def validate(
     results: Annotated[
-        list[Path], typer.Argument(help="Folders that 'storebench bench' wrote, or record files.")
+        list[Path],
+        typer.Argument(help="Folders that 'storebench run' or 'storebench bench' wrote, or record files."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as a JSON array.")] = False,
 ) -> None:

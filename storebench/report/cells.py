@@ -382,11 +382,11 @@ class Panel:
 
     @property
     def base(self) -> CellSummary | None:
-        """The cell with which the others are compared: PNG files, else the first store in the paper's order.
+        """The cell with which the others are compared: PNG files, else the files as they are, else the first in the paper's order.
 
         The choice does not depend on the measured rates, so comparing the others with it selects nothing.
         """
-        return self.of("png") or next(iter(self.stored or self.measured), None)
+        return self.of("png") or self.of("original") or next(iter(self.stored or self.measured), None)
 
     @functools.cached_property
     def fastest(self) -> CellSummary | None:

@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from storebench.accelerators import Accelerator
+from storebench.first_run.choice import Whole
 from storebench.report.analysis import Paths
 from storebench.report.cells import summarise
 from storebench.report.facts import Facts, PageFacts, derive_page
 from storebench.report.frame import to_frame
+from storebench.report.roofline_tables import starving_table
 from storebench.report.shortfall import shortfalls
 from storebench.report.tables import Table, dataset_tables
 from storebench.report.texts.advice import recommend
@@ -14,6 +17,7 @@ from storebench.report.texts.headline import headline
 from storebench.report.texts.incomplete import incomplete_sentence
 from storebench.report.texts.labels import backend_label, setting_label
 from storebench.report.texts.verdicts import limit_sentence
+from storebench.report.texts.worth import Worth, worth
 from storebench.report.validation.findings import Finding
 from storebench.report.validation.validate import Sourced, read_all, validate_records
 
@@ -94,3 +98,56 @@ def _limits(shown: Facts) -> Iterator[str]:
         if cell.key in shown.verdicts:
             sentence = limit_sentence(shown.verdicts[cell.key])
             yield f"{backend_label(cell.backend)}, {setting_label(cell)}: {sentence}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstAnswer:
+    """The answer of a run that chose its backends itself.
+
+    Attributes
+    ----------
+    table
+        The supply rate and the starving point of every backend.
+    worth
+        Whether converting is worth it.
+    incomplete
+        Sentences on what the run lacks; empty if it is complete.
+    findings
+        How many figures do not validate.
+    """
+
+    table: Table
+    worth: Worth
+    incomplete: tuple[str, ...]
+    findings: int
+
+
+def first_answer(
+    results: Paths, whole: Whole | None = None, accelerators: Sequence[Accelerator] = ()
+) -> FirstAnswer | None:
+    """Return whether converting is worth it, from the records of one dataset; None where no cell only loads.
+
+    Parameters
+    ----------
+    whole
+        The whole dataset, of which a part was measured; None if it is unknown.
+    accelerators
+        Named accelerators that get a column of the table each.
+
+    Raises
+    ------
+    DataNotFoundError
+        There are no records.
+    """
+    records, findings = read_all(results)
+    findings = [*findings, *validate_records(records)]
+    facts = next(iter(facts_of(records, findings).told.datasets.values()), None)
+    answer = None if facts is None else worth(facts, whole)
+    if facts is None or answer is None:
+        return None
+    return FirstAnswer(
+        table=starving_table(facts.rooflines, accelerators),
+        worth=answer,
+        incomplete=incomplete(records),
+        findings=len(findings),
+    )

@@ -91,7 +91,7 @@ class Run:
                 raise OutputError(
                     "there is already a run here",
                     where=folder,
-                    hint="Name another --out, or continue it with 'storebench bench --resume'.",
+                    hint="Name another --out, or continue the run there with --resume.",
                 )
             run_id = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{scenario.name}"
             about = {

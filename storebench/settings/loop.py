@@ -66,7 +66,7 @@ class LoopSettings:
             meaning='Network, or "none" where nothing is computed.',
             asked="The network. Default: the paper's for the dataset, `caffenet` for class folders.",
             derived=True,
-            option="lenet, cifar10_quick, caffenet, resnet50, tiny. [default: the paper's]",
+            option="lenet, cifar10_quick, caffenet, resnet50, tiny, or none if nothing is computed. [default: the paper's; none if no compute is real]",
             labels={NO_MODEL: ""},
             always=True,
         ).metadata,

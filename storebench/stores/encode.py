@@ -242,7 +242,7 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
     except BrokenProcessPool as error:
         raise IntegrityError(
             "an encoder process died (killed, or out of memory); nothing half-written was kept",
-            hint="Try again with --processes 1.",
+            hint="Free some memory; 'storebench convert --processes 1' encodes in one process.",
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

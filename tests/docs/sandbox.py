@@ -27,7 +27,13 @@ SMALL_RUN = (
     # Where a test's temporary folder is in memory only, cold cannot exist; limited needs root.
     *("--cache", "any"),
 )
-"""A later option wins: what is appended to every 'storebench run' of a document."""
+"""A later option wins: what is appended to every 'storebench run' of a document that names a backend."""
+
+SMALL_FIRST = (
+    *("--size", "96", "--max-steps", "2", "--batch-size", "8", "--workers", "1", "--replicates", "1"),
+    *("--cache", "any"),
+)
+"""The same where it names none: the few images are repeated."""
 
 MINIATURE = """
 name = "{name}"
@@ -130,8 +136,10 @@ def make_sandbox(root: Path, repository: Path) -> Sandbox:
 
 
 def _run(sandbox: Sandbox, words: list[str]) -> list[list[str]]:
-    """Train from the first backend only, one step; the others' names are read."""
+    """Train from the first backend only, one step; the others' names are read. Without one, each cell is short."""
     backends = positional(words)
+    if not backends:
+        return [[*sandbox.with_fresh_out(sandbox.inside(words)), *SMALL_FIRST]]
     assert [parse_backend(backend) for backend in backends]
     words = without([word for word in words if word not in backends[1:]], "--memory", "--readahead")
     return [[*sandbox.with_fresh_out(sandbox.inside(words)), *SMALL_RUN]]

@@ -1,11 +1,13 @@
 """What a run says of each replicate while it goes on: a cold start is never called cold."""
 
 import dataclasses
+import time
 
 import pytest
 
-from storebench.cli.bench_watch import outcome
+from storebench.cli.bench_watch import Pace, StderrWatcher, outcome
 from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, PortionKind, Record
+from storebench.runs.schedule import Work
 from storebench.settings.words import CacheState
 
 CELL = Cell.of_fields(
@@ -49,3 +51,33 @@ def test_a_reader_that_holds_its_data_has_one_rate() -> None:
     assert RECORD.cache is not None
     held = dataclasses.replace(RECORD.cache, applies_to="open")
     assert outcome(dataclasses.replace(RECORD, cache=held)).startswith("epoch 0: 1,900 samples/s, ")
+
+
+def lines_of(watcher: StderrWatcher, capsys: pytest.CaptureFixture[str], rounds: int) -> list[str]:
+    """Return what is said at the start of each replicate of two cells."""
+    said = []
+    other = dataclasses.replace(CELL, seed=1)
+    works = [Work(cell=cell, replicate=replicate) for replicate in range(rounds) for cell in (CELL, other)]
+    for position, work in enumerate(works):
+        watcher.started(work, position, len(works))
+        said.append(capsys.readouterr().err.strip())
+        time.sleep(0.02)
+        watcher.finished(work, [RECORD])
+        capsys.readouterr()
+    return said
+
+
+def test_each_replicate_says_how_long_the_others_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+    first, *others = lines_of(StderrWatcher(), capsys, rounds=2)
+    assert first.endswith("replicate 0")
+    assert all(line.endswith(" s left") for line in others)
+
+
+def test_the_time_left_is_that_of_the_replicates_so_far() -> None:
+    pace = Pace()
+    assert pace.left(3) == ""
+    for cell, seconds in (("slow", 0.2), ("fast", 0.0), ("fast", 0.0)):
+        pace.began()
+        time.sleep(seconds)
+        pace.ended(cell)
+    assert pace.left(30) == "; about 3 s left"

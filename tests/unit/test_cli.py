@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -268,7 +269,7 @@ def test_a_dry_run_says_what_added_rounds_take_at_least_and_at_most(
 def test_a_comparison_of_revisions_needs_a_fixed_number_of_rounds(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "good.toml").write_text(ADDING)
     said = refused(cli("bench", "good.toml", "--against", "HEAD", "--out", "run"))
-    assert "Fix their number with --replicates N." in said
+    assert "Fix their number with --replicates N" in said
     assert not (tmp_path / "run").exists()
 
 
@@ -382,3 +383,45 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_written(cli: C
     assert cuda in refused(cli("bench", "gpu.toml", "--out", "run"))
     assert not (tmp_path / "run").exists()
     assert cli("bench", "gpu.toml", "--dry-run").returncode == 0  # a plan needs no device
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "batch"),
+    [
+        (("--compute", "none"), "none", 64),
+        (("--compute", "none,emulated:5"), "none", 64),
+        (("--compute", "none", "--model", "caffenet"), "caffenet", 256),
+        (("--compute", "none,real"), "lenet", 64),
+        ((), "lenet", 64),
+    ],
+)
+def test_no_network_is_chosen_where_nothing_is_trained(
+    words: tuple[str, ...], model: str, batch: int, cli: Cli
+) -> None:
+    done = cli("run", "lmdb", *LISTED, *words, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {(cell["model"], cell["batch_size"]) for cell in json.loads(done.stdout)["cells"]} == {
+        (model, batch)
+    }
+
+
+def test_help_lists_every_word_of_an_option(cli: Cli) -> None:
+    from storebench.matrix import MODEL_BATCHES
+
+    text = " ".join(cli("run", "--help").stdout.split())
+    assert all(f"{model}," in text or f"{model} if" in text for model in MODEL_BATCHES)
+    assert "'storebench run'" in cli("report", "--help").stdout
+
+
+def test_data_alone_lists_the_datasets(cli: Cli) -> None:
+    alone, listed = cli("data"), cli("data", "list")
+    assert (alone.returncode, alone.stdout) == (0, listed.stdout)
+    assert "'storebench data fetch NAME'" in alone.stderr
+
+
+def test_a_dry_run_says_the_bytes_that_stores_will_have(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", "png", "files+raw", "-d", "cifar10", "--synthetic", "--limit", "2000", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    said = dict(re.findall(r"/files\+(\w+): 2,000 samples, to convert, about ([\d.]+) MiB", done.stdout))
+    assert float(said["png"]) < float(said["raw"]) == 6
+    assert "to convert, " in done.stdout.splitlines()[-1]

@@ -1,0 +1,118 @@
+"""``storebench run`` without a backend: what it measures is chosen, and it ends with whether converting is worth it."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storebench.accelerators import Accelerator
+from storebench.cli.common import progress, put, put_text, say
+from storebench.cli.plan_lines import rounds_words
+from storebench.cli.report import drawn, print_summary
+from storebench.units import format_duration, number_of
+
+if TYPE_CHECKING:
+    from storebench.first_run.choice import FirstRun, Whole
+    from storebench.matrix import Matrix
+    from storebench.report.texts.worth import Worth
+    from storebench.scenario import Scenario
+
+_ANY_BACKEND: dict[str, Any] = {"backends": ["files"]}
+"""Completes a matrix whose backends are not chosen yet, so that its other keys can be validated."""
+
+
+def chosen_run(
+    asked: Mapping[str, Any], rounds: int | None, stores: Path, settings: Mapping[str, Any]
+) -> tuple["FirstRun", "Scenario"]:
+    """Look at the samples and the machine; return what to measure, and its scenario.
+
+    Parameters
+    ----------
+    asked
+        The keys of a matrix that were asked for, the dataset among them.
+    rounds
+        A fixed number of rounds; None adds rounds until the ratios are precise.
+    settings
+        Further keys of the scenario.
+
+    Raises
+    ------
+    StorebenchError
+        A value is wrong; or see `storebench.first_run.facts.look_at` and `storebench.first_run.choice.choose`.
+    """
+    from storebench.first_run.choice import NAME, asked_matrix, choose
+    from storebench.scenario import make_scenario
+
+    matrix = asked_matrix(asked)
+    # Before the images are looked at, so that wrong settings are refused at once.
+    valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | _ANY_BACKEND]})
+    from storebench.first_run.facts import look_at, machine_for
+    from storebench.scenario_files import without_missing_libraries
+
+    say(f"looking at the images of {asked['dataset']}")
+    first = choose(look_at(valid.matrix[0].data, stores, progress), machine_for(stores), matrix, rounds)
+    return first, make_scenario(without_missing_libraries(first.scenario | dict(settings), say))
+
+
+def opening_lines(first: "FirstRun", scenario: "Scenario") -> list[str]:
+    """Return what is left out, why, and about how long the run takes."""
+    from storebench.first_run.choice import BUDGET_S
+
+    cells = number_of(len(scenario.cells()), "cell")
+    least, most = format_duration(first.estimate_s), format_duration(max(first.estimate_s, BUDGET_S))
+    return [
+        *first.notes,
+        f"{cells} x {rounds_words(scenario)}; about {least} to convert and measure, at most about {most}",
+    ]
+
+
+def print_first_answer(
+    folder: Path,
+    scenario: "Scenario",
+    *,
+    whole: "Whole | None" = None,
+    stores: Path | None = None,
+    named: Sequence[Accelerator] = (),
+) -> None:
+    """Print which accelerators each store feeds, whether converting is worth it, and the command that converts.
+
+    A run that trains has no such answer, and ends as any other.
+
+    Parameters
+    ----------
+    whole
+        The whole dataset; None if it is unknown.
+    stores
+        The folder of all stores if one was named.
+    named
+        Accelerators that get a column of the table each.
+    """
+    from storebench.report.summary import first_answer
+
+    found = first_answer(folder, whole, named)
+    if found is None:
+        print_summary(folder)
+        return
+    put_text(drawn(found.table))
+    put(*found.incomplete, *found.worth.sentences)
+    if found.worth.store:
+        put("To convert all images:", f"  {convert_command(scenario.matrix[0], found.worth, stores)}")
+    if found.findings:
+        say(f"attention: {number_of(found.findings, 'finding')}; 'storebench validate {folder}' lists them")
+
+
+def convert_command(matrix: "Matrix", worth: "Worth", stores: Path | None) -> str:
+    """Return the command that converts the whole dataset into the store that the answer names."""
+    from storebench.datasets.base import FOLDER_PREFIX
+
+    path = matrix.dataset.removeprefix(FOLDER_PREFIX)
+    options: dict[str, object] = {
+        "--dataset": path if "/" in path else matrix.dataset,
+        "--split": None if matrix.split == "train" else matrix.split,
+        "--size": matrix.size,
+        "--image-size": worth.side,
+        "--out": stores,
+    }
+    given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    flags = ["--skip-unreadable"] if matrix.skip_unreadable else []
+    return shlex.join(["storebench", "convert", worth.store, *given, *flags])

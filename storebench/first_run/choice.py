@@ -1,0 +1,367 @@
+"""Which backends, states and lengths a run measures that names no backend: a pure function of samples and machine.
+
+The richest choice that fits into `BUDGET_S` is taken: first with more stores, then with the cold state, then with
+longer epochs.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storebench.errors import DiskFullError
+from storebench.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, Machine, Samples
+from storebench.plan import (
+    CACHED_BYTES_PER_S,
+    DEVICE_ROUND_S,
+    FILE_S,
+    PIXELS_BYTES_PER_S,
+    PROCESS_START_S,
+    READ_BYTES_PER_S,
+    WRITE_BYTES_PER_S,
+)
+from storebench.settings.loop import NO_MODEL
+from storebench.settings.words import CacheState, ComputeKind
+from storebench.units import rounded_bytes
+
+NAME = "first"
+"""Name of the scenario, by which a run is known to have chosen its backends itself."""
+
+QUESTION = "Is it worth converting these images?"
+
+BUDGET_S = 300.0
+"""Time for all of it: looking, converting, measuring, answering."""
+
+END_S = 12.0
+"""Part of the budget that is left for looking at the samples and for the answer."""
+
+CONVERT_S = 45.0
+"""Most seconds for converting."""
+
+UNTIL, ROUNDS, MOST_ROUNDS = 0.1, 5, 10
+
+MOST_SAMPLES = 20_000
+"""Most samples that are measured, if they are small."""
+
+WANTED_BYTES = 256 << 20
+"""Decoded bytes of the measured samples, as far as their number allows."""
+
+COLD_LEAST_BYTES = 64 << 20
+"""A smaller store is read ahead within a few steps, so it has no cold rate."""
+
+FREE_FRAC = 0.5
+"""Share of the free disk that the measured stores may take."""
+
+MOST_WORKERS = 8
+TIMED_S = 1.2
+"""Wanted length of the timed part of the slowest backend."""
+
+FEWEST_STEPS, MOST_STEPS = 20, 200
+LEAST_BATCH, MOST_BATCH = 4, 64
+WARMUP_STEPS = 2
+FEWEST_PASSES = 2
+"""The check of all samples replays one pass, so two passes cost less than one of twice the length."""
+
+SCALES = (1.0, 0.5, 0.25)
+"""Shares of the wanted length, in the order in which they are tried."""
+
+FEWEST_STORES = 3
+FEWEST_BATCHES = 16
+"""Batches that all samples together fill at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """The whole dataset, of which a part was measured, and the memory that it would have to fit into.
+
+    Attributes
+    ----------
+    count
+        Samples.
+    total_bytes
+        Bytes of their files.
+    memory_bytes
+        The machine's memory.
+    fits
+        Whether the files stay in the page cache.
+    """
+
+    count: int
+    total_bytes: int
+    memory_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRun:
+    """What a run measures, and why.
+
+    Attributes
+    ----------
+    scenario
+        The table of its scenario, not validated yet.
+    notes
+        Clauses for the user: what is left out, and why.
+    estimate_s
+        Seconds that converting and the first rounds take.
+    whole
+        The whole dataset.
+    """
+
+    scenario: dict[str, Any]
+    notes: tuple[str, ...]
+    estimate_s: float
+    whole: Whole
+
+
+def asked_matrix(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a matrix that were asked for, completed so that they are valid with any backend.
+
+    Nothing is computed unless a network or its training was asked for.
+    """
+    if "compute" in asked:
+        chosen: dict[str, Any] = {} if str(ComputeKind.REAL) in asked["compute"] else {"model": NO_MODEL}
+    elif asked.get("model", NO_MODEL) == NO_MODEL:
+        chosen = {"model": NO_MODEL, "compute": [str(ComputeKind.NONE)]}
+    else:
+        chosen = {}
+    return chosen | dict(asked)
+
+
+def choose(
+    samples: Samples, machine: Machine, matrix: Mapping[str, Any], rounds: int | None = None
+) -> FirstRun:
+    """Return the richest run that fits into `BUDGET_S`, or the shortest one if none does.
+
+    Parameters
+    ----------
+    matrix
+        What `asked_matrix` returned, with valid values; it replaces what is chosen.
+    rounds
+        A fixed number of rounds; None adds rounds until the ratios are precise.
+
+    Raises
+    ------
+    DiskFullError
+        The free space does not hold stores of the fewest samples that can be timed.
+    """
+    no_raw = _raw_refusal(samples, machine)
+    count = _count(samples, machine, raw_stores=0 if no_raw else 2)
+    wanted = [CacheState(word) for word in matrix.get("cache", ())]
+    no_cold = "" if wanted else _cold_refusal(samples, machine, count)
+    states = wanted or [CacheState.WARM, *([] if no_cold else [CacheState.COLD])]
+    backends = _backends(samples, raw=not no_raw)
+    options = [
+        _Option(
+            samples=samples,
+            machine=machine,
+            count=count,
+            scale=scale,
+            states=kept,
+            backends=backends[:most],
+            rounds=rounds,
+        )
+        for scale, kept in itertools.product(SCALES, [states] if wanted else [states, states[:1]])
+        for most in range(len(backends), FEWEST_STORES - 1, -1)
+    ]
+    option = next((one for one in options if one.total_s <= BUDGET_S - END_S), options[-1])
+    part = f"{count:,} of the {samples.count:,} images are measured, spread evenly over all of them"
+    too_long = "cold is left out: it would take longer than five minutes"
+    notes = [
+        part if count < samples.count else "",
+        no_raw,
+        no_cold or (too_long if option.states != states else ""),
+    ]
+    return FirstRun(
+        scenario=option.scenario(matrix),
+        notes=tuple(filter(None, notes)),
+        estimate_s=option.total_s,
+        whole=Whole(
+            count=samples.count,
+            total_bytes=samples.total_bytes,
+            memory_bytes=machine.memory_bytes,
+            fits=machine.fits(samples.total_bytes),
+        ),
+    )
+
+
+def _backends(samples: Samples, *, raw: bool) -> list[str]:
+    """Return the backends, the most important ones first."""
+    codec = "original" if samples.are_files else "png"
+    if raw:
+        return [codec, f"lmdb+{codec}", "lmdb", "lmdb:direct", "hdf5:direct"]
+    return [codec, f"lmdb+{codec}", f"hdf5+{codec}", f"lmdb+{codec}:direct"]
+
+
+def _raw_refusal(samples: Samples, machine: Machine) -> str:
+    """Return why raw pixels are not measured; "" if they are: all of them fit on the disk and, if the files do, into memory."""
+    whole = samples.count * samples.raw_bytes
+    named = f"raw pixels are left out: all images would take {rounded_bytes(whole)}"
+    if whole > machine.free_bytes:
+        return f"{named}, and {rounded_bytes(machine.free_bytes)} are free"
+    if machine.fits(samples.total_bytes) and not machine.fits(whole):
+        return (
+            f"{named}, more than memory holds beside training ({rounded_bytes(machine.memory_bytes)} in all)"
+        )
+    return ""
+
+
+def _cold_refusal(samples: Samples, machine: Machine, count: int) -> str:
+    """Return why no cold cells are measured; "" if they are."""
+    size = round(count * samples.file_bytes)
+    if not machine.evicts:
+        return "cold is left out: the stores' file system is in memory"
+    if size < COLD_LEAST_BYTES:
+        least = rounded_bytes(COLD_LEAST_BYTES)
+        return f"cold is left out: the disk reads {rounded_bytes(size)} ahead within a few steps; it needs {least}"
+    return ""
+
+
+def _count(samples: Samples, machine: Machine, *, raw_stores: int) -> int:
+    """Return how many samples are converted and measured."""
+    wanted = min(max(ENOUGH_SAMPLES, WANTED_BYTES // samples.raw_bytes), MOST_SAMPLES)
+    in_time = int(CONVERT_S / _convert_s(samples, machine, raw_stores))
+    stored = 2 * samples.file_bytes + raw_stores * samples.raw_bytes
+    on_disk = int(FREE_FRAC * machine.free_bytes / stored)
+    if on_disk < FEWEST_SAMPLES:
+        raise DiskFullError(
+            f"too little space for the stores: {rounded_bytes(machine.free_bytes)} are free",
+            where="--stores",
+            hint="Free some space, or name a folder on another disk.",
+        )
+    return min(samples.count, wanted, on_disk, max(FEWEST_SAMPLES, in_time))
+
+
+def _convert_s(samples: Samples, machine: Machine, raw_stores: int) -> float:
+    """Return the seconds per sample for all stores: encoding, writing and reading back."""
+    decode_s = samples.read_s / machine.cores  # every image is decoded once, whatever is stored of it
+    files_s = FILE_S + 2 * decode_s + 4 * samples.file_bytes / WRITE_BYTES_PER_S
+    raw_s = decode_s + samples.raw_bytes * (1 / WRITE_BYTES_PER_S + 1 / PIXELS_BYTES_PER_S)
+    return files_s + raw_stores * raw_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Option:
+    """One possible choice."""
+
+    samples: Samples
+    machine: Machine
+    count: int
+    scale: float
+    states: Sequence[CacheState]
+    backends: Sequence[str]
+    rounds: int | None
+
+    @property
+    def workers(self) -> int:
+        """Producers: one per core."""
+        return min(self.machine.cores, MOST_WORKERS)
+
+    @property
+    def slow_s(self) -> float:
+        """Seconds per sample of an image file, with all workers."""
+        read_s = self.samples.read_s / self.workers + self.samples.file_bytes / CACHED_BYTES_PER_S
+        return read_s + self.fast_s
+
+    @property
+    def fast_s(self) -> float:
+        """Seconds per sample of raw pixels, with all workers."""
+        return self.samples.raw_bytes * (1 / PIXELS_BYTES_PER_S + 1 / CACHED_BYTES_PER_S)
+
+    @property
+    def batch(self) -> int:
+        """Samples per batch, a power of two so small that the slowest backend has `FEWEST_STEPS` in its time."""
+        fitting = int(TIMED_S * self.scale / self.slow_s / FEWEST_STEPS)
+        most = max(LEAST_BATCH, min(MOST_BATCH, fitting, self.count // FEWEST_BATCHES))
+        return 1 << int(math.log2(most))
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch, over all passes."""
+        wanted = math.ceil(TIMED_S * self.scale / self.slow_s / self.batch)
+        return max(FEWEST_STEPS, min(MOST_STEPS, wanted)) + WARMUP_STEPS
+
+    @property
+    def most_steps(self) -> int:
+        """Steps that serve every sample once."""
+        return math.ceil(self.count / self.batch)
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Steps of one warm pass."""
+        return min(self.most_steps, math.ceil(self.steps / FEWEST_PASSES))
+
+    @property
+    def passes(self) -> int:
+        """Passes of a warm epoch."""
+        return math.ceil(self.steps / self.steps_per_pass)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds for converting and the first rounds."""
+        return self.convert_s + (self.rounds or ROUNDS) * self.round_s
+
+    @property
+    def convert_s(self) -> float:
+        """Seconds for building the stores."""
+        raw = {name.partition(":")[0] for name in self.backends if "+" not in name} - {"original", "png"}
+        return self.count * _convert_s(self.samples, self.machine, len(raw))
+
+    @property
+    def round_s(self) -> float:
+        """Seconds for one replicate of every cell."""
+        return DEVICE_ROUND_S + sum(
+            PROCESS_START_S + self._cell_s(backend, state)
+            for backend, state in itertools.product(self.backends, self.states)
+        )
+
+    def _cell_s(self, backend: str, state: CacheState) -> float:
+        """Return the seconds for the epoch of a cell, and for its replay."""
+        encoded = "original" in backend or "png" in backend
+        sample_s = self.slow_s if encoded else self.fast_s
+        if state in _SEVERAL_PASSES:
+            return (self.passes + 1) * self.steps_per_pass * self.batch * sample_s
+        stored = self.samples.file_bytes if encoded else self.samples.raw_bytes
+        served = min(self.steps, self.most_steps) * self.batch
+        return served * (2 * sample_s + stored / READ_BYTES_PER_S)
+
+    def scenario(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the table of the scenario, with what was asked for in place of what was chosen."""
+        rule: dict[str, Any] = {"replicates": self.rounds}
+        if self.rounds is None:
+            budget_s = max(1, round(BUDGET_S - END_S - self.convert_s))
+            rule = {
+                "until": UNTIL,
+                "min_replicates": ROUNDS,
+                "max_replicates": MOST_ROUNDS,
+                "budget": f"{budget_s} s",
+            }
+        return {
+            "name": NAME,
+            "question": QUESTION,
+            "test_limit": 0,
+            **rule,
+            "matrix": [self._matrix(state, asked) for state in self.states],
+        }
+
+    def _matrix(self, state: CacheState, asked: Mapping[str, Any]) -> dict[str, Any]:
+        chosen = {
+            "threads": 1,
+            "workers": [self.workers],
+            "batch_size": [self.batch],
+            "backends": list(self.backends),
+        }
+        part = {"limit": self.count} if self.count < self.samples.count else {}
+        side = {} if self.samples.side is None else {"image_size": self.samples.side}
+        length = {} if "max_steps" in asked else self._length(state)
+        return chosen | length | dict(asked) | {"cache": [str(state)]} | side | part
+
+    def _length(self, state: CacheState) -> dict[str, Any]:
+        if state in _SEVERAL_PASSES:
+            return {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
+        return {"max_steps": min(self.steps, self.most_steps)}
+
+
+_SEVERAL_PASSES = (CacheState.WARM, CacheState.ANY)
+"""States in which an epoch may serve the samples more than once."""

@@ -1,0 +1,164 @@
+"""The samples and the machine, as far as the choice of what to measure depends on them; found out within a second."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets.base import LEAST_IMAGE_SIZE
+from storebench.datasets.headers import read_header
+from storebench.datasets.images import SIDE
+from storebench.datasets.listing import listings_in
+from storebench.errors import UsageError
+from storebench.formats.registry import parse_backend
+from storebench.plan import usable_cores
+from storebench.probes.machine import memory_bytes, memory_limit_bytes
+from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.progress import Progress, silent
+from storebench.stores.costs import sample_costs
+
+FEWEST_SAMPLES = 64
+"""With fewer, a batch and an epoch are too short to be timed."""
+
+ENOUGH_SAMPLES = 2_000
+"""Samples that are measured of a large dataset."""
+
+NETWORK_SIDE = 224
+"""Side of the images that most networks take."""
+
+FITS_FRAC = 0.7
+"""Share of memory that the page cache may take beside a training process."""
+
+FILES_LOOKED_AT = 16
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """The samples of a dataset.
+
+    Attributes
+    ----------
+    count
+        All of them.
+    are_files
+        Whether they are image files, which can be stored as they are.
+    side
+        Side of the squares that every store serves; None for images of one size, which keep it.
+    raw_bytes
+        Bytes of a decoded sample.
+    file_bytes
+        Bytes of an image file, the mean of a few; of a PNG where the samples are no files.
+    read_s
+        Seconds in one thread to make a sample of such a file.
+    """
+
+    count: int
+    are_files: bool
+    side: int | None
+    raw_bytes: int
+    file_bytes: float
+    read_s: float
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return round(self.count * self.file_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The machine, and the disk of the stores.
+
+    Attributes
+    ----------
+    cores
+        Cores that this process may use.
+    memory_bytes
+        Memory, or the limit of the control group on it.
+    free_bytes
+        Free space on the file system of the stores.
+    evicts
+        Whether that file system keeps files outside memory, so that there is a cold state.
+    """
+
+    cores: int
+    memory_bytes: int
+    free_bytes: int
+    evicts: bool
+
+    def fits(self, size: float) -> bool:
+        """Return whether so many bytes stay in the page cache."""
+        return size <= FITS_FRAC * self.memory_bytes
+
+
+def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Samples:
+    """Return what a choice needs to know about some samples.
+
+    Parameters
+    ----------
+    stores
+        The folder of all stores, which keeps what a scan finds.
+    progress
+        See `storebench.datasets.open_dataset`.
+
+    Raises
+    ------
+    UsageError
+        There are fewer than `FEWEST_SAMPLES`.
+    StorebenchError
+        See `open_dataset`; or one of the files that are looked at cannot be read.
+    """
+    dataset = open_dataset(spec, listings=listings_in(stores), progress=progress)
+    if len(dataset) < FEWEST_SAMPLES:
+        raise UsageError(
+            f"{len(dataset):,} images are too few to time anything; at least {FEWEST_SAMPLES} are needed",
+            where=spec.name,
+            hint=f"Name a folder with more images, or repeat these with --size {ENOUGH_SAMPLES}.",
+        )
+    files, side = dataset.original_info, spec.image_size
+    if side is None and files is not None:
+        side = _side(dataset, files.image_shape)
+    base = parse_backend("files+png" if files is None else "files+original")
+    costs = sample_costs(dataset, base, side, limit_s=LOOK_S)
+    return Samples(
+        count=len(dataset),
+        are_files=files is not None,
+        side=side,
+        raw_bytes=dataset.info.image_bytes if side is None else side * side * 3,
+        file_bytes=costs.payload_bytes,
+        read_s=costs.decode_s,
+    )
+
+
+def _side(dataset: Dataset, own: tuple[int, int, int]) -> int | None:
+    """Return the side of the squares to serve: a network's, or that of the images where they are smaller.
+
+    None keeps small square images of one size.
+    """
+    if own[0] == own[1] and own[0] < SIDE:
+        return None
+    probed = min(len(dataset), FILES_LOOKED_AT)
+    files = (dataset.original(at * len(dataset) // probed)[0] for at in range(probed))
+    shorter = median(min(header.width, header.height) for header in map(read_header, files))
+    return max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, int(shorter)))
+
+
+def machine_for(stores: Path) -> Machine:
+    """Return what a choice needs to know about this machine.
+
+    Parameters
+    ----------
+    stores
+        The folder of all stores, which need not exist.
+    """
+    place = stores.absolute()
+    folder = next(path for path in (place, *place.parents) if path.is_dir())
+    known = [size for size in (memory_bytes("MemTotal"), memory_limit_bytes()) if size]
+    return Machine(
+        cores=usable_cores(),
+        memory_bytes=min(known, default=0),
+        free_bytes=shutil.disk_usage(folder).free,
+        evicts=mount_of(folder).fstype not in IN_MEMORY,
+    )

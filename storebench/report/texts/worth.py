@@ -1,0 +1,252 @@
+"""Whether it is worth converting image files: the answer to a run that chose its backends itself, in words."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from storebench.accelerators import landmarks
+from storebench.first_run.choice import Whole
+from storebench.formats.registry import parse_backend, store_name_of
+from storebench.report.cells import CellSummary
+from storebench.report.claims import Claim, Kind
+from storebench.report.facts import Facts
+from storebench.report.roofline import Roofline, RooflineCurve
+from storebench.report.texts.headline import more_rounds
+from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
+from storebench.report.texts.roofline import loader_words, starving_words
+from storebench.settings.words import CacheState
+from storebench.units import rounded_bytes
+
+BASES = (ORIGINAL, "png")
+"""Backends that the others are held against: the first of them that was measured."""
+
+_STATES = {CacheState.WARM: "read from memory", CacheState.COLD: "read from a cold disk"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """The answer.
+
+    Attributes
+    ----------
+    sentences
+        The verdict first, then what it depends on and what converting costs.
+    store
+        Name of the store to convert into, as ``storebench convert`` takes it; "" where converting gains nothing.
+    side
+        Side of its images; None if it keeps their sizes.
+    """
+
+    sentences: tuple[str, ...]
+    store: str = ""
+    side: int | None = None
+
+
+def worth(facts: Facts, whole: Whole | None = None) -> Worth | None:
+    """Return whether converting is worth it; None where the files as they are have no loader-only cell.
+
+    Parameters
+    ----------
+    facts
+        Of one dataset.
+    whole
+        The whole dataset; None if it is unknown.
+    """
+    found = _by_state(facts.rooflines)
+    lead = _lead(found, whole)
+    base = None if lead is None else _base(lead)
+    if lead is None or base is None:
+        return None
+    pairs = [(curve, _claim(facts, curve, base)) for curve in lead.stored if curve is not base]
+    gains = {
+        curve: claim
+        for curve, claim in pairs
+        if claim is not None and claim.kind is Kind.FASTER and claim.subject is curve.loader
+    }
+    memory = _memory_sentence(lead, found, whole)
+    if not gains:
+        unknown = [(curve, claim) for curve, claim in pairs if claim is None or claim.kind is Kind.UNDECIDED]
+        verdict = _undecided(lead, base, unknown, facts) if unknown else _keep(lead, base, pairs)
+        return Worth(sentences=tuple(filter(None, (verdict, memory))))
+    helping = {curve: claim for curve, claim in gains.items() if curve.starving.mid > base.starving.mid}
+    if not helping:
+        return Worth(sentences=tuple(filter(None, (_handoff(lead), memory))))
+    return _converting(facts, base, helping, _below(lead, base), memory, whole)
+
+
+def _converting(
+    facts: Facts,
+    base: RooflineCurve,
+    gains: Mapping[RooflineCurve, Claim],
+    below: str,
+    memory: str,
+    whole: Whole | None,
+) -> Worth:
+    """Return the answer where another store is proven to feed faster accelerators."""
+    best = _best(facts, gains)
+    cell = best.loader
+    store = parse_backend(store_name_of(cell.cell.backend))
+    raw = store.codec == "raw"
+    sentences = (
+        below,
+        _above(base, best, gains[best]),
+        _unchanged(gains) if raw else "",
+        memory,
+        _price(cell, whole),
+        _fixed(cell, base) if raw else "",
+        _scale(base),
+    )
+    return Worth(
+        sentences=tuple(filter(None, sentences)),
+        store=store.name,
+        side=cell.cell.data.image_size if raw else None,
+    )
+
+
+def _by_state(rooflines: Sequence[Roofline]) -> Mapping[str, Roofline]:
+    """Return the roofline of each cache state; of several the one with most workers."""
+    found: dict[str, Roofline] = {}
+    for one in sorted(rooflines, key=lambda one: one.first.cell.workers):
+        if not one.augmented:
+            found[one.first.cell.cache] = one
+    return found
+
+
+def _lead(found: Mapping[str, Roofline], whole: Whole | None) -> Roofline | None:
+    """Return the roofline that decides: from memory if the whole dataset fits into it, else from the disk."""
+    states = [CacheState.WARM, CacheState.COLD]
+    if whole is not None and not whole.fits:
+        states.reverse()
+    named = (found.get(state) for state in states)
+    return next((one for one in named if one is not None), next(iter(found.values()), None))
+
+
+def _base(lead: Roofline) -> RooflineCurve | None:
+    return next((curve for name in BASES if (curve := lead.curve(name)) is not None), None)
+
+
+def _claim(facts: Facts, curve: RooflineCurve, base: RooflineCurve) -> Claim | None:
+    return facts.claims.between(curve.loader, base.loader)
+
+
+def _where(lead: Roofline) -> str:
+    cache = lead.first.cell.cache
+    return f"{_STATES.get(cache, f'cache {cache}')}, {loader_words(lead)}"
+
+
+def _files(base: RooflineCurve) -> str:
+    return "your files as they are" if base.backend == ORIGINAL else backend_label(base.backend)
+
+
+def _listed(curves: Sequence[RooflineCurve]) -> str:
+    return ", ".join(backend_label(one.backend) for one in curves)
+
+
+def _floor(base: RooflineCurve) -> str:
+    """Return the rate up to which the files keep any accelerator busy: the lower end of their starving point."""
+    return number(base.starving.mid if base.starving.lo is None else base.starving.lo)
+
+
+def _keep(lead: Roofline, base: RooflineCurve, pairs: Sequence[tuple[RooflineCurve, Claim | None]]) -> str:
+    names = _listed([curve for curve, _ in pairs])
+    if not names:
+        return f"Nothing to compare {_files(base)} with was measured."
+    return (
+        f"Not worth it at any speed of training ({_where(lead)}): each other store ({names}) is proven to be"
+        f" within 10% of {_files(base)}, or slower."
+    )
+
+
+def _undecided(
+    lead: Roofline, base: RooflineCurve, unknown: Sequence[tuple[RooflineCurve, Claim | None]], facts: Facts
+) -> str:
+    known = [claim for _, claim in unknown if claim is not None]
+    more = f"; {more_rounds(facts.claims.decisions, known)}" if known else ""
+    names = _listed([curve for curve, _ in unknown])
+    return (
+        f"Not worth it for training below {_floor(base)} images/s ({_where(lead)}): up to there"
+        f" {_files(base)} keep the accelerator busy. Above, it cannot be told yet whether another store helps"
+        f" ({names}{more})."
+    )
+
+
+def _handoff(lead: Roofline) -> str:
+    return (
+        f"Not worth it ({_where(lead)}): other stores are read faster, but handing batches to the loop takes so long that"
+        " none of them feeds a faster accelerator."
+    )
+
+
+def _below(lead: Roofline, base: RooflineCurve) -> str:
+    return (
+        f"Not worth it for training below {_floor(base)} images/s ({_where(lead)}): training will not notice, because"
+        f" {_files(base)} keep an accelerator busy at least 90% of its time up to {starving_words(base)} images/s."
+    )
+
+
+def _above(base: RooflineCurve, best: RooflineCurve, claim: Claim) -> str:
+    name = backend_label(best.backend)
+    return (
+        f"Above that, {name} helps: up to {starving_words(best)} images/s. Its loader is"
+        f" {times(claim.figure)} as fast as that of {_files(base)}."
+    )
+
+
+def _unchanged(gains: Mapping[RooflineCurve, Claim]) -> str:
+    """Return how far a container with the unchanged files reaches; "" where none is proven to help."""
+    kept = [one for one in gains if one.loader.cell.backend.codec == ORIGINAL]
+    if not kept:
+        return ""
+    best = max(kept, key=lambda one: one.starving.mid)
+    return f"With the files unchanged, {backend_label(best.backend)}: up to {starving_words(best)} images/s."
+
+
+def _best(facts: Facts, gains: Mapping[RooflineCurve, Claim]) -> RooflineCurve:
+    """Return the backend with the highest starving point or, of those that are proven equal to it, the smallest."""
+    first = max(gains, key=lambda one: one.starving.mid)
+    alike = [
+        one
+        for one in gains
+        if one is first or ((claim := _claim(facts, one, first)) is not None and claim.kind is Kind.EQUAL)
+    ]
+    return min(alike, key=lambda one: (float(one.loader.fact("bytes_on_disk") or math.inf), one is not first))
+
+
+def _memory_sentence(lead: Roofline, found: Mapping[str, Roofline], whole: Whole | None) -> str:
+    """Return which state of the cache training will be in, as far as the size of the whole dataset tells."""
+    if whole is None:
+        return ""
+    holds = f"All {whole.count:,} images, {rounded_bytes(whole.total_bytes)},"
+    memory = f"this machine's memory ({rounded_bytes(whole.memory_bytes)})"
+    if whole.fits:
+        return f"{holds} fit into {memory}: from the second epoch on they are read from there."
+    said = f"{holds} do not fit into {memory}, so that every epoch reads from the disk"
+    return f"{said}." if lead is found.get(CacheState.COLD) else f"{said}, which was not measured."
+
+
+def _price(cell: CellSummary, whole: Whole | None) -> str:
+    """Return what converting everything takes, from the store that was measured."""
+    count, size, seconds = (cell.fact(name) for name in ("store_count", "bytes_on_disk", "build_s"))
+    if whole is None or not (count and size and seconds):
+        return ""
+    share = whole.count / count
+    return (
+        f"Converting all {whole.count:,} images takes about {duration(seconds * share)} and"
+        f" {rounded_bytes(size * share)} of disk."
+    )
+
+
+def _fixed(cell: CellSummary, base: RooflineCurve) -> str:
+    """Return what raw pixels give up beside files of any size; "" beside files of one size."""
+    if base.backend != ORIGINAL:
+        return ""
+    high, wide, _ = str(cell.fact("store_image_shape")).split("x")
+    return f"Raw pixels are fixed at {wide} x {high}: random crops of the whole image are then no longer possible."
+
+
+def _scale(base: RooflineCurve) -> str:
+    """Return published rates of accelerators, to hold the figures against; "" where images are not photographs."""
+    if base.backend != ORIGINAL:
+        return ""
+    named = "; ".join(f"{one.title}: {number(one.images_per_s)} images/s" for one in landmarks())
+    return f"For scale, published training rates: {named}."

@@ -1,0 +1,95 @@
+"""What samples cost to store and to read, measured on a few of them before any work begins: bytes and seconds each."""
+
+import random
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from storebench.codecs import Codec, any_size, decoding_of, get_codec
+from storebench.datasets.base import Dataset
+from storebench.datasets.originals import Originals
+from storebench.settings.backend import Backend
+
+PROBED = 32
+"""Most samples that are measured."""
+
+LIMIT_S = 0.15
+"""Seconds after which no further sample is measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleCosts:
+    """What one sample costs, the mean over the measured ones.
+
+    Attributes
+    ----------
+    payload_bytes
+        Bytes that a store keeps of it.
+    encode_s
+        Seconds to read it and make its payload, in one process.
+    decode_s
+        Seconds to make pixels of the payload, in one thread.
+    """
+
+    payload_bytes: float
+    encode_s: float
+    decode_s: float
+
+
+def sample_costs(
+    dataset: Dataset, backend: Backend, side: int | None = None, *, limit_s: float = LIMIT_S
+) -> SampleCosts:
+    """Encode and decode a few samples, evenly spread over a dataset, as `backend` would.
+
+    Parameters
+    ----------
+    dataset
+        The samples, at least one.
+    side
+        Side of the squares that image files of any size become when they are read; None for that of the dataset's
+        other stores.
+    limit_s
+        Seconds after which no further sample is measured.
+
+    Raises
+    ------
+    CorruptDataError, DataNotFoundError
+        One of these samples cannot be read.
+    UsageError
+        The codec stores image files as they are, and the samples are no image files.
+    """
+    codec = get_codec(str(decoding_of(backend.codec, backend.codec_options)))
+    source, shape = dataset, dataset.info.image_shape
+    if any_size(backend.codec):
+        source = Originals(dataset)
+        edge = side or min(source.info.image_shape[:2])
+        shape = (edge, edge, 3)
+    out, count = np.empty(shape, np.uint8), len(source)
+    probed = min(count, PROBED)
+    order = random.Random(count).sample(
+        range(probed), probed
+    )  # so that an early end does not leave the last classes out
+    codec.decode_into(_payload(source, codec, 0), out)  # loads what the library loads once
+    sizes, encoding_s, decoding_s = [], 0.0, 0.0
+    for number in order:
+        started = time.perf_counter()
+        payload = _payload(source, codec, number * count // probed)
+        encoded = time.perf_counter()
+        codec.decode_into(payload, out)
+        sizes.append(len(payload))
+        encoding_s += encoded - started
+        decoding_s += time.perf_counter() - encoded
+        if encoding_s + decoding_s > limit_s:
+            break
+    return SampleCosts(
+        payload_bytes=sum(sizes) / len(sizes),
+        encode_s=encoding_s / len(sizes),
+        decode_s=decoding_s / len(sizes),
+    )
+
+
+def _payload(source: Dataset, codec: Codec, index: int) -> bytes:
+    return (
+        source.original(index)[0] if isinstance(source, Originals) else codec.encode(source.sample(index)[0])
+    )

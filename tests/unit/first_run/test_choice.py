@@ -1,0 +1,175 @@
+"""What a run chooses that names no backend: a pure function of the samples, the machine and what was asked for."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storebench.errors import DiskFullError
+from storebench.first_run.choice import BUDGET_S, FirstRun, asked_matrix, choose
+from storebench.first_run.facts import FEWEST_SAMPLES, Machine, Samples
+from storebench.scenario import Scenario, make_scenario
+from storebench.settings.words import CacheState, ComputeKind
+
+GIB = 2**30
+PHOTOS = Samples(
+    count=100_000, are_files=True, side=224, raw_bytes=224 * 224 * 3, file_bytes=137_000, read_s=0.0019
+)
+TINY = Samples(count=5_000, are_files=True, side=None, raw_bytes=32 * 32 * 3, file_bytes=900, read_s=0.00008)
+DIGITS = Samples(count=60_000, are_files=False, side=None, raw_bytes=28 * 28, file_bytes=300, read_s=0.00005)
+LAPTOP = Machine(cores=2, memory_bytes=24 * GIB, free_bytes=70 * GIB, evicts=True)
+
+
+def chosen(
+    samples: Samples = PHOTOS, machine: Machine = LAPTOP, rounds: int | None = None, **asked: Any
+) -> FirstRun:
+    return choose(samples, machine, asked_matrix({"dataset": "folder:/photos"} | asked), rounds)
+
+
+def scenario_of(first: FirstRun) -> Scenario:
+    return make_scenario(first.scenario)
+
+
+def backends(first: FirstRun, cache: str = "warm") -> list[str]:
+    return [cell.backend.name for cell in scenario_of(first).cells() if cell.cache == cache]
+
+
+def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
+    first = chosen()
+    stores = ["original", "lmdb+original", "lmdb", "lmdb:direct", "hdf5:direct"]
+    assert backends(first) == backends(first, "cold") == stores
+    cells = scenario_of(first).cells()
+    assert {cell.compute.kind for cell in cells} == {ComputeKind.NONE}
+    assert {cell.model for cell in cells} == {"none"}
+    assert {cell.workers for cell in cells} == {LAPTOP.cores}
+    assert {cell.data.image_size for cell in cells} == {224}
+
+
+def test_rounds_are_added_until_it_can_tell_within_the_budget() -> None:
+    rule = scenario_of(chosen()).stopping
+    assert rule is not None
+    assert (rule.until, rule.min_replicates) == (0.1, 5)
+    assert rule.budget_s is not None
+    assert rule.budget_s < BUDGET_S
+
+
+def test_a_number_of_rounds_that_was_asked_for_is_kept() -> None:
+    scenario = scenario_of(chosen(rounds=2))
+    assert (scenario.stopping, scenario.replicates) == (None, 2)
+
+
+def test_a_part_of_a_large_folder_is_measured_and_said() -> None:
+    first = chosen()
+    [limit] = {cell.data.limit for cell in scenario_of(first).cells()}
+    assert limit == 2_000
+    assert "2,000 of the 100,000 images are measured" in first.notes[0]
+    assert first.whole.count == 100_000
+
+
+def test_a_small_folder_is_measured_whole_and_never_cold() -> None:
+    first = chosen(dataclasses.replace(PHOTOS, count=200))
+    assert {cell.data.limit for cell in scenario_of(first).cells()} == {None}
+    assert not backends(first, "cold")
+    assert first.notes == (
+        "cold is left out: the disk reads 26 MiB ahead within a few steps; it needs 64 MiB",
+    )
+
+
+def test_a_disk_in_memory_has_no_cold_cells() -> None:
+    first = chosen(machine=dataclasses.replace(LAPTOP, evicts=False))
+    assert not backends(first, "cold")
+    assert "cold is left out: the stores' file system is in memory" in first.notes
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        (dataclasses.replace(LAPTOP, free_bytes=10 * GIB), "14.0 GiB, and 10.0 GiB are free"),
+        (dataclasses.replace(LAPTOP, memory_bytes=19 * GIB), "more than memory holds beside training"),
+    ],
+)
+def test_raw_pixels_that_do_not_fit_are_left_out_and_it_is_said(machine: Machine, words: str) -> None:
+    first = chosen(machine=machine)
+    assert backends(first) == ["original", "lmdb+original", "hdf5+original", "lmdb+original:direct"]
+    assert any(words in note for note in first.notes), first.notes
+
+
+def test_files_beyond_memory_leave_raw_pixels_a_chance() -> None:
+    first = chosen(machine=dataclasses.replace(LAPTOP, memory_bytes=8 * GIB))
+    assert "lmdb" in backends(first, "cold")
+    assert not first.whole.fits
+
+
+def test_samples_that_are_no_files_are_held_against_png_files() -> None:
+    assert backends(chosen(DIGITS, dataset="mnist"))[:2] == ["png", "lmdb+png"]
+
+
+def test_images_of_a_minute_each_are_measured_in_few_steps() -> None:
+    slow = dataclasses.replace(PHOTOS, read_s=0.4, file_bytes=20e6, count=3_000)
+    first = chosen(slow)
+    assert first.estimate_s < 2 * BUDGET_S
+    assert len(backends(first)) >= 3
+
+
+def test_what_was_asked_for_replaces_what_is_chosen() -> None:
+    first = chosen(cache=["cold"], workers=[0, 4], batch_size=[16], max_steps=1)
+    cells = scenario_of(first).cells()
+    assert {cell.cache for cell in cells} == {CacheState.COLD}
+    assert {cell.workers for cell in cells} == {0, 4}
+    assert {cell.batch_size for cell in cells} == {16}
+    assert {cell.max_steps for cell in cells} == {1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "model", "compute"),
+    [
+        ({}, "none", "none"),
+        ({"model": "resnet50"}, "resnet50", "real"),
+        ({"compute": ["emulated:20"]}, "none", "emulated:20"),
+        ({"compute": ["none"], "model": "resnet50"}, "resnet50", "none"),
+        ({"compute": ["real"]}, "caffenet", "real"),
+    ],
+)
+def test_a_network_is_trained_only_if_it_was_asked_for(
+    asked: dict[str, Any], model: str, compute: str
+) -> None:
+    cells = scenario_of(chosen(**asked)).cells()
+    assert {(cell.model, str(cell.compute)) for cell in cells} == {(model, compute)}
+
+
+def test_a_full_disk_is_refused_before_anything_is_written() -> None:
+    with pytest.raises(DiskFullError, match=r"--stores: too little space for the stores: 10 MiB are free"):
+        chosen(machine=dataclasses.replace(LAPTOP, free_bytes=10 << 20))
+
+
+@given(
+    samples=st.builds(
+        Samples,
+        count=st.integers(FEWEST_SAMPLES, 2_000_000),
+        are_files=st.booleans(),
+        side=st.none() | st.integers(8, 224),
+        raw_bytes=st.integers(192, 200_000),
+        file_bytes=st.floats(100, 3e7),
+        read_s=st.floats(1e-5, 1.0),
+    ),
+    machine=st.builds(
+        Machine,
+        cores=st.integers(1, 128),
+        memory_bytes=st.integers(GIB, 2000 * GIB),
+        free_bytes=st.integers(40 * GIB, 4000 * GIB),
+        evicts=st.booleans(),
+    ),
+)
+def test_any_choice_is_a_valid_scenario_that_ends_in_time(samples: Samples, machine: Machine) -> None:
+    first = chosen(samples, machine)
+    scenario = scenario_of(first)
+    assert len(backends(first)) >= 3
+    for cell in scenario.cells():
+        steps = (cell.passes or 1) * min(
+            cell.max_steps or 0, -(-(cell.data.limit or samples.count) // cell.batch_size)
+        )
+        assert steps - cell.warmup_steps >= 10
+    if samples.read_s < 0.05:
+        assert first.estimate_s < BUDGET_S

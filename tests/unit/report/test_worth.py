@@ -1,0 +1,123 @@
+"""Whether converting is worth it, from planted rates of the files as they are and of other stores."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.first_run.choice import Whole
+from storebench.report.cells import summarise
+from storebench.report.facts import derive_page
+from storebench.report.frame import to_frame
+from storebench.report.texts.worth import Worth, worth
+from storebench.results import Record
+from tests.support.planted_roofline import loader_records
+
+GIB = 2**30
+SPREAD = (0.99, 1.0, 1.01, 0.995, 1.005)
+FITS = Whole(count=40_000, total_bytes=5 * GIB, memory_bytes=24 * GIB, fits=True)
+LARGER = Whole(count=400_000, total_bytes=50 * GIB, memory_bytes=24 * GIB, fits=False)
+
+
+def loaders(rates: dict[str, float], **changes: Any) -> list[Record]:
+    return [
+        record
+        for backend, rate in rates.items()
+        for record in loader_records(backend, rate, **({"workers": 2, "spread": SPREAD} | changes))
+    ]
+
+
+def answer(records: list[Record], whole: Whole | None = FITS) -> Worth:
+    table = to_frame((record, Path("run/records.jsonl")) for record in records)
+    [facts] = derive_page(summarise(table)).told.datasets.values()
+    found = worth(facts, whole)
+    assert found is not None
+    return found
+
+
+def test_it_is_not_worth_it_where_no_store_is_faster() -> None:
+    found = answer(loaders({"original": 1000.0, "lmdb+original": 1010.0, "lmdb": 900.0}))
+    assert found.sentences[0] == (
+        "Not worth it at any speed of training (read from memory, 2 workers): each other store (LMDB, LMDB+original) is"
+        " proven to be within 10% of your files as they are, or slower."
+    )
+    assert found.store == ""
+
+
+def test_below_the_starving_point_of_the_files_training_will_not_notice() -> None:
+    found = answer(loaders({"original": 900.0, "lmdb+original": 905.0, "lmdb": 9000.0}))
+    assert found.sentences[0].startswith(
+        "Not worth it for training below 990 images/s (read from memory, 2 workers)"
+    )
+    assert "up to 1,000 [990, 1,010] images/s" in found.sentences[0]
+    assert found.sentences[1].startswith("Above that, LMDB helps: up to 10,000 [9,900, 10,100] images/s.")
+    assert "10 times" in found.sentences[1]
+    assert found.store == "lmdb"
+
+
+def test_a_store_of_unchanged_files_that_helps_is_named_as_well() -> None:
+    found = answer(loaders({"original": 900.0, "lmdb+original": 1800.0, "lmdb": 9000.0}))
+    assert any(
+        line.startswith("With the files unchanged, LMDB+original: up to 2,000") for line in found.sentences
+    )
+    assert any(
+        "random crops of the whole image are then no longer possible" in line for line in found.sentences
+    )
+
+
+def test_of_equals_the_smallest_is_converted_to() -> None:
+    records = loaders({"original": 900.0})
+    records += loaders({"lmdb": 9000.0}, bytes_on_disk=800_000_000)
+    records += loaders({"hdf5": 8990.0}, bytes_on_disk=700_000_000)
+    assert answer(records).store == "hdf5"
+
+
+def test_what_is_not_decided_is_not_advised() -> None:
+    wide = {"spread": (0.5, 1.0, 1.6, 0.7, 1.4)}
+    records = loaders({"original": 900.0}) + loaders({"lmdb": 1000.0}, **wide)
+    found = answer(records)
+    assert found.sentences[0].startswith("Not worth it for training below 990 images/s")
+    assert "it cannot be told yet whether another store helps (LMDB; " in found.sentences[0]
+    assert found.store == ""
+
+
+def test_one_round_tells_nothing() -> None:
+    records = loaders({"original": 900.0, "lmdb": 9000.0}, spread=(1.0,))
+    found = answer(records)
+    assert "cannot be told yet" in found.sentences[0]
+    assert found.store == ""
+
+
+@pytest.mark.parametrize(
+    ("whole", "state", "memory"),
+    [
+        (FITS, "read from memory", "All 40,000 images, 5.0 GiB, fit into this machine's memory (24.0 GiB)"),
+        (
+            LARGER,
+            "read from a cold disk",
+            "All 400,000 images, 50.0 GiB, do not fit into this machine's memory",
+        ),
+    ],
+)
+def test_memory_decides_which_state_of_the_cache_is_told(whole: Whole, state: str, memory: str) -> None:
+    rates = {"original": 900.0, "lmdb": 9000.0}
+    cold = {"original": 90.0, "lmdb": 300.0}
+    records = loaders(rates) + loaders(cold, cache="cold")
+    found = answer(records, whole)
+    assert state in found.sentences[0]
+    assert any(line.startswith(memory) for line in found.sentences)
+
+
+def test_converting_everything_is_priced_from_the_part_that_was_measured() -> None:
+    found = answer(loaders({"original": 900.0, "lmdb": 9000.0}, build_s=10.0, bytes_on_disk=2 * GIB))
+    assert any(
+        line == "Converting all 40,000 images takes about 100 s and 20.0 GiB of disk."
+        for line in found.sentences
+    )
+
+
+def test_training_alone_gives_no_such_answer() -> None:
+    records = loaders({"original": 900.0, "lmdb": 9000.0}, compute="real", model="resnet50", compute_ms=5.0)
+    table = to_frame((record, Path("run/records.jsonl")) for record in records)
+    [facts] = derive_page(summarise(table)).told.datasets.values()
+    assert worth(facts) is None
