@@ -11,9 +11,9 @@ from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Kind
 from storebench.report.facts import Facts
 from storebench.report.roofline import Roofline, RooflineCurve
-from storebench.report.texts.headline import more_rounds
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
 from storebench.report.texts.roofline import loader_words, starving_words
+from storebench.report.texts.verdicts import more_rounds
 from storebench.settings.words import CacheState
 from storebench.units import rounded_bytes
 
