@@ -31,13 +31,18 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 def worst_answer(cells: Sequence[CellSummary]) -> str:
     """Return the wait that one step in a hundred exceeds, of fewer steps the longest one: with the best backend and the worst."""
-    steps = min((int(row["timed_steps"]) for cell in cells for row in cell.usable), default=0)
+    counts = sorted({int(row["timed_steps"]) for cell in cells for row in cell.usable}) or [0]
+    steps = counts[0]
     rare = steps >= _HUNDRED
     waits = ranked(cells, "data_wait_p99_ns" if rare else "data_wait_max_ns")
     if not waits:
         return ""
     (low, first), (high, last) = waits[0], waits[-1]
-    what = "One step in a hundred waits at least" if rare else f"The longest of {steps} waits or more took"
+    what = (
+        "One step in a hundred waits at least"
+        if rare
+        else f"The longest of {steps} waits{' or more' * (len(counts) > 1)} took"
+    )
     least = f"{duration(low / 1e9)} with {backend_label(first.backend)}"
     return f"{what} {least}" + (
         "." if first is last else f" and {duration(high / 1e9)} with {backend_label(last.backend)}."

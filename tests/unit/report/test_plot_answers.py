@@ -112,7 +112,7 @@ def test_a_loop_that_computes_nothing_is_told_by_the_work_that_it_waits_for() ->
 def test_of_few_steps_the_longest_wait_is_told_and_not_one_in_a_hundred() -> None:
     long = Percentiles(p50=1, p95=2, p99=3_000_000, max=4_000_000)
     cells = cells_of(make_record("png", steps=24, data_wait_ns=long))
-    assert worst_answer(cells) == "The longest of 24 waits or more took 4.00 ms with PNG files."
+    assert worst_answer(cells) == "The longest of 24 waits took 4.00 ms with PNG files."
     many = cells_of(make_record("png", steps=100, data_wait_ns=long))
     assert worst_answer(many) == "One step in a hundred waits at least 3.00 ms with PNG files."
 
