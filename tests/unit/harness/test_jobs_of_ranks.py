@@ -123,6 +123,7 @@ def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp
     assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
 
 
+@pytest.mark.full
 def test_a_bug_on_one_rank_is_told_once_with_its_log(here: Bench, tidy: None, tmp_path: Path) -> None:
     faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:bug"})
     words = ("planted:faulty-rank", *SMALL, *RANKS)

@@ -89,6 +89,7 @@ def run(
     return ended([started(bench, folder, port, node, more) for node in range(2)])
 
 
+@pytest.mark.full
 def test_two_nodes_make_one_run(bench: Bench, tmp_path: Path, port: int) -> None:
     [(first, error), (second, also)] = run(bench, tmp_path, port, ranks="[1, 2]")
     assert (first, second) == (0, 0), error + also

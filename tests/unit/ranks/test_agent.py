@@ -85,7 +85,7 @@ def family(pid: int) -> list[psutil.Process]:
 @contextlib.contextmanager
 def started(folder: Path, fault: str, ranks: int = 2) -> Iterator[Started]:
     """Start a job of small ranks; end what is left of it."""
-    program = folder.parent / "rank $program.py"
+    program = folder.parent / "rank $$.py"
     program.write_text(RANK)
     arguments = [Team(ranks=ranks).text(), str(folder), str(program), str(folder), fault]
     process = multiprocessing.get_context("fork").Process(target=run_agent, args=(arguments, folder))
