@@ -50,7 +50,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_until(true: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_until(true: Callable[[], object], timeout_s: float = 180) -> None:
     end = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < end, "it never happened"
@@ -174,8 +174,8 @@ def test_an_output_that_is_a_file_is_refused(cli: Cli, tmp_path: Path) -> None:
     refused(cli("convert", "hdf5", *CIFAR, "--limit", "10", "--out", "file"), 2, "file")
 
 
-SIZE = 2000
-"""Samples whose conversion takes a second or so: long enough to be met in the middle of it."""
+SIZE = 3000
+"""Samples whose conversion takes a second or two, long enough to be met in the middle of it, in more parts than encoders."""
 
 SLOW = ("convert", "png", *CIFAR, "--size", str(SIZE), "--processes", "2")
 
