@@ -6,13 +6,18 @@ once can exceed it. The ceiling is the fastest of the methods in `WAYS`, which
 depends on the size of a sample.
 """
 
+import contextlib
 import ctypes
+import dataclasses
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+from storebench.probes.remembered import recall, remember
 
 MAX_ARRAY_BYTES = 256 << 20
 ROUNDS = 4
@@ -109,6 +114,25 @@ def gather_rate(
         copy_method=fastest,
         memory_bytes_per_s=best[fastest] * sample_bytes,
     )
+
+
+def gather_rate_once(
+    sample_shape: tuple[int, ...], batch_size: int, *, count: int, kept: Path, replicate: int
+) -> GatherRate:
+    """Return the rates of `gather_rate`, measured once per shape, batch, number of samples and replicate of a run.
+
+    Parameters
+    ----------
+    kept
+        File in which the cells of a run share them.
+    """
+    name = f"{'x'.join(map(str, sample_shape))}, batch {batch_size}, {count} samples, replicate {replicate}"
+    known = recall(kept)
+    with contextlib.suppress(KeyError, TypeError):
+        return GatherRate(**known[name])
+    rate = gather_rate(sample_shape, batch_size, count=count)
+    remember(kept, known | {name: dataclasses.asdict(rate)})
+    return rate
 
 
 def _batches_per_s(way: Way, array: Pixels, order: Indices, out: Pixels, limit_s: float) -> float:

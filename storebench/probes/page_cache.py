@@ -50,6 +50,8 @@ DROP_CACHES = "/proc/sys/vm/drop_caches"
 _READ_BYTES = 4 << 20
 # Pages under writeback cannot be evicted yet; the waits add up to about three seconds.
 _EVICT_WAITS_S = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0, 1.0)
+# Before pages are read again, those that stay do no harm: the open reader of a warm cell maps them.
+_ANEW_WAITS_S = _EVICT_WAITS_S[:2]
 _MANY_FILES = 64
 
 
@@ -64,11 +66,14 @@ def evict(paths: Paths) -> str:
     CellFailedError
         A file cannot be written back, so the disk does not hold its current content.
     """
-    files = list(paths)
+    _evict(list(paths), _EVICT_WAITS_S)
+    return "fadvise"
+
+
+def _evict(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
     if len(files) > _MANY_FILES:
         _sync_filesystem(files[0])
-    _evict_until_gone(files)
-    return "fadvise"
+    _evict_until_gone(files, waits_s)
 
 
 def ask_to_evict(fd: int) -> None:
@@ -128,12 +133,12 @@ def _written_back(code: int, what: str, path: Path | str) -> None:
         )
 
 
-def _evict_until_gone(files: Sequence[Path | str]) -> None:
+def _evict_until_gone(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
     if not files or mount_of(files[0]).fstype in IN_MEMORY:
         return
     few = COLD_MAX_FRAC / 2 * pages_of(files)
     left, pages = files, -1
-    for wait_s in _EVICT_WAITS_S:
+    for wait_s in waits_s:
         time.sleep(wait_s)
         for path in left:
             with opened(path) as fd:
@@ -162,7 +167,7 @@ def warm(paths: Paths, *, anew: bool = False) -> int:
     """
     files = list(paths)
     if anew:
-        evict(files)
+        _evict(files, _ANEW_WAITS_S)
     done = _read(files)
     for _ in range(WARM_PASSES - 1):
         frac = resident(files).frac

@@ -5,7 +5,7 @@ import dataclasses
 from storebench.codecs import any_size
 from storebench.probes.below import below_cache, with_below
 from storebench.probes.device_rate import device_rates_once
-from storebench.probes.gather import gather_rate
+from storebench.probes.gather import gather_rate_once
 from storebench.results import CacheFacts, Ceilings
 from storebench.runs.records import PROBES_DIR
 from storebench.settings.words import BOUNDED_STATES, ComputeKind
@@ -13,7 +13,10 @@ from storebench.training.calibration import matrix_products_per_s
 from storebench.worker.setup import Setup
 
 DEVICE_S = 0.8
-"""Seconds for which each rate of the device is measured, once per replicate for all cells that only load."""
+"""Seconds for which each rate of the device is measured, once in `DEVICE_ROUNDS` rounds for all cells that only load."""
+
+DEVICE_ROUNDS = 5
+"""The device is measured in every fifth round: its rates take as long as several cells."""
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:
@@ -31,12 +34,18 @@ def measure_ceilings(setup: Setup) -> Ceilings:
     shape = manifest.dataset.image_shape
     if any_size(manifest.codec):
         shape = setup.augment.output_shape(shape)
-    gather = gather_rate(shape, cell.batch_size, count=manifest.count)
+    gather = gather_rate_once(
+        shape,
+        cell.batch_size,
+        count=manifest.count,
+        kept=setup.job.run / PROBES_DIR / "gather.json",
+        replicate=setup.job.replicate,
+    )
     device = device_rates_once(
         setup.pages.data_files,
         max(1, manifest.payload_bytes // max(1, manifest.count)),
         kept=setup.job.run / PROBES_DIR / "device.json",
-        replicate=setup.job.replicate,
+        replicate=setup.job.replicate - setup.job.replicate % DEVICE_ROUNDS,
         limit_s=DEVICE_S,
         scratch=setup.job.store.parent,
     )

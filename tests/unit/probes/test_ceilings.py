@@ -14,7 +14,7 @@ from storebench.probes import page_cache
 from storebench.probes.device_rate import KEYS, DeviceRates, device_rates, device_rates_once
 from storebench.probes.direct_reads import ASYNCHRONOUS, THREADS, opened_direct, read_direct
 from storebench.probes.fio import fio_path, fio_rate, read_rate
-from storebench.probes.gather import WAYS, gather_rate
+from storebench.probes.gather import WAYS, GatherRate, gather_rate, gather_rate_once
 from tests.support.disks import FILE_BYTES, disk_number, run_in, throttled
 
 pytestmark = pytest.mark.still_pages
@@ -118,6 +118,18 @@ def test_rates_are_measured_once_per_device_request_and_replicate(big_file: Path
     assert rates(3072, 0) == first, "both are one page"
     assert rates(5000, 0) != first
     assert rates(3000, 1) != first
+
+
+def test_the_memory_rate_is_measured_once_per_batch_and_replicate(tmp_path: Path) -> None:
+    kept = tmp_path / "run" / "gather.json"
+
+    def rate(batch_size: int, replicate: int) -> GatherRate:
+        return gather_rate_once((8, 8, 3), batch_size, count=100, kept=kept, replicate=replicate)
+
+    first = rate(4, 0)
+    assert rate(4, 0) == first
+    assert rate(8, 0) != first
+    assert rate(4, 1) != first
 
 
 def test_the_scratch_file_leaves_nothing_behind(disk: Path) -> None:

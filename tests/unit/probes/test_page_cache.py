@@ -172,6 +172,17 @@ def test_pages_that_an_open_reader_maps_are_not_waited_for(big_file: Path) -> No
     assert took_s < 1, "waiting takes away what is being written, not what is mapped"
 
 
+def test_warming_does_not_wait_for_pages_that_stay(big_file: Path) -> None:
+    warm([big_file])
+    with big_file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert sum(mapped[:: mmap.PAGESIZE]) >= 0  # every page is mapped
+        started = time.perf_counter()
+        warm([big_file], anew=True)
+        took_s = time.perf_counter() - started
+    assert (resident([big_file]).frac or 0) >= 0.99
+    assert took_s < 2, "evicting for a cold cell waits three seconds for them"
+
+
 def test_a_mapping_of_another_process_is_named_and_not_cold(big_file: Path) -> None:
     with another_process_mapping(big_file, "touch") as pid:
         how = evict([big_file])

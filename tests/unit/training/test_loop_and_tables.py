@@ -1,6 +1,8 @@
 """The loop reads one clock in the right places, and its table is written whole."""
 
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +102,23 @@ def test_a_loss_that_is_not_a_number_is_kept_as_such(tmp_path: Path) -> None:
     column = pq.read_table(tmp_path / "one.parquet")["loss"]
     assert column.null_count == 0
     assert np.isnan(column.to_numpy()[1])
+
+
+def test_writing_a_table_does_not_import_pandas(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from storebench.training.step_table import write_steps\n"
+        "table = {'step': np.arange(3), 'warmup': np.array([True, False, True]), 'loss': np.full(3, np.nan)}\n"
+        "write_steps(table, Path(sys.argv[1]))\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path / "one.parquet"], check=True)
+    read = pq.read_table(tmp_path / "one.parquet")
+    assert read["step"].to_pylist() == [0, 1, 2]
+    assert read["warmup"].to_pylist() == [True, False, True]
+    assert read["loss"].null_count == 3
 
 
 @pytest.mark.parametrize("limit", [1, 256, 300])
