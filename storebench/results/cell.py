@@ -103,6 +103,12 @@ class Cell(LoopSettings):
         text = json.dumps(counted, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
+    @functools.cached_property
+    def compared_with(self) -> str:
+        """Text that is the same for cells that are compared with each other: all fields but the backend's and the passes."""
+        left_out = {*BACKEND_FIELDS, "passes"}
+        return json.dumps({name: value for name, value in self.fields().items() if name not in left_out})
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Return the schema of a record's fields, from which a cell is made."""

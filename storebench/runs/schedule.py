@@ -1,6 +1,7 @@
 """Which replicates a run has, and in which order: a pure function of its scenario and of the rounds that it added."""
 
 import random
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,11 +57,19 @@ def round_of(
 ) -> list[Work]:
     """Return one round in its random order.
 
+    Cells that differ in the backend alone run one after the other, in a random order too: they are compared with each
+    other, and a machine that slows down during the round slows all of them.
+
     Parameters
     ----------
     only
         Ids of the cells that run in it; None for all. They keep the order that they have in a round of all.
     """
-    order = list(cells)
-    random.Random(f"{seed}:{replicate}").shuffle(order)
+    drawn = random.Random(f"{seed}:{replicate}")
+    blocks: defaultdict[Any, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        blocks[cell.compared_with].append(cell)
+    drawn_blocks = list(blocks.values())
+    drawn.shuffle(drawn_blocks)
+    order = [cell for block in drawn_blocks for cell in drawn.sample(block, len(block))]
     return [Work(cell=cell, replicate=replicate) for cell in order if only is None or cell.cell_id in only]

@@ -163,6 +163,19 @@ def test_every_round_runs_each_cell_once_in_a_seeded_order_of_its_own() -> None:
     assert schedule(cells, 7, seed=3)[: len(work)] == work
 
 
+def test_cells_that_are_compared_with_each_other_run_one_after_the_other() -> None:
+    cells = scenario(
+        dataset="mnist", backends=["lmdb", "hdf5", "png"], workers=[0, 1], cache=["cold", "warm"]
+    ).cells()
+    blocks = []
+    for one in range(0, 5 * len(cells), 3):
+        block = schedule(cells, 5, seed=3)[one : one + 3]
+        assert {each.cell.backend.name for each in block} == {"lmdb", "hdf5", "png"}
+        assert len({(each.replicate, each.cell.workers, each.cell.cache) for each in block}) == 1
+        blocks.append(tuple(each.cell.backend.name for each in block))
+    assert len(set(blocks)) > 2, "their order is drawn, too"
+
+
 def test_a_process_of_its_own_runs_every_replicate(six: tuple[Path, list[dict[str, Any]]]) -> None:
     started_at = [one["started_utc"] for one in six[1]]
     assert len(set(started_at)) == len(started_at)
