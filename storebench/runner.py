@@ -354,7 +354,7 @@ def _answered(
             store=prepared.store if prepared.image is None else prepared.image.point,
             test_store=prepared.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
             out=scratch / "out.json",
-            check_pixels=run.scenario.check_pixels,
+            check_pixels=run.scenario.checks_pixels(work.replicate),
             ceilings=run.scenario.ceilings,
             drop_caches=drop_caches,
             memory_group=around.group.folder if around.group else None,

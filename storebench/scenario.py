@@ -24,7 +24,7 @@ A scenario is bounded by `MOST_CELLS` and `MOST_REPLICATES`, which are checked b
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import pydantic
 
@@ -98,7 +98,8 @@ class Scenario(Strict):
     seed
         Seed of the order in which cells run.
     check_pixels
-        Read each epoch a second time, untimed, and compare every decoded sample with its digest.
+        Read each epoch a second time, untimed, and compare every decoded sample with its digest. "once" does so in the
+        first replicate of each cell only: the others serve the same samples in the same order.
     ceilings
         Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two revisions do
         not use them.
@@ -123,7 +124,7 @@ class Scenario(Strict):
     repeat_disturbed: bool = False
     conversions: Annotated[int, pydantic.Field(ge=0, le=MOST_EPOCHS)] = 0
     seed: Seed = 0
-    check_pixels: bool = True
+    check_pixels: bool | Literal["once"] = True
     ceilings: bool = True
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
     timeout_s: Seconds = TIMEOUT_S
@@ -175,6 +176,10 @@ class Scenario(Strict):
             max_replicates=self.most_replicates,
             budget_s=None if self.budget is None else parse_duration(self.budget),
         )
+
+    def checks_pixels(self, replicate: int) -> bool:
+        """Return whether the epochs of a replicate are replayed to compare every sample."""
+        return self.check_pixels is True or (self.check_pixels == "once" and replicate == 0)
 
     @property
     def least_replicates(self) -> int:

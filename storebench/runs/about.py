@@ -1,7 +1,7 @@
 """Read and check ``run.json``, the description of a run."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -25,7 +25,7 @@ class _AddedRound(pydantic.BaseModel):
 
 
 class _Asked(pydantic.BaseModel):
-    check_pixels: pydantic.StrictBool = True
+    check_pixels: pydantic.StrictBool | Literal["once"] = True
     replicates: pydantic.StrictInt = 1
     until: pydantic.StrictFloat | pydantic.StrictInt | None = None
     min_replicates: pydantic.StrictInt | None = None

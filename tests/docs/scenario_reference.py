@@ -60,6 +60,7 @@ ALLOWED = {
     "name": "letters, digits, `-` and `_`",
     "until": "more than 0, at most 1",
     "budget": "a time such as `12 min`",
+    "check_pixels": "`true`, `false`, `once`",
     "dataset": ", ".join(f"`{name}`" for name in KNOWN),
     "backends": "`FORMAT[+CODEC][:READER][?OPTION=VALUE]`; `storebench formats` lists them",
     "model": ", ".join(f"`{name}`" for name in MODEL_BATCHES),

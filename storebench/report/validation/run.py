@@ -168,13 +168,15 @@ def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
 
 def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
     """Find usable records of a run that checks pixels in which no timed sample was compared."""
-    if not about.get("scenario", {}).get("check_pixels", True):
+    replayed = about.get("scenario", {}).get("check_pixels", True)
+    if not replayed:
         return
     for record in records:
         seen = record.coverage
         if record.status is not Status.OK or record.code is None or record.cell.backend.is_null:
             continue
-        if seen is None or not seen.timed_checked or not seen.pixels_checked:
+        checked = seen is not None and (seen.pixels_checked or (replayed == "once" and record.replicate))
+        if seen is None or not seen.timed_checked or not checked:
             message = "no sample of the timed batches was compared with the dataset"
             yield finding(Kind.COVERAGE, record, "coverage", message)
         elif seen.timed_checked < _fewest_checked(record):

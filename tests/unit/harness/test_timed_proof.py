@@ -237,6 +237,24 @@ def test_without_the_replay_the_timed_samples_are_compared_all_the_same(
     assert (record["coverage"]["pixels_checked"], record["coverage"]["timed_wrong"]) == (0, SAMPLES - 1)
 
 
+def test_with_one_replay_per_cell_the_other_replicates_are_valid(bench: Bench, tmp_path: Path) -> None:
+    path, run = tmp_path / "once.toml", tmp_path / "run"
+    path.write_text(
+        'name = "once"\ncheck_pixels = "once"\ntest_limit = 0\nreplicates = 2\n[[matrix]]\ndataset = "mnist"\n'
+        'synthetic = true\nlimit = 50\nbatch_size = 8\nmodel = "none"\ncompute = "none"\nbackends = ["png"]\n'
+    )
+    done = bench.cli("bench", path, "--stores", bench.stores, "--out", run, "--json")
+    assert done.returncode == 0, done.stderr
+    records = sorted(json.loads(done.stdout), key=lambda record: record["replicate"])
+    assert [record["coverage"]["pixels_checked"] for record in records] == [SAMPLES, 0]
+    assert bench.cli("validate", run).returncode == 0
+    records[0]["coverage"]["pixels_checked"] = 0
+    (run / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    done = bench.cli("validate", run)
+    assert done.returncode == 5
+    assert "no sample of the timed batches was compared with the dataset" in done.stdout
+
+
 def test_a_cold_reader_that_copies_nothing_fails_on_the_command_line(bench: Bench, tmp_path: Path) -> None:
     done, records = bench.run(
         *(
