@@ -17,6 +17,7 @@ from storebench.report.cells import (
     AUGMENTING,
     MEMORY_FORMAT,
     SETTING_COLUMNS,
+    STATE_COLUMNS,
     CellSummary,
     backend_rank,
 )
@@ -284,9 +285,11 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     every = [cell for cell in cells if cell.usable]
     loaders: dict[tuple[Any, ...], dict[str, CellSummary]] = {}
     emulated: dict[tuple[Any, ...], list[CellSummary]] = {}
+    handing: dict[tuple[Any, ...], list[CellSummary]] = {}
     for cell in (one for one in every if not one.is_null):
         if cell.cell.compute.kind is ComputeKind.EMULATED:
             emulated.setdefault((*_key(cell), cell.backend), []).append(cell)
+            handing.setdefault((*_key(cell, any_state=True), cell.backend), []).append(cell)
         elif cell.cell.compute.kind is ComputeKind.NONE and cell.median("samples_per_s"):
             backends = loaders.setdefault(_key(cell), {})
             known = backends.get(cell.backend)
@@ -296,7 +299,11 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     made = [
         Roofline(
             curves=tuple(
-                _curve(loader, emulated.get((*key, loader.backend), []))
+                _curve(
+                    loader,
+                    emulated.get((*key, loader.backend), []),
+                    handing.get((*_key(loader, any_state=True), loader.backend), []),
+                )
                 for loader in sorted(backends.values(), key=lambda one: backend_rank(one.backend))
             ),
             trained=tuple(trained.get(_subject(next(iter(backends.values()))), ())),
@@ -313,9 +320,10 @@ def point_keys(found: Iterable[Roofline]) -> frozenset[tuple[str, str]]:
     )
 
 
-def _key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return what a point shares with its supply rate."""
-    fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in _FREE}
+def _key(cell: CellSummary, *, any_state: bool = False) -> tuple[Any, ...]:
+    """Return what a point shares with its supply rate, without the state in which the store is read if `any_state`."""
+    free = _FREE | frozenset(STATE_COLUMNS) if any_state else _FREE
+    fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in free}
     if not cell.cell.workers:
         fields["loader"] = ""  # all of them make batches in the loop's own thread
     augmented = cell.cell.model if cell.cell.model in AUGMENTING else ""
@@ -346,9 +354,20 @@ def _model(loader: CellSummary, supply: float, constant_s: float) -> RooflineMod
     return RooflineModel(supply=supply, constant_s=constant_s, overlap=loader.cell.workers > 0)
 
 
-def _curve(loader: CellSummary, emulated: Sequence[CellSummary]) -> RooflineCurve:
+def _curve(
+    loader: CellSummary, emulated: Sequence[CellSummary], handing: Sequence[CellSummary]
+) -> RooflineCurve:
+    """Return the curve of a loader-only cell.
+
+    Parameters
+    ----------
+    emulated
+        Its points.
+    handing
+        The points of the same backend in every state of its store: workers hand over a batch alike in all of them.
+    """
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
-    constant_s = _constant_s(loader, emulated)
+    constant_s = _constant_s(loader, handing if loader.cell.workers else emulated)
     curve = RooflineCurve(
         loader=loader,
         supply=median_interval(rates),

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from storebench.errors import StorebenchError
-from storebench.formats.base import Reader
 from storebench.formats.registry import get_format
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.report.validation.findings import Finding, Kind, finding
@@ -133,4 +132,4 @@ def _is_planned(cell: Cell) -> bool:
         reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
     except (StorebenchError, KeyError):
         return True
-    return reader.plan is not Reader.plan
+    return reader.looks_ahead()
