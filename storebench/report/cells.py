@@ -52,8 +52,13 @@ WHOLE_LIMITED = "limited memory, not shown to be steady"
 MEMORY_FORMAT = "memory"
 """Format of backends that hold their samples in memory: a yardstick, not a way to store them."""
 
+PASSES = "passes"
+"""Field that is part of no setting: it makes the timed part of a fast reader long enough, and changes nothing else."""
+
 SETTING_COLUMNS = tuple(
-    name for name in CELL_COLUMNS if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS
+    name
+    for name in CELL_COLUMNS
+    if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS and name != PASSES
 )
 
 
@@ -167,10 +172,14 @@ class CellSummary:
 
     @functools.cached_property
     def unsteady(self) -> bool:
-        """Whether its limited rate is not shown to be steady: in some replicate the rates of its halves differ or are unknown."""
+        """Whether its limited rate is not shown to be steady: the median of its drifts is that of a moving rate, or one is unknown.
+
+        A single replicate may be disturbed, and with more replicates one of them nearly always is.
+        """
         if self.portion_kind is not PortionKind.STEADY:
             return False
-        return any(self._bounded(row) and not steady(row["portion_drift"]) for row in self.counted)
+        drifts = [row["portion_drift"] for row in self.counted if self._bounded(row)]
+        return None in drifts or (bool(drifts) and not steady(_middle(drifts)))
 
     @functools.cached_property
     def counted(self) -> tuple[Row, ...]:
@@ -255,7 +264,7 @@ class CellSummary:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """The values of all fields but those of the backend and the samples."""
+        """The values of all fields but those of the backend and the samples, and the number of passes."""
         return tuple(self.fields[name] for name in SETTING_COLUMNS)
 
     @property
@@ -329,7 +338,10 @@ def backend_rank(backend: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """Cells of one dataset that differ in nothing but the backend, so that they may be compared."""
+    """Cells of one dataset that differ in nothing but the backend, so that they may be compared.
+
+    They may serve their samples in different numbers of passes.
+    """
 
     cells: tuple[CellSummary, ...]
     null: CellSummary | None
@@ -403,7 +415,21 @@ def panels(cells: Iterable[CellSummary]) -> list[Panel]:
             nulls.setdefault(ceiling_key(cell), cell)
         else:
             grouped.setdefault((cell.dataset_key, cell.setting), []).append(cell)
-    return [Panel(cells=tuple(group), null=nulls.get(ceiling_key(group[0]))) for group in grouped.values()]
+    return [
+        Panel(cells=tuple(group), null=nulls.get(ceiling_key(group[0])))
+        for together in grouped.values()
+        for group in _once_each(together)
+    ]
+
+
+def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
+    """Return the cells as one group, or grouped by their passes where a backend has several numbers of them."""
+    if len({cell.backend for cell in cells}) == len(cells):
+        return [cells]
+    by_passes: dict[int | None, list[CellSummary]] = {}
+    for cell in cells:
+        by_passes.setdefault(cell.cell.passes, []).append(cell)
+    return by_passes.values()
 
 
 def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
@@ -416,8 +442,8 @@ def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
 
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key that a cell shares with its null cell: all but the backend and the state of the store."""
-    return key_without(cell, "backend", *STATE_COLUMNS)
+    """Return the key that a cell shares with its null cell: all but the backend, the state of the store and the passes."""
+    return key_without(cell, "backend", PASSES, *STATE_COLUMNS)
 
 
 def work_key(cell: CellSummary) -> tuple[Any, ...]:
@@ -430,8 +456,11 @@ def work_key(cell: CellSummary) -> tuple[Any, ...]:
 
 
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
-    """Return the fields of a setting that are not the same in all these cells."""
-    settings = [cell.setting for cell in cells]
-    return frozenset(
+    """Return the fields of a setting that are not the same in all these cells, and the passes where they alone differ."""
+    found = list(cells)
+    settings = [cell.setting for cell in found]
+    varying = frozenset(
         name for position, name in enumerate(SETTING_COLUMNS) if len({one[position] for one in settings}) > 1
     )
+    alike = {(cell.dataset_key, cell.setting, cell.backend) for cell in found}
+    return varying if len(alike) == len({cell.key for cell in found}) else varying | {PASSES}

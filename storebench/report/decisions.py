@@ -49,7 +49,7 @@ class DoubtKind(enum.StrEnum):
     FEW_STEPS = "few steps"
     """Training of fewer than `storebench.report.cells.FEWEST_TRAINING_STEPS` steps ranks nothing."""
     UNSTEADY = "unsteady"
-    """A limited rate is not shown to be steady in every replicate."""
+    """A limited rate is not shown to be steady."""
     UPPER_BOUND = "upper bound"
     """Memory may have served a part of what the rate is of."""
 
@@ -215,7 +215,7 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False) 
         if not _asked(question, lead)
     }
     alpha = stats.look_alpha(looks, by_precision=by_precision)
-    waits = sum(len(panel.stored) for panel in leads)
+    waits = sum(len(panel.stored) for panel in leads if panel.first.cell.compute.kind is not ComputeKind.NONE)
     reads = sum(len(panel.measured) for panel in leads)
     lead_size, rest_size = max(1, len(lead) + waits), max(1, len(rest) + reads)
     answers = [

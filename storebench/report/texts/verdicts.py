@@ -32,7 +32,7 @@ def doubt_words(doubt: Doubt | None) -> str:
         return f"training of {steps} ranks nothing, {FEWEST_TRAINING_STEPS} are needed"
     if doubt.kind is DoubtKind.UNSTEADY:
         unsteady = " and ".join(backend_label(cell.backend) for cell in doubt.cells)
-        return f"not shown to be steady in every replicate: {unsteady}"
+        return f"not shown to be steady: {unsteady}"
     names = [backend_label(cell.backend) for cell in doubt.cells]
     why = "because memory may have served a part of it"
     if len(names) == 1:

@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from storebench.report.cells import CellSummary, as_cells, ceiling_key, key_without, panels, summarise
+from storebench.report.cells import (
+    CellSummary,
+    as_cells,
+    ceiling_key,
+    key_without,
+    panels,
+    summarise,
+    varying_fields,
+)
 from storebench.report.frame import to_frame
+from storebench.report.texts.labels import setting_label
+from storebench.report.texts.notes import cache_notes
 from storebench.report.validation.findings import Finding, Kind
 from storebench.report.validation.validate import validate_records
 from storebench.results import Record
@@ -62,6 +72,32 @@ def test_a_null_cell_of_another_setting_belongs_to_no_panel() -> None:
     null, cell = cell_of(make_record("null", workers=2)), cell_of(make_record("lmdb"))
     [panel] = panels([cell, null])
     assert panel.null is None
+
+
+def test_readers_that_serve_the_samples_more_often_are_in_one_panel() -> None:
+    cells = [cell_of(make_record("png", passes=2)), cell_of(make_record("lmdb", passes=40))]
+    [panel] = panels(cells)
+    assert panel.cells == tuple(cells)
+    assert "An epoch serves the samples 2 to 40 times" in " ".join(cache_notes(panel.cells))
+    assert "passes" not in setting_label(panel.first, varying_fields(cells))
+    assert "times, the fast" not in " ".join(cache_notes(panel.cells[:1]))
+
+
+def test_a_backend_that_was_measured_with_two_numbers_of_passes_has_two_panels() -> None:
+    png = cell_of(make_record("png", passes=2))
+    few, many = cell_of(make_record("lmdb", passes=2)), cell_of(make_record("lmdb", passes=40))
+    assert [panel.cells for panel in panels([png, few, many])] == [(png, few), (many,)]
+    varying = varying_fields([png, few, many])
+    assert [setting_label(cell, varying).rpartition(", ")[2] for cell in (few, many)] == [
+        "2 passes",
+        "40 passes",
+    ]
+
+
+def test_the_null_cell_bounds_cells_with_any_number_of_passes() -> None:
+    null, cell = cell_of(make_record("null", passes=9)), cell_of(make_record("lmdb", passes=40))
+    [panel] = panels([cell, null])
+    assert panel.null is null
 
 
 def ceiling_findings(*records: Record) -> list[Finding]:

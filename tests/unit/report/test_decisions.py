@@ -76,7 +76,7 @@ def test_both_cells_that_were_still_moving_are_named() -> None:
     (decision,) = facts_of(records).decisions.found.values()
     assert decision.doubt is not None
     assert decision.doubt.kind is DoubtKind.UNSTEADY
-    assert doubt_words(decision.doubt) == "not shown to be steady in every replicate: LMDB and PNG files"
+    assert doubt_words(decision.doubt) == "not shown to be steady: LMDB and PNG files"
 
 
 @pytest.mark.parametrize(("bounded", "doubted"), [("lmdb", True), ("png", False)])
