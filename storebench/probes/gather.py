@@ -117,7 +117,13 @@ def gather_rate(
 
 
 def gather_rate_once(
-    sample_shape: tuple[int, ...], batch_size: int, *, count: int, kept: Path, replicate: int
+    sample_shape: tuple[int, ...],
+    batch_size: int,
+    *,
+    count: int,
+    kept: Path,
+    replicate: int,
+    limit_s: float = 0.5,
 ) -> GatherRate:
     """Return the rates of `gather_rate`, measured once per shape, batch, number of samples and replicate of a run.
 
@@ -130,7 +136,7 @@ def gather_rate_once(
     known = recall(kept)
     with contextlib.suppress(KeyError, TypeError):
         return GatherRate(**known[name])
-    rate = gather_rate(sample_shape, batch_size, count=count)
+    rate = gather_rate(sample_shape, batch_size, count=count, limit_s=limit_s)
     remember(kept, known | {name: dataclasses.asdict(rate)})
     return rate
 

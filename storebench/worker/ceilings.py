@@ -12,6 +12,9 @@ from storebench.settings.words import BOUNDED_STATES, ComputeKind
 from storebench.training.calibration import matrix_products_per_s
 from storebench.worker.setup import Setup
 
+GATHER_S = 0.5
+"""Seconds for which the rate of memory is measured, once per round for all cells with the same batches."""
+
 DEVICE_S = 0.8
 """Seconds for which each rate of the device is measured, once in `DEVICE_ROUNDS` rounds for all cells that only load."""
 
@@ -40,6 +43,7 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         count=manifest.count,
         kept=setup.job.run / PROBES_DIR / "gather.json",
         replicate=setup.job.replicate,
+        limit_s=GATHER_S,
     )
     device = device_rates_once(
         setup.pages.data_files,
