@@ -367,12 +367,13 @@ def _curve(
         The points of the same backend in every state of its store: workers hand over a batch alike in all of them.
     """
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
-    constant_s = _constant_s(loader, handing if loader.cell.workers else emulated)
+    alike = handing if loader.cell.workers else emulated
+    constant_s = _constant_s(loader, alike)
     curve = RooflineCurve(
         loader=loader,
         supply=median_interval(rates),
         constant_s=constant_s,
-        starving=_starving(loader, rates, constant_s, emulated),
+        starving=_starving(loader, rates, constant_s, alike),
         points=(),
     )
     points = [point for cell in emulated if (point := _point(curve, cell)) is not None]

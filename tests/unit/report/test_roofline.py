@@ -83,6 +83,17 @@ def test_the_handoff_is_measured_and_taken_off_every_step() -> None:
     assert curve.starving.mid == pytest.approx((1 / 0.9 - 1) * BATCH / 1e-3, rel=0.01)
 
 
+@pytest.mark.parametrize(("workers", "constant_ms"), [(2, 1.0), (0, 0.0)])
+def test_points_in_memory_give_the_handoff_of_a_limited_store(workers: int, constant_ms: float) -> None:
+    slow = loader_records("lmdb", 5_000.0, workers=workers, handover_ms=3.0, cache="cold")
+    warm = loader_records("lmdb", 20_000.0, workers=workers, handover_ms=2.0)
+    warm += point_records("lmdb", 4.0, 1000 * BATCH / 5.0, workers=workers, handover_ms=1.0)
+    cold, _ = rooflines(cells_of(*slow, *warm))
+    assert cold.first.cell.cache == "cold"
+    assert cold.curves[0].constant_s == pytest.approx(constant_ms / 1000 / BATCH)
+    assert cold.points == ()
+
+
 def missed(delivered: float, sleep_ms: float = 100.0, **changes: Any) -> Point:
     """Return the point of a loader of 600 samples per second that delivers another rate than predicted."""
     fields: dict[str, Any] = {"workers": 2, "fetch_ms": 2 * 1000 * BATCH / 600}
