@@ -50,7 +50,7 @@ def job_of(cell: Cell, scenario: Scenario, stores: Path, run: Path) -> CellJob:
         tables=run / "steps",
         store=prepared.store,
         out=run / "out.json",
-        check_pixels=scenario.check_pixels,
+        check_pixels=scenario.checks_pixels(0),
     )
 
 
