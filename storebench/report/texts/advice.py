@@ -87,7 +87,7 @@ def _other_states(facts: Facts, panel: Panel, chosen: Choice) -> Iterator[Advice
 
 
 def _elsewhere(facts: Facts) -> list[Advice]:
-    """Return the first comparison that another setting of the dataset decides; nothing where none does."""
+    """Return the first comparison that another setting decides, and the choice in other states; nothing where none does."""
     for panel in facts.ordered:
         one = leading(facts.claims.between(*pair) for pair in asked_pairs(panel))
         if one is None or one.object is None or not one.decided:
@@ -97,7 +97,8 @@ def _elsewhere(facts: Facts) -> list[Advice]:
         said = f"{names[0]}: {bounded(one)}{with_interval(one.figure)} times as fast as {names[1]}"
         if one.kind is Kind.EQUAL:
             said = f"{names[0]} and {names[1]} are proven to differ by less than {percent(PRACTICAL_FRAC)}"
-        return [Advice(rule="R9 another setting", text=f"{where}: {said}.", claims=(one,))]
+        first = Advice(rule="R9 another setting", text=f"{where}: {said}.", claims=(one,))
+        return [first, *_other_states(facts, panel, choice_of(panel, facts.claims))]
     return []
 
 

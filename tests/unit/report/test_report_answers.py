@@ -253,6 +253,19 @@ def test_states_are_compared_however_long_their_epochs_are() -> None:
     assert "use LMDB" in second.text
 
 
+def test_where_another_setting_decides_its_states_are_told_as_well() -> None:
+    undecided = two([20, 30, 16], [22, 18, 25], workers=2, **LIMITED)
+    cold = two([20] * 3, [40] * 3, compute="none", model="none") + rounds(
+        "hdf5", [10, 60, 25], compute="none", model="none"
+    )
+    warm = two([40] * 3, [11] * 3, cache="warm", compute="none", model="none")
+    first, second, last = recommend(facts_of(undecided + cold + warm))[:3]
+    assert first.rule.startswith("R9")
+    assert ", cold: PNG files: 2.00 [2.00, 2.00] times as fast as LMDB." in first.text
+    assert ", warm: use LMDB. It is 3.6" in second.text
+    assert last.rule.startswith("R0")
+
+
 def test_who_beats_a_store_beats_those_that_it_beats() -> None:
     # LMDB and LevelDB never ran in the same round, but both ran beside HDF5.
     later = [dataclasses.replace(one, replicate=one.replicate + 3) for one in rounds("leveldb", [90] * 3)]
