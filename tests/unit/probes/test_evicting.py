@@ -127,7 +127,7 @@ def test_warm_enough_is_half_of_what_a_warm_cell_may_lack(
 ) -> None:
     """Of 1,000 files of one page each, because the kernel may keep the pages of one file together."""
     folder = disk / f"lacks {lost}"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)  # the test may run again
     files = [folder / f"{number:03d}" for number in range(1000)]
     for path in files:
         path.write_bytes(bytes(PAGE_BYTES))
