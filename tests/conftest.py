@@ -82,7 +82,7 @@ def nothing_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         sockets.mkdir(mode=0o700)
         patch.setitem(vars(multiprocessing.current_process())["_config"], "tempdir", str(sockets))
         yield
-        left = left_in(folder, but=sockets.name)
+        left = left_in(folder)
     assert not left, f"left in the folder for temporary files: {left}"
 
 

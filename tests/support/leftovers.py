@@ -15,8 +15,11 @@ from storebench.system.scratch import sweep
 
 MEMORY = Path("/dev/shm")
 _MEMORY_PREFIX = "storebench-test-"
-_STAYING = ("pytest-of-", "storebench-error-", "torchinductor_")
-"""Beginnings of names that may stay: sessions of pytest that tests start, error reports, and a cache of torch."""
+_OURS = ("pymp-", "storebench-", "sb-")
+"""Beginnings of the names that multiprocessing, storebench and its tests give; libraries keep caches under others."""
+
+_REPORT = "storebench-error-"
+"""Reports of unexpected errors stay for their reader."""
 
 
 @contextlib.contextmanager
@@ -38,16 +41,16 @@ def own_temporary_folder() -> Iterator[Path]:
                 os.environ["TMPDIR"] = variable
 
 
-def left_in(folder: Path, *, but: str = "", within_s: float = 2.0) -> list[str]:
-    """Return the names in a folder for temporary files that the next start of storebench would not sweep, except `but`.
+def left_in(folder: Path, *, within_s: float = 2.0) -> list[str]:
+    """Return our names in a folder for temporary files, without those that the next start of storebench sweeps.
 
     Processes that are just ending get `within_s` seconds to remove theirs.
     """
     deadline = time.monotonic() + within_s
     while True:
         sweep(folder)
-        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(_STAYING))
-        names = [name for name in names if name != but]
+        names = sorted(path.name for path in folder.iterdir() if path.name.startswith(_OURS))
+        names = [name for name in names if not name.startswith(_REPORT)]
         if not names or time.monotonic() > deadline:
             return names
         time.sleep(0.05)

@@ -27,7 +27,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_folder_of_a_killed_worker_counts_as_left(tmp_path: Path) -> None:
-    for name in ("pymp-abcdefgh", "pytest-of-somebody"):
+    for name in ("pymp-abcdefgh", "cache-of-a-library"):
         (tmp_path / name).mkdir()
     (tmp_path / "storebench-error-abcdefgh.txt").touch()
     assert left_in(tmp_path, within_s=0) == ["pymp-abcdefgh"]

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -89,17 +90,22 @@ def nothing_left(_started: None) -> Iterator[None]:
     before = _belongings()
     yield
     deadline = time.monotonic() + 10
-    while (after := _belongings()) != before and time.monotonic() < deadline:
+    while (more := _more(_belongings(), before)) and time.monotonic() < deadline:
         time.sleep(0.05)  # the DataLoader's queues end their threads in their own time
-    assert after == before
+    assert not more
 
 
-def _belongings() -> dict[str, object]:
+def _belongings() -> Counter[str]:
     gc.collect()
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    return {
-        "processes": sorted(child.pid for child in multiprocessing.active_children()),
-        "threads": sorted(thread.name for thread in threading.enumerate()),
-        "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - as plain as can be
-        "shared memory": sum("memfd:" in line or "/dev/shm" in line for line in maps),
-    }
+    return Counter(
+        [f"process {child.pid}" for child in multiprocessing.active_children()]
+        + [f"thread {thread.name}" for thread in threading.enumerate()]
+        + ["descriptor"] * len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - as plain as can be
+        + ["shared memory"] * sum("memfd:" in line or "/dev/shm" in line for line in maps)
+    )
+
+
+def _more(after: Counter[str], before: Counter[str]) -> Counter[str]:
+    """Return what was not there before; what an earlier test left may have ended meanwhile."""
+    return after - before

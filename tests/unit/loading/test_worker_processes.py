@@ -135,9 +135,11 @@ class TestAWorkerThatDies:
             next(batches)
             while not (tmp_path / "fading").exists():
                 time.sleep(0.01)
-            threading.Timer(0.2, (tmp_path / "die").touch).start()
+            timer = threading.Timer(0.2, (tmp_path / "die").touch)
+            timer.start()
             with pytest.raises(CellFailedError, match="was killed by SIGKILL") as caught:
                 next(batches)
+            timer.join()  # the next test compares the threads before and after it
         assert isinstance(caught.value.__cause__, OSError)
 
     @pytest.mark.usefixtures("nothing_left")
