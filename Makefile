@@ -43,7 +43,7 @@ data: setup ## Find the datasets, or download them; synthetic stand-ins replace 
 	$(BIN)/storebench data fetch all --optional
 	$(BIN)/storebench data list
 
-bench-all: data ## Convert, measure until the main comparisons are precise, and report (about half an hour on 2 cores)
+bench-all: data ## Convert, measure until the main comparisons are precise, and report (about 20 minutes on 2 cores)
 	$(BIN)/storebench bench scenarios/answer.toml --out $(RUNS)/$(NOW)-answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out $(RUNS)/$(NOW)-roofline
 	$(BIN)/storebench report $(RUNS)/$(NOW)-answer $(RUNS)/$(NOW)-roofline --out $(REPORT)
@@ -168,8 +168,10 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
 
-reference: data ## Measure results/reference again: storage, the paper's matrix, and codecs (about 90 minutes)
-	rm -rf results/reference/paper results/reference/codecs results/reference/storage
+reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about two hours)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs)
+	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
+	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
 	$(BIN)/storebench bench scenarios/paper.toml --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs

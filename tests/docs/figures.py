@@ -24,6 +24,16 @@ def _imagenet(run: str, compute: str) -> pd.DataFrame:
     return results[(results.dataset == "imagenet") & (results.compute == compute)]
 
 
+def roofline() -> Axes:
+    """Draw which accelerators each store feeds, and say where this CPU stands."""
+    return storebench.plot_roofline(_answer())
+
+
+def _answer() -> pd.DataFrame:
+    """Return the results of `make bench-all`."""
+    return pd.concat([storebench.load_results(REFERENCE / name) for name in ("answer", "roofline")])
+
+
 def answer() -> Axes:
     """Draw where the loop's time goes with a store larger than the page cache, Linux's default read-ahead."""
     results = _imagenet("paper", "none")
@@ -42,7 +52,12 @@ def codecs() -> Axes:
     return storebench.plot_container_codec(results[results.cache == "warm"])
 
 
-DRAWN: dict[str, Callable[[], Axes]] = {"answer": answer, "training": training, "codecs": codecs}
+DRAWN: dict[str, Callable[[], Axes]] = {
+    "roofline": roofline,
+    "answer": answer,
+    "training": training,
+    "codecs": codecs,
+}
 """File name without its ending -> what draws it."""
 
 
@@ -55,12 +70,13 @@ def _imagenet_panels() -> Iterator[tuple[tuple[str, str, float], pd.DataFrame]]:
 
 
 def main() -> None:
-    """Write every figure, and print the sentences that stand beside the first in the README."""
+    """Write every figure, and print the sentences that stand in the README."""
     FIGURES.mkdir(exist_ok=True)
     for name, draw in DRAWN.items():
         path = FIGURES / f"{name}.svg"
         path.write_bytes(svg_bytes(draw()))
         print(path.relative_to(ROOT))
+    print(f"make bench-all: {headline(derive(summarise(_answer()))).answer}")
     for (_, cache, readahead), results in _imagenet_panels():
         state = f"{cache}, read-ahead {readahead:.0f} KiB" if readahead else cache
         print(f"{state}: {headline(derive(summarise(results))).answer}")

@@ -83,7 +83,7 @@ def test_readers_that_serve_the_samples_more_often_are_in_one_panel() -> None:
     assert "times, the fast" not in " ".join(cache_notes(panel.cells[:1]))
 
 
-def test_a_backend_that_was_measured_with_two_numbers_of_passes_has_two_panels() -> None:
+def test_a_backend_with_two_numbers_of_passes_has_two_panels() -> None:
     png = cell_of(make_record("png", passes=2))
     few, many = cell_of(make_record("lmdb", passes=2)), cell_of(make_record("lmdb", passes=40))
     assert [panel.cells for panel in panels([png, few, many])] == [(png, few), (many,)]

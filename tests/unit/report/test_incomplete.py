@@ -103,9 +103,7 @@ def test_conversions_that_were_not_timed_are_lacking(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"run_id": "a", "cells": []}'])
-def test_a_folder_that_does_not_say_what_it_promises_is_not_called_incomplete(
-    content: str, tmp_path: Path
-) -> None:
+def test_a_folder_that_promises_nothing_is_not_called_incomplete(content: str, tmp_path: Path) -> None:
     run = recorded(begun(tmp_path / "run"), 1)
     (run.folder / "run.json").write_text(content)
     assert lacking(run) is None

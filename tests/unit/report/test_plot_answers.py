@@ -100,7 +100,7 @@ def test_the_waits_of_the_best_and_the_worst_backend_are_told() -> None:
     assert step_answer([]) == ""
 
 
-def test_a_loop_that_computes_nothing_is_told_by_the_work_that_it_waits_for() -> None:
+def test_a_loop_that_computes_nothing_is_told_by_what_it_waits_for() -> None:
     png = make_record("png", compute="none", compute_ms=0.0, wait_ms=40.0, fetch_ms=9.0, decode_ms=30.0)
     lmdb = make_record("lmdb", compute="none", compute_ms=0.0, wait_ms=8.0, fetch_ms=6.7)
     assert step_answer(cells_of(png, lmdb)) == (

@@ -327,7 +327,7 @@ def test_the_band_of_a_curve_is_that_of_its_supply() -> None:
     assert slow.n == 3
 
 
-def test_a_starving_point_that_the_handoff_limits_is_as_uncertain_as_the_handoff() -> None:
+def test_a_starving_point_that_the_handoff_limits_has_its_uncertainty() -> None:
     records = [
         record
         for replicate, handover_ms in enumerate((0.8, 1.0, 1.2))

@@ -301,7 +301,7 @@ def test_a_point_that_the_model_predicts_is_drawn_on_its_curve() -> None:
         assert delivered == pytest.approx(curve_at(ax, rate), rel=0.01)
 
 
-def test_a_point_that_delivers_half_is_drawn_at_half_the_height_of_the_curve() -> None:
+def test_a_point_that_delivers_half_is_drawn_at_half_the_height() -> None:
     records = loader_records("png", 600.0, workers=2)
     records += point_records("png", 10.0, 300.0, workers=2, fetch_ms=2000 * 32 / 600)
     ax = storebench.plot_roofline(cells_of(*records))
@@ -318,7 +318,7 @@ def test_the_bar_on_a_curve_is_its_starving_point(workers: int, starving: float)
     assert delivered == pytest.approx(0.9 * rate, rel=0.01)
 
 
-def test_labels_of_marks_that_are_near_each_other_are_on_levels_of_their_own() -> None:
+def test_labels_of_marks_near_each_other_are_on_levels_of_their_own() -> None:
     records = loader_records("png", 600.0, workers=2)
     for model, compute_ms in (("caffenet", 320.0), ("resnet50", 310.0), ("tiny", 0.32)):
         records += [
