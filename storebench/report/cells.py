@@ -446,13 +446,33 @@ def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
     return key_without(cell, "backend", PASSES, *STATE_COLUMNS)
 
 
+_LENGTH_COLUMNS = ("max_steps", "warmup_steps", PASSES, "epochs")
+
+
 def work_key(cell: CellSummary) -> tuple[Any, ...]:
     """Return the key that a cell shares with those of other states of the store that do the same work, for however long.
 
     A cold epoch is cut to its cold steps, and a warm one is served in several passes: the rate of both is per sample.
     """
-    length = ("max_steps", "warmup_steps", "passes", "epochs")
-    return key_without(cell, "backend", *STATE_COLUMNS, *length)
+    return key_without(cell, "backend", *STATE_COLUMNS, *_LENGTH_COLUMNS)
+
+
+def state_key(cell: CellSummary) -> tuple[Any, ...]:
+    """Return the key that a cell shares with those that do the same work in the same state of the store, for however long."""
+    return key_without(cell, "backend", *_LENGTH_COLUMNS)
+
+
+def fullest(found: Iterable[Panel]) -> list[Panel]:
+    """Return one panel for each work and state of the store, in order: that with most replicates, then with most stores."""
+    best: dict[tuple[Any, ...], tuple[int, int]] = {}
+    chosen: dict[tuple[Any, ...], Panel] = {}
+    for panel in found:
+        key = state_key(panel.first)
+        rounds = max((len(cell.values("samples_per_s")) for cell in panel.measured), default=0)
+        size = (rounds, len(panel.stored))
+        if key not in best or size > best[key]:
+            best[key], chosen[key] = size, panel
+    return list(chosen.values())
 
 
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from storebench.report.cells import CellSummary, Panel, ceiling_key, work_key
+from storebench.report.cells import CellSummary, Panel, ceiling_key, fullest, state_key, work_key
 from storebench.report.claims import Claim, Claims, Kind, leading
 from storebench.report.decisions import Topic, siblings
 from storebench.report.facts import Facts
@@ -75,9 +75,9 @@ def recommend(facts: Facts) -> list[Advice]:
 
 def _other_states(facts: Facts, panel: Panel, chosen: Choice) -> Iterator[Advice]:
     """Yield the choice in other states of the stores, the same work, where it is another one than `chosen`."""
-    work = work_key(panel.first)
-    for other in facts.ordered:
-        if other is panel or work_key(other.first) != work or len(other.stored) < 2:
+    work, state = work_key(panel.first), state_key(panel.first)
+    for other in fullest(facts.ordered):
+        if state_key(other.first) == state or work_key(other.first) != work or len(other.stored) < 2:
             continue
         found = choice_of(other, facts.claims, facts.varying)
         if found.cell is None or found.indifferent:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from storebench.report.cells import CellSummary, Panel, work_key
+from storebench.report.cells import CellSummary, Panel, fullest, state_key, work_key
 from storebench.report.claims import Claim, Kind
 from storebench.report.facts import Facts
 from storebench.report.texts.labels import agreed, percent, state_label, store_label, times
@@ -56,9 +56,9 @@ def _share(one: Claim, sign: int = 1) -> str:
 def _elsewhere(facts: Facts, claim: Claim) -> Iterator[tuple[Panel, Claim]]:
     """Yield the panels whose store is in another state and the claim there, where it is decided otherwise."""
     assert claim.object is not None
-    work = work_key(claim.subject)
-    for panel in facts.ordered:
-        if work_key(panel.first) != work or panel.first.setting == claim.subject.setting:
+    work, state = work_key(claim.subject), state_key(claim.subject)
+    for panel in fullest(facts.ordered):
+        if work_key(panel.first) != work or state_key(panel.first) == state:
             continue
         sides = panel.of(claim.subject.backend), panel.of(claim.object.backend)
         if sides[0] is None or sides[1] is None:

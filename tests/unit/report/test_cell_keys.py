@@ -10,6 +10,7 @@ from storebench.report.cells import (
     CellSummary,
     as_cells,
     ceiling_key,
+    fullest,
     key_without,
     panels,
     summarise,
@@ -92,6 +93,20 @@ def test_a_backend_with_two_numbers_of_passes_has_two_panels() -> None:
         "2 passes",
         "40 passes",
     ]
+
+
+def test_of_panels_of_one_state_the_fullest_speaks() -> None:
+    short = [
+        make_record(name, replicate=n, max_steps=9) for name in ("png", "lmdb", "hdf5") for n in range(3)
+    ]
+    long = [make_record(name, replicate=n, max_steps=30) for name in ("png", "lmdb") for n in range(5)]
+    warm = [make_record(name, cache="warm", max_steps=9) for name in ("png", "lmdb")]
+    found = panels(summarise(to_frame([(record, FILE) for record in (*short, *long, *warm)])))
+    assert len(found) == 3
+    assert {(one.first.cell.cache, one.first.cell.max_steps) for one in fullest(found)} == {
+        ("cold", 30),
+        ("warm", 9),
+    }
 
 
 def test_the_null_cell_bounds_cells_with_any_number_of_passes() -> None:
