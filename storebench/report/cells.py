@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -172,14 +173,17 @@ class CellSummary:
 
     @functools.cached_property
     def unsteady(self) -> bool:
-        """Whether its limited rate is not shown to be steady: the median of its drifts is that of a moving rate, or one is unknown.
+        """Whether its limited rate is not shown to be steady: it moves in most replicates, up or down, or a drift is unknown.
 
         A single replicate may be disturbed, and with more replicates one of them nearly always is.
         """
         if self.portion_kind is not PortionKind.STEADY:
             return False
         drifts = [row["portion_drift"] for row in self.counted if self._bounded(row)]
-        return None in drifts or (bool(drifts) and not steady(_middle(drifts)))
+        if None in drifts:
+            return True
+        moved = [abs(math.log(drift)) if drift > 0 else math.inf for drift in drifts]
+        return bool(moved) and not steady(math.exp(_middle(moved)))
 
     @functools.cached_property
     def counted(self) -> tuple[Row, ...]:
@@ -423,8 +427,12 @@ def panels(cells: Iterable[CellSummary]) -> list[Panel]:
 
 
 def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
-    """Return the cells as one group, or grouped by their passes where a backend has several numbers of them."""
-    if len({cell.backend for cell in cells}) == len(cells):
+    """Return the cells as one group, or grouped by their passes where these make a difference.
+
+    They do where a backend has several numbers of them, and where the first batch, which waits for the loader to start,
+    is timed: it is a larger share of one pass than of many.
+    """
+    if len({cell.backend for cell in cells}) == len(cells) and cells[0].cell.warmup_steps:
         return [cells]
     by_passes: dict[int | None, list[CellSummary]] = {}
     for cell in cells:

@@ -215,7 +215,8 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False) 
         if not _asked(question, lead)
     }
     alpha = stats.look_alpha(looks, by_precision=by_precision)
-    waits = sum(len(panel.stored) for panel in leads if panel.first.cell.compute.kind is not ComputeKind.NONE)
+    computing = [panel for panel in ordered if panel.first.cell.compute.kind is ComputeKind.REAL]
+    waits = sum(len(panel.stored) for panel in computing)
     reads = sum(len(panel.measured) for panel in leads)
     lead_size, rest_size = max(1, len(lead) + waits), max(1, len(rest) + reads)
     answers = [

@@ -364,10 +364,11 @@ def _curve(
     emulated
         Its points.
     handing
-        The points of the same backend in every state of its store: workers hand over a batch alike in all of them.
+        The points of the same backend in every state of its store. Where it has none of its own, theirs give the
+        handoff, which is the loader's and not the store's.
     """
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
-    alike = handing if loader.cell.workers else emulated
+    alike = handing if loader.cell.workers and not emulated else emulated
     constant_s = _constant_s(loader, alike)
     curve = RooflineCurve(
         loader=loader,

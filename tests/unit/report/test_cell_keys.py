@@ -76,12 +76,14 @@ def test_a_null_cell_of_another_setting_belongs_to_no_panel() -> None:
 
 
 def test_readers_that_serve_the_samples_more_often_are_in_one_panel() -> None:
-    cells = [cell_of(make_record("png", passes=2)), cell_of(make_record("lmdb", passes=40))]
+    timed: dict[str, Any] = {"warmup_steps": 2}
+    cells = [cell_of(make_record("png", passes=2, **timed)), cell_of(make_record("lmdb", passes=40, **timed))]
     [panel] = panels(cells)
     assert panel.cells == tuple(cells)
     assert "An epoch serves the samples 2 to 40 times" in " ".join(cache_notes(panel.cells))
     assert "passes" not in setting_label(panel.first, varying_fields(cells))
     assert "times, the fast" not in " ".join(cache_notes(panel.cells[:1]))
+    assert len(panels([cell_of(make_record("png", passes=2)), cell_of(make_record("lmdb", passes=40))])) == 2
 
 
 def test_a_backend_with_two_numbers_of_passes_has_two_panels() -> None:

@@ -123,6 +123,7 @@ def limited(backend: str, wait_ms: float, drifts: tuple[float | None, ...]) -> l
         ((1.0, 1.2, 1.24), True),
         ((1.0, 0.81, 0.5), True),  # one disturbed replicate
         ((1.0, 1.3, 1.3), False),
+        ((0.5, 1.0, 1.5), False),  # up and down
         ((0.79, 1.0, 0.7), False),
         ((1.0, 1.0, None), False),
     ],
