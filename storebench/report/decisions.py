@@ -215,8 +215,7 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False) 
         if not _asked(question, lead)
     }
     alpha = stats.look_alpha(looks, by_precision=by_precision)
-    computing = [panel for panel in ordered if panel.first.cell.compute.kind is ComputeKind.REAL]
-    waits = sum(len(panel.stored) for panel in computing)
+    waits = sum(len(panel.stored) for panel in leads)
     reads = sum(len(panel.measured) for panel in leads)
     lead_size, rest_size = max(1, len(lead) + waits), max(1, len(rest) + reads)
     answers = [

@@ -30,6 +30,7 @@ def own_temporary_folder() -> Iterator[Path]:
     """
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="sb-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # some tests go on as another user
         tempfile.tempdir = os.environ["TMPDIR"] = folder
         try:
             yield Path(folder)

@@ -303,7 +303,7 @@ def test_a_bare_command_says_where_to_begin(cli: Cli, tmp_path: Path) -> None:
     done = cli()
     assert (done.returncode, done.stdout) == (2, "")
     lines = done.stderr.splitlines()
-    assert len(lines) <= 15
+    assert len(lines) <= 17
     assert max(map(len, lines)) <= 80
     shown = [line.split()[1:] for line in lines if line.startswith("  storebench ")]
     assert {words[0] for words in shown} == {"run", "bench", "report"}

@@ -132,7 +132,8 @@ def test_a_sample_that_is_not_the_right_part_of_its_image_is_found(
     bench: Bench, matrix: dict[str, Any], run_folder: Path
 ) -> None:
     [record] = trained(bench, run_folder, **matrix, backends=["lmdb+original"])
-    [store] = bench.stores.glob("folder-*-train/lmdb+original")
+    built = bench.stores.glob("folder-*-train/lmdb+original")
+    store = max(built, key=lambda path: path.stat().st_mtime_ns)
     augment = Augment(mirror=True, resized=SIDE)
     with open_reader(store) as reader:
         table = read_digest_table(store, reader.manifest)

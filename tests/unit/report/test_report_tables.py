@@ -62,7 +62,7 @@ def test_one_replicate_has_no_interval(tmp_path: Path) -> None:
     [
         ({"origin": "synthetic"}, "SYNTHETIC"),
         ({"origin": "derived"}, "DERIVED images: 95%"),
-        ({"compute": "emulated:12"}, "EMULATED by a sleep of 12 ms"),
+        ({"compute": "emulated:12", "compute_ms": 12.0}, "EMULATED by a sleep of 12 ms"),
     ],
 )
 def test_what_is_not_real_is_said_in_every_caption_and_plot(
