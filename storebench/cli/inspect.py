@@ -39,7 +39,7 @@ def inspect(
     ] = _SAMPLES,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Report what a random read of an LMDB, LevelDB or HDF5 file costs.
+    """Report what random reads of LMDB, LevelDB or HDF5 cost.
 
     The file may be of any program. Random samples are read through the format's own library for a few seconds, first
     with the file evicted from the page cache, then from it. The last line says what a sample costs; the advice says how

@@ -306,7 +306,7 @@ def test_a_bare_command_says_where_to_begin(cli: Cli, tmp_path: Path) -> None:
     assert len(lines) <= 17
     assert max(map(len, lines)) <= 80
     shown = [line.split()[1:] for line in lines if line.startswith("  storebench ")]
-    assert {words[0] for words in shown} == {"run", "bench", "report"}
+    assert {words[0] for words in shown} == {"run", "bench", "report", "inspect"}
     for words in shown:
         parse(words)
     assert list(tmp_path.iterdir()) == []
