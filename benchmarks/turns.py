@@ -95,7 +95,7 @@ def take_turns(before: Turn, after: Turn, seconds: float, *, turns: int = TURNS)
 
 
 def words(compared: Compared, sides: str, most: float) -> str:
-    """Return what the ratio and its interval mean for a limit: 1.01 for 1%."""
+    """Return the meaning of a ratio and its interval for a limit, such as 1.01 for 1%."""
     comparison = compared.ratio
     assert comparison.ratio is not None
     assert comparison.low is not None

@@ -27,7 +27,7 @@ RANK_START_S = 2.0
 """The same for each rank of several, which share the cores while they import torch; and for what starts them."""
 
 DEVICE_ROUND_S = 4.0
-"""Rates of the device, which are measured once per round of cells that only load."""
+"""Rates of the device, spread over all rounds: every fifth one measures them, for each size of sample."""
 
 STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
 """One training step on 2 cores, at batches of the size used here (CaffeNet: 32)."""
@@ -152,7 +152,7 @@ def plan_run(
         again = once * ((cell.passes or 1) - 1)
         read_bytes += (once + again) * image_bytes * scenario.least_replicates
         fetch_bytes += round((once + again) * costs.payload_bytes) * scenario.least_replicates
-        replays = 1 if scenario.check_pixels and not traits_of(cell.backend).ready_made else 0
+        replays = 0.0 if traits_of(cell.backend).ready_made else _replays(scenario)
         round_s += _start_s(cell) * sides
         round_s += once * sample_seconds(cell, costs, image_bytes, READ_BYTES_PER_S)
         round_s += (again + replays * once) * sample_seconds(cell, costs, image_bytes, CACHED_BYTES_PER_S)
@@ -231,6 +231,12 @@ def sample_seconds(cell: Cell, costs: SampleCosts, image_bytes: int, bytes_per_s
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def _replays(scenario: Scenario) -> float:
+    """Return the share of the rounds whose epochs are replayed to check every sample."""
+    checked = sum(scenario.checks_pixels(replicate) for replicate in range(scenario.least_replicates))
+    return checked / scenario.least_replicates
 
 
 def _device_s(cells: Sequence[Cell]) -> float:

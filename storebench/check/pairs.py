@@ -104,7 +104,7 @@ def _basis_here(pair: Pair) -> str:
 
 
 def _apart(pair: Pair) -> str:
-    """Return why the replicates of interleaved sides are no pairs, or "".
+    """Return the reason why the replicates of interleaved sides do not pair, or "".
 
     The side that ran last may have been interrupted, so it may have fewer. One that lacks an earlier replicate may have
     lost a slow one.

@@ -64,7 +64,7 @@ def refuse_places(backends: Sequence[str]) -> None:
 
 
 def _kind_of_place(word: str) -> str:
-    """Return what a word names if it is no backend: "a folder", "a dataset", or ""."""
+    """Return the kind of thing that a word names if it is not a backend: "a folder", "a dataset", or ""."""
     from storebench.datasets.catalog import DATASETS
     from storebench.formats.registry import parse_backend
 

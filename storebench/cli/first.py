@@ -1,4 +1,4 @@
-"""``storebench run`` without a backend: what it measures is chosen, and it ends with whether converting is worth it."""
+"""``storebench run`` without a backend: choose the cells, measure them, and say whether converting is worth it."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _ANY_BACKEND: dict[str, Any] = {"backends": ["files"]}
 def chosen_run(
     asked: Mapping[str, Any], rounds: int | None, stores: Path, settings: Mapping[str, Any]
 ) -> tuple["FirstRun", "Scenario"]:
-    """Look at the samples and the machine; return what to measure, and its scenario.
+    """Inspect the samples and the machine, and return the choice and its scenario.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def chosen_run(
 
 
 def opening_lines(first: "FirstRun", scenario: "Scenario") -> list[str]:
-    """Return what is left out, why, and about how long the run takes."""
+    """Return the omissions with their reasons, and the estimated duration of the run."""
     from storebench.first_run.choice import BUDGET_S
 
     cells = number_of(len(scenario.cells()), "cell")

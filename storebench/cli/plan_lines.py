@@ -53,7 +53,7 @@ def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
 
 
 def rounds_words(scenario: "Scenario") -> str:
-    """Return how many replicates each cell of a scenario gets."""
+    """Return the number of replicates of each cell of a scenario."""
     rule = scenario.stopping
     if rule is None:
         return number_of(scenario.replicates, "replicate")

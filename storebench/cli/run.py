@@ -199,7 +199,7 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
 
 
 def _named_work(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the loop; where none asks for training, no network is chosen that nobody named."""
+    """Return the options of the loop. Unless one of them asks for training, no network is chosen by default."""
     kept = {key: value for key, value in values.items() if value is not None}
     if "model" not in kept and str(ComputeKind.REAL) not in kept["compute"]:
         kept["model"] = NO_MODEL
@@ -326,7 +326,7 @@ def _finish(
 
 
 def assess_of(scenario: "Scenario") -> "Assess | None":
-    """Return what measures the precision of a run; None for a fixed number of rounds, which needs no pandas."""
+    """Return the function that measures the precision of a run. A fixed number of rounds has none, and does not import pandas."""
     if scenario.stopping is None:
         return None
     from storebench.report.precision import run_precision

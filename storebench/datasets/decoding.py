@@ -76,7 +76,7 @@ def _picture(content: bytes, where: str) -> PilImage.Image:
 
 
 def _reason(content: bytes, error: Exception) -> str:
-    """Return why a file does not decode: that it is cut short, if it is; else what Pillow says."""
+    """Return the reason why a file does not decode: truncation, or Pillow's message."""
     try:
         check_file(content)
     except CorruptDataError as damage:

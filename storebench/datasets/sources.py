@@ -101,7 +101,7 @@ def paths_of(root: Path, names: Iterable[str]) -> Iterator[str]:
 
 
 def statuses(paths: Iterable[str]) -> Statuses:
-    """Return what the system says of files, one row each; the files are not opened."""
+    """Return the status of files, one row each, without opening them."""
     flat = array.array("Q")
     for path in paths:
         flat.extend(status_row(path))
@@ -109,7 +109,7 @@ def statuses(paths: Iterable[str]) -> Statuses:
 
 
 def status_row(path: str) -> tuple[int, ...]:
-    """Return what the system says of one file, as a row of `Statuses`."""
+    """Return the status of one file, as a row of `Statuses`."""
     try:
         return row_of(os.stat(path))  # noqa: PTH116 - a million Path objects take seconds
     except OSError as error:
@@ -169,7 +169,7 @@ def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> tuple[str,
 
 
 def _refusal(path: str, row: Sequence[int]) -> Refusal:
-    """Return why a file that is not a regular one cannot be read."""
+    """Return the reason why a special file cannot be read."""
     mode = row[_MODE]
     if not mode:
         reason = os.strerror(row[_SIZE])

@@ -187,7 +187,7 @@ def select_readable(
 
 
 def _readable_places(source: Dataset, chosen: Dataset, check: Check) -> tuple[list[int], list[Unreadable]]:
-    """Return which files of the source to use, and which of those that were looked at cannot be read."""
+    """Return the files of the source to use, and the unreadable ones among those that were checked."""
     count = len(source)
     places = [] if isinstance(chosen, Grown) else list(places_in(chosen, source))
     if not places or 2 * len(places) > count:
@@ -206,7 +206,7 @@ def _readable_places(source: Dataset, chosen: Dataset, check: Check) -> tuple[li
 
 
 def _next(place: int, count: int, looked: set[int]) -> Iterator[int]:
-    """Yield the next place that nobody has looked at, and look at it; nothing where there is none."""
+    """Check the next unchecked place and yield it; yield nothing if all are checked."""
     around = itertools.chain(range(place + 1, count), range(place))
     for other in itertools.islice((one for one in around if one not in looked), 1):
         looked.add(other)

@@ -195,7 +195,7 @@ def _backends(samples: Samples, *, raw: bool) -> list[str]:
 
 
 def _raw_refusal(samples: Samples, machine: Machine) -> str:
-    """Return why raw pixels are not measured; "" if they are: all of them fit on the disk and, if the files do, into memory."""
+    """Return the reason why raw pixels are not measured, or "" if all of them fit on the disk and, if the files do, into memory."""
     whole = samples.count * samples.raw_bytes
     named = f"raw pixels are left out: all images would take {rounded_bytes(whole)}"
     if whole > machine.free_bytes:
@@ -208,7 +208,7 @@ def _raw_refusal(samples: Samples, machine: Machine) -> str:
 
 
 def _cold_refusal(samples: Samples, machine: Machine, count: int) -> str:
-    """Return why no cold cells are measured; "" if they are."""
+    """Return the reason why no cold cells are measured, or ""."""
     size = round(count * samples.file_bytes)
     if not machine.evicts:
         return "cold is left out: the stores' file system is in memory"
@@ -219,7 +219,7 @@ def _cold_refusal(samples: Samples, machine: Machine, count: int) -> str:
 
 
 def _count(samples: Samples, machine: Machine, *, raw_stores: int) -> int:
-    """Return how many samples are converted and measured."""
+    """Return the number of samples to convert and measure."""
     wanted = min(max(ENOUGH_SAMPLES, WANTED_BYTES // samples.raw_bytes), MOST_SAMPLES)
     in_time = int(CONVERT_S / _convert_s(samples, machine, raw_stores))
     stored = 2 * samples.file_bytes + raw_stores * samples.raw_bytes

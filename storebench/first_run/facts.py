@@ -94,7 +94,7 @@ class Machine:
 
 
 def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Samples:
-    """Return what a choice needs to know about some samples.
+    """Return the facts about samples that the choice depends on.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def _side(dataset: Dataset, own: tuple[int, int, int]) -> int | None:
 
 
 def machine_for(stores: Path) -> Machine:
-    """Return what a choice needs to know about this machine.
+    """Return the facts about this machine that the choice depends on.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ def served_pixels(batches: Iterable[Batch]) -> ServedPixels:
 
 
 def joined_pixels(parts: Sequence[ServedPixels]) -> ServedPixels:
-    """Return what the ranks of a job served together, by index; a sample that several served alike counts once."""
+    """Return the samples that the ranks of a job served, by index. A sample that several ranks served alike counts once."""
     full = [part for part in parts if len(part.indices)]
     if not full:
         return parts[0]

@@ -68,7 +68,7 @@ def _run(team: Team, folder: Path, program: Sequence[str]) -> int:
 
 
 def _config(team: Team, folder: Path) -> "LaunchConfig":
-    """Return how torchrun starts the ranks: on one node at a port of its own, on several where the first one listens."""
+    """Return torchrun's settings for the ranks: a free port on one node, the first node's address on several."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.launcher.api import LaunchConfig
 

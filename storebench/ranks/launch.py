@@ -87,7 +87,7 @@ class RankWatch:
         self._deadline = time.monotonic() + timeout_s
 
     def wait(self, process: subprocess.Popen[Any]) -> JobEnding:
-        """Return how the job ended, or why it has to be ended."""
+        """Return the ending of the job, or the reason to end it."""
         while True:
             try:
                 return self._ended(process.wait(_LOOK_EVERY_S))
@@ -103,7 +103,7 @@ class RankWatch:
         return _failed(failure, code)
 
     def _to_be_ended(self) -> JobEnding | None:
-        """Return why a job that runs has to be ended; None if it has not."""
+        """Return the reason to end a running job, or None."""
         failures = read_failures(self._folder, self._ranks)
         if failures and time.monotonic_ns() - failures[0].at_ns > FAILED_GRACE_S * 1e9:
             failure = failure_of(self._folder, self._ranks) or failures[0]

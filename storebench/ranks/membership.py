@@ -94,7 +94,7 @@ class _Variables:
         return int(text)
 
     def slurm_tasks(self, *names: str) -> list[int] | None:
-        """Return how many tasks each node has, from Slurm's notation, such as ``4(x2),1``; None if it is not set."""
+        """Return the number of tasks per node, from Slurm's notation, such as ``4(x2),1``, or None if it is not set."""
         name = next((name for name in names if name in self._environment), None)
         if name is None:
             return None

@@ -14,11 +14,12 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, CellSummary, Panel
+from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, CellSummary
 from storebench.report.decisions import FED_FRAC, Decision, Decisions, Topic
 from storebench.report.factors import BreakEven, closings, shares
 from storebench.report.intervals import Interval, Ratio, mean_interval
 from storebench.report.ladder import Ladder, Step
+from storebench.report.panels import Panel
 from storebench.report.verdict import Bound, CellVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
 from storebench.stats import MIN_ROUNDS

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench import stats
-from storebench.report.cells import RANK_COLUMNS, CellSummary, Panel, key_without
+from storebench.report.cells import RANK_COLUMNS, CellSummary, key_without
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
+from storebench.report.panels import Panel
 from storebench.report.states import Row
 from storebench.settings.words import ComputeKind
 from storebench.stats import Verdict

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench import stats
-from storebench.report.cells import CellSummary, Panel, Work
+from storebench.report.cells import CellSummary, Work
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Round, mean_interval
+from storebench.report.panels import Panel
 from storebench.settings.backend import Pairs
 from storebench.settings.words import CacheState
 
@@ -217,7 +218,7 @@ class Closing:
 
 
 def closings(panel: Panel) -> list[Closing]:
-    """Return what each other decoder of a panel closes of the gap to raw pixels in its container.
+    """Return the share of the gap to raw pixels that each other decoder of a panel closes.
 
     Call it for proven gaps only: shares of a gap around 0 mean nothing.
     """

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from storebench.report.ceilings import ceilings
-from storebench.report.cells import CellSummary, Panel, panels, varying_fields, work_key
+from storebench.report.cells import CellSummary, varying_fields, work_key
 from storebench.report.claims import Claims, claims_of
 from storebench.report.decisions import Decisions, added_by_precision, decide, looks_at
 from storebench.report.factors import PAYING_STATES, BreakEven, Square, break_evens, squares
 from storebench.report.ladder import Ladder, ladders
 from storebench.report.main_panel import ordered
+from storebench.report.panels import Panel, panels
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.verdict import CellVerdict, cell_verdicts
 

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.formats.lmdb.ladder import RUNGS, Rung
-from storebench.report.cells import CellSummary, Panel
+from storebench.report.cells import CellSummary
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratios
+from storebench.report.panels import Panel
 from storebench.stats import Verdict
 
 LEAST_RUNGS = 3

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from storebench.report.cells import Panel
+from storebench.report.panels import Panel
 from storebench.settings.words import ComputeKind
 
 DEFAULT_READAHEAD_KIB = 128

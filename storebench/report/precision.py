@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from storebench import stats
-from storebench.report.cells import CellSummary, Panel, summarise
+from storebench.report.cells import CellSummary, summarise
 from storebench.report.decisions import Decision, Decisions, DoubtKind
 from storebench.report.facts import derive
 from storebench.report.frame import to_frame
+from storebench.report.panels import Panel
 from storebench.results import Record
 from storebench.rounds import PairPrecision, PanelPrecision
 from storebench.runs.records import RECORDS_NAME

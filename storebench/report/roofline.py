@@ -32,6 +32,7 @@ from storebench.report.roofline_errors import (
     handing_s,
 )
 from storebench.report.roofline_model import RooflineModel
+from storebench.report.trained import Trained, ingestion_rate, subject_key, trained_networks
 from storebench.settings.words import CacheState, ComputeKind
 
 MOST_SPAN = 3.0
@@ -161,22 +162,6 @@ class RooflineCurve:
         return Feeding.FEEDS if fed else Feeding.UNDECIDED
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
-    """A network that was trained on this machine: an accelerator whose ingestion rate was measured.
-
-    Attributes
-    ----------
-    cell
-        The cell whose compute time is taken: with nothing to load if there is one.
-    rate
-        Samples per second if data cost nothing: samples over compute time.
-    """
-
-    cell: CellSummary
-    rate: Interval
-
-
 @dataclass(frozen=True, kw_only=True)
 class ErrorSummary:
     """The errors of a roofline's model against its points.
@@ -295,7 +280,7 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
             known = backends.get(cell.backend)
             if known is None or known.steps < cell.steps:
                 backends[cell.backend] = cell
-    trained = _trained(every)
+    trained = trained_networks(every)
     made = [
         Roofline(
             curves=tuple(
@@ -306,7 +291,7 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
                 )
                 for loader in sorted(backends.values(), key=lambda one: backend_rank(one.backend))
             ),
-            trained=tuple(trained.get(_subject(next(iter(backends.values()))), ())),
+            trained=tuple(trained.get(subject_key(next(iter(backends.values()))), ())),
         )
         for key, backends in loaders.items()
     ]
@@ -321,17 +306,13 @@ def point_keys(found: Iterable[Roofline]) -> frozenset[tuple[str, str]]:
 
 
 def _key(cell: CellSummary, *, any_state: bool = False) -> tuple[Any, ...]:
-    """Return what a point shares with its supply rate, without the state in which the store is read if `any_state`."""
+    """Return the settings that a point shares with its supply rate, without the state of the store if `any_state`."""
     free = _FREE | frozenset(STATE_COLUMNS) if any_state else _FREE
     fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in free}
     if not cell.cell.workers:
         fields["loader"] = ""  # all of them make batches in the loop's own thread
     augmented = cell.cell.model if cell.cell.model in AUGMENTING else ""
     return (cell.dataset_key, augmented, *fields.values())
-
-
-def _subject(cell: CellSummary) -> tuple[str, str]:
-    return cell.environment_key, cell.cell.data.name
 
 
 def _rank(roofline: Roofline) -> tuple[float, ...]:
@@ -430,37 +411,3 @@ def _point(curve: RooflineCurve, cell: CellSummary) -> Point | None:
         predicted=curve.model.delivered(ingestion.mid),
         explanation=explanation(miss) if abs(miss.error) > ERROR_LIMIT else None,
     )
-
-
-def ingestion_rate(cell: CellSummary) -> Interval | None:
-    """Return the samples per second that a cell would train if data cost nothing; None if it computes nothing."""
-    copied = cell.rounds_per_sample("h2d_s")
-    seconds = [
-        spent + copied.get(key, 0.0)
-        for key, spent in cell.rounds_per_sample("compute_s").items()
-        if spent > 0
-    ]
-    return median_interval([1 / spent for spent in seconds]) if seconds else None
-
-
-def _trained(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list[Trained]]:
-    """Return the networks that were trained on each dataset and machine, the slowest first.
-
-    A network's rate is that of its cells whose loop loads nothing else; of these, that of the fastest.
-    """
-    best: dict[tuple[Any, ...], Trained] = {}
-    for cell in cells:
-        rate = ingestion_rate(cell) if cell.cell.compute.kind is ComputeKind.REAL else None
-        if rate is None:
-            continue
-        made, key = Trained(cell=cell, rate=rate), (_subject(cell), cell.cell.model, cell.cell.device)
-        if key not in best or _purer(made) > _purer(best[key]):
-            best[key] = made
-    found: dict[tuple[str, str], list[Trained]] = {}
-    for (subject, _, _), one in sorted(best.items(), key=lambda pair: pair[1].rate.mid):
-        found.setdefault(subject, []).append(one)
-    return found
-
-
-def _purer(one: Trained) -> tuple[bool, bool, float]:
-    return one.cell.is_null, one.cell.cell.workers == 0, one.rate.mid

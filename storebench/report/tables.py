@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storebench.plain_text import csv_cell, markdown, plain
-from storebench.report.cells import CellSummary, Panel
+from storebench.report.cells import CellSummary
 from storebench.report.decisions import Decision
 from storebench.report.facts import Facts
 from storebench.report.frame import PLACE_COLUMNS
 from storebench.report.intervals import Interval
+from storebench.report.panels import Panel
 from storebench.report.texts.labels import (
     backend_label,
     caveats,

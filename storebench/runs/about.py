@@ -1,15 +1,18 @@
-"""Read and check ``run.json``, the description of a run."""
+"""Read, check and write ``run.json``, the description of a run."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, from_os_error
 from storebench.fileio.json_text import complaint, parse_json
 from storebench.fileio.reading import read_small_file
+from storebench.fileio.whole_files import write_whole
 from storebench.formats.earlier_names import renamed_backend, renamed_cell_and_id
-from storebench.runs.records import MOST_RUN_BYTES
+from storebench.runs.records import MOST_RUN_BYTES, RUN_NAME
 
 _HINT = "Start a new run."
 _Text = pydantic.StrictStr
@@ -71,3 +74,17 @@ def read_about(path: Path) -> dict[str, Any]:
                 renamed_backend(name) if isinstance(name, str) else name for name in matrix["backends"]
             ]
     return about
+
+
+def write_about(folder: Path, about: Mapping[str, object]) -> None:
+    """Write the ``run.json`` of a folder, completely or not at all.
+
+    Raises
+    ------
+    OutputError, DiskFullError
+        The file cannot be written.
+    """
+    try:
+        write_whole(folder / RUN_NAME, json.dumps(about, indent=2) + "\n")
+    except OSError as error:
+        raise from_os_error(error, folder) from error

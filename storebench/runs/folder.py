@@ -11,22 +11,20 @@ import contextlib
 import dataclasses
 import datetime as dt
 import itertools
-import json
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
 from storebench.fileio.json_lines import Row, replace_lines, rows_of
-from storebench.fileio.whole_files import write_whole
 from storebench.filesystem import sync
 from storebench.results import Cell, Record, Status
 from storebench.rounds import Stop
-from storebench.runs.about import read_about
+from storebench.runs.about import read_about, write_about
 from storebench.runs.entries import make_run_folders
 from storebench.runs.lock import claimed
 from storebench.runs.merging import merge_tables
@@ -43,7 +41,7 @@ from storebench.runs.records import (
     record_to_dict,
 )
 from storebench.runs.schedule import AddedRound, Replicate, Work, added_rounds, round_of, schedule
-from storebench.runs.step_files import merged_names
+from storebench.runs.step_files import free_names, merged_names
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
 from storebench.system.scratch import sweep
@@ -108,7 +106,7 @@ class Run:
                 ],
             }
             make_run_folders(folder)
-            _write_about(folder, about)
+            write_about(folder, about)
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=list(cells))
 
     @classmethod
@@ -200,7 +198,7 @@ class Run:
             if replicates > self.scenario.replicates and self.recorded():
                 now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
                 about["extended_utc"] = [*about.get("extended_utc", ()), now]
-            _write_about(self.folder, about)
+            write_about(self.folder, about)
         return dataclasses.replace(self, scenario=scenario)
 
     @property
@@ -242,12 +240,12 @@ class Run:
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
             about.pop("stops", None)
-            _write_about(self.folder, about)
+            write_about(self.folder, about)
         return dataclasses.replace(self, stopped=False)
 
     def _amend(self, **changed: object) -> None:
         with claimed(self.folder):
-            _write_about(self.folder, read_about(self.folder / RUN_NAME) | changed)
+            write_about(self.folder, read_about(self.folder / RUN_NAME) | changed)
 
     def discard(self) -> None:
         """Remove the folder of a run that measured nothing, because it would look like a result."""
@@ -399,7 +397,7 @@ class Run:
         """Give a replicate's step tables unused names, synced to disk; return records that name them."""
         steps = self.folder / STEPS_DIR
         written = {record.epoch: Path(record.steps_file).name for record in records if record.steps_file}
-        names = _free_names(self.folder, written)
+        names = free_names(self.folder, written)
         try:
             for epoch, name in names.items():
                 sync(tables / written[epoch])
@@ -437,27 +435,7 @@ def _is_whole(records: Sequence[Record]) -> bool:
     return len({record.epoch for record in records}) >= records[0].cell.epochs
 
 
-def _free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
-    """Return the names of step tables by epoch, numbered if an earlier attempt at the replicate left some."""
-    merged = merged_names(folder / STEPS_NAME)
-    free, attempt = dict(names), 1
-    while any(
-        (folder / STEPS_DIR / name).exists() or f"{STEPS_DIR}/{name}" in merged for name in free.values()
-    ):
-        attempt += 1
-        free = {epoch: f"{Path(name).stem}-a{attempt}{Path(name).suffix}" for epoch, name in names.items()}
-    return free
-
-
 def _check(folder: Path) -> None:
     """Refuse a folder in which a run could not record its measurements."""
     make_run_folders(folder)
     merged_names(folder / STEPS_NAME)
-
-
-def _write_about(folder: Path, about: Mapping[str, object]) -> None:
-    """Write the description of a run, completely or not at all."""
-    try:
-        write_whole(folder / RUN_NAME, json.dumps(about, indent=2) + "\n")
-    except OSError as error:
-        raise from_os_error(error, folder) from error

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from storebench.errors import CorruptDataError
 from storebench.fileio.reading import open_regular
-from storebench.runs.records import STEPS_NAME
+from storebench.runs.records import STEPS_DIR, STEPS_NAME
 from storebench.runs.step_paths import merged_path, step_path
 
 MOST_STEPS = 1 << 24
@@ -292,3 +292,15 @@ def _column(column: Any, name: str, path: Path) -> npt.NDArray[Any]:
     if len(values) and max(abs(int(values.min())), abs(int(values.max()))) >= _MOST:
         raise CorruptDataError(f"a column {name} of impossible numbers in a step table", where=path)
     return values
+
+
+def free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
+    """Return the names of step tables by epoch, numbered if an earlier attempt at the replicate left some."""
+    merged = merged_names(folder / STEPS_NAME)
+    free, attempt = dict(names), 1
+    while any(
+        (folder / STEPS_DIR / name).exists() or f"{STEPS_DIR}/{name}" in merged for name in free.values()
+    ):
+        attempt += 1
+        free = {epoch: f"{Path(name).stem}-a{attempt}{Path(name).suffix}" for epoch, name in names.items()}
+    return free

@@ -63,6 +63,7 @@ def joined(setup: Setup, parts: Sequence[Part], cost: Communication | None, judg
     restarts = int(os.environ.get(_RESTARTS, "0"))
     failure = (
         cache_failure(cache)
+        or _failed_elsewhere(parts)
         or proof.failure
         or (f"the launcher started the ranks again ({number_of(restarts, 'time')})" if restarts else None)
     )
@@ -96,6 +97,14 @@ def _judged(
     return dataclasses.replace(cache, curve=found.curve, reason=found.reason), portion
 
 
+def _failed_elsewhere(parts: Sequence[Part]) -> str | None:
+    """Return the reason why another node than the first did not have its cache state; None if all had."""
+    failures = (
+        (part.membership.node, cache_failure(part.record.cache)) for part in parts if part.membership.node
+    )
+    return next((f"node {node}: {failure}" for node, failure in failures if failure), None)
+
+
 def _losses(table: StepTable) -> list[float]:
     """Return the loss of each step of a job; none if nothing was trained."""
     losses = job_steps(table)["loss"]
@@ -111,7 +120,7 @@ def job_facts(
     *,
     restarts: int,
 ) -> JobFacts:
-    """Return what the record of a job says about its ranks.
+    """Return the facts about the ranks of a job for its record.
 
     Parameters
     ----------
@@ -174,6 +183,6 @@ def _rank_facts(
 
 
 def _served_again(served: Sequence[npt.NDArray[np.int64]], passes: int) -> int:
-    """Return how many samples were served beyond once per pass."""
+    """Return the number of samples that were served more than once per pass."""
     _, counts = np.unique(np.concatenate(served), return_counts=True)
     return int(np.maximum(counts - passes, 0).sum())

@@ -81,7 +81,7 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
 
 
 def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
-    """Return the share of test samples classified rightly, and how many there are; None where nothing is trained.
+    """Return the share of test samples that are classified correctly, and their number, or None if nothing is trained.
 
     Ranks that train together have the same weights, so rank 0 tests its own for all of them.
     """

@@ -198,7 +198,7 @@ def augment_of(cell: Cell, manifest: Manifest, model: ModelSpec | None) -> Augme
 
 
 def device_of(cell: Cell, membership: Membership) -> str:
-    """Return where the network of one rank runs: each rank of a node has a GPU of its own."""
+    """Return the device of one rank's network: each rank of a node has its own GPU."""
     if membership.alone or not cell.device.startswith("cuda"):
         return cell.device
     return f"cuda:{membership.local_rank}"

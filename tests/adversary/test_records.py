@@ -61,9 +61,15 @@ def without_a_cold_start(record: Raw) -> None:
 
 
 def resident_at_once(record: Raw) -> None:
-    """Plant the curve of a store that is in memory from the first request on."""
+    """Plant the curve of a store that is in memory from the first request on, with a rate that is called exact."""
+    record["portion"]["upper_bound"] = False  # on a busy machine it may be one
     for point in record["cache"]["curve"][1:]:
         point["resident_frac"] = 1.0
+
+
+def not_admitted(record: Raw) -> None:
+    """Claim an excess of resident pages that no cold portion may have, with a rate that is called exact."""
+    record["portion"] |= {"excess_frac": 0.6, "upper_bound": False}
 
 
 def portion_scaled(record: Raw, factor: float) -> None:
@@ -133,7 +139,7 @@ ATTACKS: dict[str, tuple[str, str, Attack, str]] = {
         "hdf5", "cold", put("coverage.timed_checked", 1), "coverage.timed_checked",
     ),
     "a cold portion without its curve": ("hdf5", "cold", put("cache.curve", []), "cache.curve"),
-    "an excess of pages that is not admitted": ("hdf5", "cold", put("portion.excess_frac", 0.6), "portion.excess_frac"),
+    "an excess of pages that is not admitted": ("hdf5", "cold", not_admitted, "portion.excess_frac"),
     "a cold epoch that the device did not feed": (
         "hdf5", "cold", put("counters.device_read_bytes", 0), "device_read_bytes",
     ),

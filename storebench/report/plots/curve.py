@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 
 from storebench.errors import CorruptDataError
 from storebench.ranks.merging import RANK, rank_count
-from storebench.report.cells import CellSummary, Panel, as_cells
+from storebench.report.cells import CellSummary, as_cells
+from storebench.report.panels import Panel
 from storebench.report.plots.selection import MOST_LINES, Selection, has_steps
 from storebench.report.plots.style import companion, legend_below, look, new_axes, plain_numbers, title
 from storebench.report.states import Row, bounded

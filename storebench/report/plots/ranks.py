@@ -96,7 +96,7 @@ def _efficiency(facts: Facts, job: CellSummary, alone: CellSummary) -> Interval 
 
 
 def ranks_answer(facts: Facts) -> Sentence:
-    """Return how many backends are proven to deliver more with several ranks, and the largest gain with its efficiency."""
+    """Return the number of backends that are proven to deliver more with several ranks, and the largest gain with its efficiency."""
     asked = {
         alone.backend: [
             claim

@@ -8,10 +8,11 @@ import pandas as pd
 
 from storebench.accelerators import Accelerator
 from storebench.report.analysis import load_steps
-from storebench.report.cells import CellSummary, Panel
+from storebench.report.cells import CellSummary
 from storebench.report.claims import has_distribution
 from storebench.report.facts import Facts
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
+from storebench.report.panels import Panel
 from storebench.report.texts.labels import caveats, common_setting
 
 MOST_CELLS = 24

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from storebench.report.cells import CellSummary, Panel, ceiling_key, fullest, state_key, work_key
+from storebench.report.cells import CellSummary, ceiling_key, state_key, work_key
 from storebench.report.claims import Claim, Claims, Kind, leading
 from storebench.report.decisions import Topic, siblings
 from storebench.report.facts import Facts
+from storebench.report.panels import Panel, fullest
 from storebench.report.texts.choosing import Advice, Choice, choice_of
 from storebench.report.texts.headline import asked_pairs
 from storebench.report.texts.labels import (

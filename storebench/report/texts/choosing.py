@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel
+from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.decisions import FED_FRAC
+from storebench.report.panels import Panel
 from storebench.report.texts.labels import (
     backend_label,
     dataset_label,
@@ -117,7 +118,7 @@ def _indifferent(
 
 
 def _lossy_among(stored: Sequence[CellSummary]) -> str:
-    """Return which of some stores lose pixels, as a sentence; "" where all do or none does."""
+    """Return a sentence that names the lossy ones of some stores, or "" if all or none are lossy."""
     names = ", ".join(backend_label(cell.backend) for cell in stored if cell.lossy)
     return f" Lossy among them: {names}." if names and not all(cell.lossy for cell in stored) else ""
 
@@ -160,7 +161,7 @@ def _other(one: Claim, cell: CellSummary) -> CellSummary:
 def _lossy_gain(
     panel: Panel, stored: Sequence[CellSummary], chosen: CellSummary, claims: Claims
 ) -> tuple[str, tuple[Claim, ...]]:
-    """Return how much faster a store that loses pixels is, in words and as claims; nothing where none is proven to be."""
+    """Return the proven gain of a lossy store in words and as claims; empty if there is none."""
     left = (claims.between(cell, chosen) for cell in panel.stored if cell not in stored)
     gains = [one for one in left if one is not None and one.kind is Kind.FASTER and one.object is chosen]
     if not gains:
@@ -181,7 +182,7 @@ def _undecided(
     known: Sequence[Claim],
     claims: Claims,
 ) -> Advice:
-    """Return which stores are proven slower than another, which ones are `left`, and how many rounds would tell."""
+    """Return the stores that are proven slower, those that are `left`, and the number of rounds that would decide."""
     left = left or stored
     keys = {cell.key for cell in left}
     losses = [one for one in known if one.kind is Kind.FASTER]

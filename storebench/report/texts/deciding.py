@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterator
 
-from storebench.report.cells import CellSummary, Panel, fullest, state_key, work_key
+from storebench.report.cells import CellSummary, state_key, work_key
 from storebench.report.claims import Claim, Kind
 from storebench.report.facts import Facts
+from storebench.report.panels import Panel, fullest
 from storebench.report.texts.labels import agreed, percent, state_label, store_label, times
 from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.verdicts import bounded

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from storebench.report.cells import CellSummary, Panel
+from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.facts import Facts
+from storebench.report.panels import Panel
 from storebench.report.texts.labels import backend_label, dataset_label, percent, state_label, store_label
 from storebench.report.texts.sentence import Sentence
 

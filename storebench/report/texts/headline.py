@@ -4,10 +4,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import CellSummary, Panel
+from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims, Kind, leading
 from storebench.report.decisions import Decisions
 from storebench.report.facts import Facts
+from storebench.report.panels import Panel
 from storebench.report.texts.choosing import choice_of
 from storebench.report.texts.deciding import deciding
 from storebench.report.texts.decoders import closing

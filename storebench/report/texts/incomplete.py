@@ -12,7 +12,7 @@ _MOST_NAMED = 6
 
 
 def incomplete_sentence(found: Shortfall) -> str:
-    """Return what a run lacks in one sentence, and a second one on what to do."""
+    """Return a sentence on the missing parts of a run, and one on the remedy."""
     said = [f"{found.recorded:,} of {number_of(found.wanted, 'replicate')} are recorded"]
     if found.recorded < found.wanted:
         said[0] += f", and {found.whole_rounds} of {number_of(found.rounds, 'round')} are whole"
@@ -42,7 +42,7 @@ def _name(dataset: str, backend: str, cache: str) -> str:
 
 
 def left_out_sentence(reason: str, backends: Sequence[str]) -> str:
-    """Return which cells of optional matrices did not run, and why."""
+    """Return the cells of optional matrices that did not run, with the reasons."""
     names = ", ".join(dict.fromkeys(map(backend_label, backends)))
     verb = "was" if len(backends) == 1 else "were"
     return (

@@ -14,11 +14,11 @@ from storebench.report.cells import (
     SETTING_COLUMNS,
     WHOLE_COLD,
     CellSummary,
-    Panel,
     Work,
     work_of,
 )
 from storebench.report.intervals import Interval
+from storebench.report.panels import Panel
 from storebench.results import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import SETTINGS

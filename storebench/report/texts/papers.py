@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.formats.lmdb.ladder import RUNGS
-from storebench.report.cells import CellSummary, Panel
+from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims
 from storebench.report.decisions import Topic
 from storebench.report.factors import Square
 from storebench.report.facts import Facts
 from storebench.report.intervals import Interval, Ratio
 from storebench.report.ladder import Ladder, Step
+from storebench.report.panels import Panel
 from storebench.report.texts.labels import (
     DATASETS,
     backend_label,

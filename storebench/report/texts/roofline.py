@@ -6,7 +6,7 @@ from storebench import stats
 from storebench.accelerators import Accelerator
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Interval
-from storebench.report.roofline import ErrorSummary, Feeding, Roofline, RooflineCurve, Trained
+from storebench.report.roofline import ErrorSummary, Feeding, Roofline, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
 from storebench.report.texts.labels import (
     MODELS,
@@ -19,6 +19,7 @@ from storebench.report.texts.labels import (
     state_label,
     with_interval,
 )
+from storebench.report.trained import Trained
 from storebench.settings.words import CacheState
 from storebench.units import number_of
 
@@ -98,12 +99,14 @@ def state_words(roofline: Roofline) -> str:
 
 
 def loader_words(roofline: Roofline) -> str:
-    """Return the loader of a roofline in words."""
+    """Return the loader of a roofline in words, and the number of ranks that load together."""
     cell = roofline.first.cell
+    together = f"{cell.ranks} ranks together, " if cell.ranks > 1 else ""
     if not cell.workers:
-        return "without workers"
+        return f"{together}without workers"
     kind = "" if cell.loader == "processes" else f", loader {cell.loader}"
-    return number_of(cell.workers, "worker") + kind
+    each = " each" if together else ""
+    return f"{together}{number_of(cell.workers, 'worker')}{each}{kind}"
 
 
 def error_words(errors: ErrorSummary) -> str:

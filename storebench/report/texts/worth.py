@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from storebench.accelerators import landmarks
 from storebench.first_run.choice import Whole
 from storebench.formats.registry import parse_backend, store_name_of
-from storebench.report.cells import CellSummary
+from storebench.report.cells import CellSummary, state_key
 from storebench.report.claims import Claim, Kind
 from storebench.report.facts import Facts
 from storebench.report.roofline import Roofline, RooflineCurve
@@ -64,9 +64,11 @@ def worth(facts: Facts, whole: Whole | None = None) -> Worth | None:
         if claim is not None and claim.kind is Kind.FASTER and claim.subject is curve.loader
     }
     memory = _memory_sentence(lead, found, whole)
+    if base.at_most:
+        return Worth(sentences=tuple(filter(None, (_bounded(lead, base), memory))))
     if not gains:
         unknown = [(curve, claim) for curve, claim in pairs if claim is None or claim.kind is Kind.UNDECIDED]
-        verdict = _undecided(lead, base, unknown, facts) if unknown else _keep(lead, base, pairs)
+        verdict = _undecided(lead, base, unknown, facts) if unknown else _keep(facts, lead, base, pairs)
         return Worth(sentences=tuple(filter(None, (verdict, memory))))
     helping = {curve: claim for curve, claim in gains.items() if curve.starving.mid > base.starving.mid}
     if not helping:
@@ -104,9 +106,9 @@ def _converting(
 
 
 def _by_state(rooflines: Sequence[Roofline]) -> Mapping[str, Roofline]:
-    """Return the roofline of each cache state; of several the one with most workers."""
+    """Return the roofline of each cache state; of several the one of the fewest ranks, and of these with most workers."""
     found: dict[str, Roofline] = {}
-    for one in sorted(rooflines, key=lambda one: one.first.cell.workers):
+    for one in sorted(rooflines, key=lambda one: (-one.first.cell.ranks, one.first.cell.workers)):
         if not one.augmented:
             found[one.first.cell.cache] = one
     return found
@@ -147,13 +149,29 @@ def _floor(base: RooflineCurve) -> str:
     return number(base.starving.mid if base.starving.lo is None else base.starving.lo)
 
 
-def _keep(lead: Roofline, base: RooflineCurve, pairs: Sequence[tuple[RooflineCurve, Claim | None]]) -> str:
+def _bounded(lead: Roofline, base: RooflineCurve) -> str:
+    return (
+        f"It cannot be told ({_where(lead)}): memory may have served a part of {_files(base)}, so their rate is only an"
+        " upper bound. More images would tell, further rounds would not."
+    )
+
+
+def _keep(
+    facts: Facts, lead: Roofline, base: RooflineCurve, pairs: Sequence[tuple[RooflineCurve, Claim | None]]
+) -> str:
     names = _listed([curve for curve, _ in pairs])
     if not names:
         return f"Nothing to compare {_files(base)} with was measured."
+    failed = [
+        backend_label(cell.backend)
+        for cell in facts.cells
+        if state_key(cell) == state_key(base.loader) and not cell.median("samples_per_s")
+    ]
+    told = f" Nothing is known of {', '.join(failed)}, which failed." if failed else ""
+    each = "each other store that was measured" if failed else "each other store"
     return (
-        f"Not worth it at any speed of training ({_where(lead)}): each other store ({names}) is proven to be"
-        f" within 10% of {_files(base)}, or slower."
+        f"Not worth it at any speed of training ({_where(lead)}): {each} ({names}) is proven to be"
+        f" within 10% of {_files(base)}, or slower.{told}"
     )
 
 
@@ -186,14 +204,20 @@ def _below(lead: Roofline, base: RooflineCurve) -> str:
 
 def _above(base: RooflineCurve, best: RooflineCurve, claim: Claim) -> str:
     name = backend_label(best.backend)
+    overlap = (best.starving.lo or 0.0) <= (base.starving.hi or math.inf)
+    helps = (
+        f"For faster training {name} may help, but the intervals overlap"
+        if overlap
+        else f"Above that, {name} helps"
+    )
     return (
-        f"Above that, {name} helps: up to {starving_words(best)} images/s. Its loader is"
+        f"{helps}: up to {starving_words(best)} images/s. Its loader is"
         f" {times(claim.figure)} as fast as that of {_files(base)}."
     )
 
 
 def _unchanged(gains: Mapping[RooflineCurve, Claim]) -> str:
-    """Return how far a container with the unchanged files reaches; "" where none is proven to help."""
+    """Return a sentence on the starving point of a container with unchanged files, or "" if none is proven to help."""
     kept = [one for one in gains if one.loader.cell.backend.codec == ORIGINAL]
     if not kept:
         return ""
@@ -213,7 +237,7 @@ def _best(facts: Facts, gains: Mapping[RooflineCurve, Claim]) -> RooflineCurve:
 
 
 def _memory_sentence(lead: Roofline, found: Mapping[str, Roofline], whole: Whole | None) -> str:
-    """Return which state of the cache training will be in, as far as the size of the whole dataset tells."""
+    """Return the cache state to expect in training, from the size of the whole dataset."""
     if whole is None:
         return ""
     holds = f"All {whole.count:,} images, {rounded_bytes(whole.total_bytes)},"
@@ -225,7 +249,7 @@ def _memory_sentence(lead: Roofline, found: Mapping[str, Roofline], whole: Whole
 
 
 def _price(cell: CellSummary, whole: Whole | None) -> str:
-    """Return what converting everything takes, from the store that was measured."""
+    """Return the cost of converting everything, extrapolated from the measured store."""
     count, size, seconds = (cell.fact(name) for name in ("store_count", "bytes_on_disk", "build_s"))
     if whole is None or not (count and size and seconds):
         return ""
@@ -237,7 +261,7 @@ def _price(cell: CellSummary, whole: Whole | None) -> str:
 
 
 def _fixed(cell: CellSummary, base: RooflineCurve) -> str:
-    """Return what raw pixels give up beside files of any size; "" beside files of one size."""
+    """Return the drawback of raw pixels compared with files of any size, or "" if all files have one size."""
     if base.backend != ORIGINAL:
         return ""
     high, wide, _ = str(cell.fact("store_image_shape")).split("x")

@@ -1,11 +1,14 @@
-"""The rules of the record of a job: its ranks add up to it."""
+"""The rules of the record of a job: its ranks add up to it, and its steps to its ranks."""
 
 import math
 import statistics
 from collections.abc import Iterator
 
+from storebench.ranks.merging import RANK, rank_tables, rate_until_first_end, waits_for_slowest_s
 from storebench.report.validation.findings import Finding, Kind, finding
-from storebench.results import JobFacts, Record
+from storebench.results import JobFacts, RankFacts, Record
+from storebench.settings.words import ComputeKind
+from storebench.training.step_table import StepTable, wall_ns
 from storebench.units import number_of
 
 _SAME = 1e-6
@@ -32,9 +35,65 @@ def check_job(record: Record) -> Iterator[Finding]:
             "job.restarts",
             f"the ranks were started again ({number_of(job.restarts, 'time')})",
         )
+    yield from _asked(record, job)
     yield from _shares(record, job)
     yield from _spread(record, job)
     yield from _samples(record, job)
+
+
+def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
+    """Yield the findings about the ranks of one usable record that its steps contradict.
+
+    Parameters
+    ----------
+    steps
+        The step table of the job, one row per step and rank.
+    """
+    job = record.job
+    timed = {name: column[~steps["warmup"].astype(bool)] for name, column in steps.items()}
+    if job is None or RANK not in steps or not len(timed[RANK]):
+        return
+    for number, (rank, table) in enumerate(zip(job.per_rank, rank_tables(timed), strict=False)):
+        seconds = wall_ns(table) / 1e9
+        figures = {
+            "samples": int(table["samples"].sum()),
+            "seconds": seconds,
+            "samples_per_s": float(table["samples"].sum()) / seconds,
+            "data_wait_s": float(table["data_wait_ns"].sum()) / 1e9,
+            "compute_s": float(table["compute_ns"].sum()) / 1e9,
+        }
+        yield from _differing(record, rank, figures, f"job.per_rank[{number}]")
+    figures = {"samples_per_s_until_first_end": rate_until_first_end(timed)}
+    if all(rank.wait_for_slowest_s is not None for rank in job.per_rank):
+        figures["wait_for_slowest_s"] = statistics.fmean(waits_for_slowest_s(timed))
+    yield from _differing(record, job, figures, "job")
+
+
+def _differing(
+    record: Record, told: JobFacts | RankFacts, figures: dict[str, float], part: str
+) -> Iterator[Finding]:
+    """Find figures of a job, or of one rank, that its steps contradict."""
+    for name, right in figures.items():
+        said = getattr(told, name)
+        if said is None or not _close(said, right):
+            words = "nothing" if said is None else f"{said:.6g}"
+            yield finding(Kind.STEPS, record, f"{part}.{name}", f"{words}, but its steps give {right:.6g}")
+
+
+def _asked(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Find facts that another cell than the record's would have."""
+    cell = record.cell
+    sync = None if cell.compute.kind is ComputeKind.NONE else cell.sync
+    expected = {"global_batch_size": cell.batch_size * job.ranks, "sync": sync}
+    for name, right in expected.items():
+        if getattr(job, name) != right:
+            yield finding(
+                Kind.ARITHMETIC, record, f"job.{name}", f"{getattr(job, name)}, but its cell has {right}"
+            )
+    nodes = len({rank.node for rank in job.per_rank})
+    if job.nodes != nodes:
+        message = f"{job.nodes} nodes, but its ranks ran on {nodes}"
+        yield finding(Kind.ARITHMETIC, record, "job.nodes", message)
 
 
 def _shares(record: Record, job: JobFacts) -> Iterator[Finding]:

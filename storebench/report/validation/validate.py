@@ -13,7 +13,7 @@ from storebench.report.analysis import Paths, find_runs
 from storebench.report.intervals import Ratio, Round, ratio
 from storebench.report.texts.labels import with_interval
 from storebench.report.validation.findings import Finding, Kind, finding, record_name
-from storebench.report.validation.job import check_job
+from storebench.report.validation.job import check_job, check_ranks
 from storebench.report.validation.limits import check_limits
 from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
 from storebench.report.validation.record import check_record
@@ -125,7 +125,8 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     if path is None:
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
-        columns = [*_STEP_COLUMNS, *(COLUMNS if record.portion else ())]
+        more = (*(COLUMNS if record.portion else ()), *(("start_ns",) if record.job else ()))
+        columns = list(dict.fromkeys((*_STEP_COLUMNS, *more)))
         steps = read_steps(path, record.steps_file, columns, later=(*LATER_COLUMNS, RANK))
         ranks = rank_count(steps)
     except CorruptDataError as error:
@@ -148,6 +149,8 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     if ranks != record.cell.ranks:
         message = f"its steps are those of {number_of(ranks, 'rank')}, not of {record.cell.ranks}"
         findings.append(finding(Kind.STEPS, record, "steps_file", message))
+        return findings
+    findings += check_ranks(record, steps)
     return [*findings, *check_portion(record, job_steps(steps) if record.portion else steps)]
 
 

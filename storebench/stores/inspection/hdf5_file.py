@@ -186,7 +186,7 @@ def _sample_bytes(data: DataSet, *, rows: bool) -> int:
 
 
 def _pattern(alike: Sequence[DataSet]) -> str:
-    """Return what some names have in common, with a star for each component that differs."""
+    """Return the common pattern of names, with a star for each component that differs."""
     columns = zip(*(data.name.split("/") for data in alike), strict=True)
     return "/".join(parts[0] if len(set(parts)) == 1 else "*" for parts in columns)
 

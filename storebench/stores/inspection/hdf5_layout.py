@@ -142,7 +142,7 @@ def blob_spans(data: Any, offsets: Any, count: int) -> Spans | None:
 
 
 def unreadable(opened: Any) -> str:
-    """Return why a data set is not read; "" if it can be."""
+    """Return the reason why a data set is not read, or ""."""
     if opened.external or opened.is_virtual:
         return "its data is in other files"
     chunk = math.prod(opened.chunks or ()) * opened.dtype.itemsize

@@ -13,7 +13,7 @@ import numpy as np
 from storebench.stores.inspection.candidate import drawn
 
 MOST_OBJECTS = 8192
-"""About so many members of groups are opened; where there are more, each stands for several."""
+"""Approximate number of group members to open; beyond it, each opened member represents several."""
 
 WALK_S = 2.0
 

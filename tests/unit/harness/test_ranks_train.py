@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from storebench.ranks import exposed
 from storebench.ranks.group import Group
 from storebench.ranks.shards import shard_of
 from storebench.report.validation.validate import validate_records
-from storebench.results import Cell, JobFacts, Record
+from storebench.results import CacheVerdict, Cell, JobFacts, Record
 from storebench.runs.records import RECORDS_NAME
 from storebench.settings.words import Sync
 from storebench.training.steps import CpuStep
+from storebench.worker import replicate
 from storebench.worker import setup as worker_setup
 from storebench.worker.job import CellJob
+from storebench.worker.record import Part, part_of
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import SAMPLES, SIX, Bench, cell_job, scenario, steps_of
@@ -163,6 +165,64 @@ def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> Non
     table = steps_of(record, run_folder)
     assert table["rank"].tolist() == [0, 1, 2] * 7
     assert table["step"].tolist() == sorted([*range(7)] * 3)
+
+
+FORGED: dict[str, Any] = {
+    "job.samples_per_s_until_first_end": lambda job: replace(
+        job, samples_per_s_until_first_end=10 * job.samples_per_s_until_first_end
+    ),
+    "job.per_rank[1].samples_per_s": lambda job: with_rates(job, 100.0),
+    "job.per_rank[0].samples": lambda job: with_samples_moved(job, 3),
+    "job.wait_for_slowest_s": lambda job: replace(job, wait_for_slowest_s=50.0),
+    "job.global_batch_size": lambda job: replace(job, global_batch_size=7),
+    "job.nodes": lambda job: replace(job, nodes=5),
+    "job.sync": lambda job: replace(job, sync=Sync.AFTER),
+}
+
+
+def with_rates(job: JobFacts, factor: float) -> JobFacts:
+    """Return the facts of a job whose ranks all claim a rate `factor` times as high, with a spread that agrees."""
+    ranks = tuple(replace(one, samples_per_s=factor * one.samples_per_s) for one in job.per_rank)
+    spread = {name: factor * getattr(job, name) for name in ("samples_per_s_min", "samples_per_s_max")}
+    return replace(job, per_rank=ranks, samples_per_s_median=factor * job.samples_per_s_median, **spread)
+
+
+def with_samples_moved(job: JobFacts, count: int) -> JobFacts:
+    first, second, *others = job.per_rank
+    moved = (replace(first, samples=first.samples - count), replace(second, samples=second.samples + count))
+    return replace(job, per_rank=(*moved, *others))
+
+
+def test_facts_of_ranks_that_their_steps_contradict_are_found(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb"), bench, run_folder)
+    assert_valid(found, run_folder)
+    for figure, forge in FORGED.items():
+        forged = replace(found.record, job=forge(found.job))
+        findings = validate_records([(forged, run_folder / RECORDS_NAME)])
+        assert figure in {one.figure for one in findings}, figure
+
+
+def failed_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
+    """Let the last rank be alone on a second node that finds its cache in another state after the epoch."""
+    last = group.membership.rank == group.membership.ranks - 1
+
+    def part(*args: Any, **kinds: Any) -> Part:
+        made = part_of(*args, **kinds)
+        if not last or made.record.cache is None:
+            return made
+        failed = replace(made.record.cache, verdict=CacheVerdict.FAILED, reason="96% of it was resident")
+        record = replace(made.record, cache=failed)
+        return replace(made, record=record, membership=replace(made.membership, node=1))
+
+    setattr(replicate, "part_of", part)  # noqa: B010 - this process is a copy that ends with its job
+    return rank(group, job=job)
+
+
+def test_a_second_node_in_another_cache_state_fails_the_job(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb"), bench, run_folder, failed_on_a_second_node)
+    assert found.record.failure is not None
+    assert found.record.failure.startswith("node 1: the cache was not")
+    assert "96% of it was resident" in found.record.failure
 
 
 def test_padding_is_counted(bench: Bench, run_folder: Path) -> None:

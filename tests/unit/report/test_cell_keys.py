@@ -6,17 +6,9 @@ from typing import Any
 
 import pytest
 
-from storebench.report.cells import (
-    CellSummary,
-    as_cells,
-    ceiling_key,
-    fullest,
-    key_without,
-    panels,
-    summarise,
-    varying_fields,
-)
+from storebench.report.cells import CellSummary, as_cells, ceiling_key, key_without, summarise, varying_fields
 from storebench.report.frame import to_frame
+from storebench.report.panels import fullest, panels
 from storebench.report.texts.labels import setting_label
 from storebench.report.texts.notes import cache_notes
 from storebench.report.validation.findings import Finding, Kind

@@ -12,7 +12,7 @@ import pytest
 
 from storebench.report.build import content_of
 from storebench.report.ceilings import ceilings
-from storebench.report.cells import CellSummary, panels, summarise, varying_fields
+from storebench.report.cells import CellSummary, summarise, varying_fields
 from storebench.report.claims import claims_of
 from storebench.report.decisions import decide, looks_at
 from storebench.report.factors import break_evens, squares
@@ -20,6 +20,7 @@ from storebench.report.facts import derive, derive_page
 from storebench.report.frame import to_frame
 from storebench.report.ladder import ladders
 from storebench.report.main_panel import ordered
+from storebench.report.panels import panels
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
 from storebench.report.validation.findings import Kind, finding

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from storebench.report.build import content_of
-from storebench.report.cells import CellSummary, backend_rank, panels, summarise, varying_fields
+from storebench.report.cells import CellSummary, backend_rank, summarise, varying_fields
 from storebench.report.claims import Claim, Kind
 from storebench.report.decisions import Topic
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Interval
 from storebench.report.page import RAW_HEAD, alt_text, flags, raw_rows
+from storebench.report.panels import panels
 from storebench.report.places import data_key, distinctions
 from storebench.report.tables import Table, mark, to_csv
 from storebench.report.texts.method import method

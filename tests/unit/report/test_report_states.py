@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from storebench.report.cells import AUGMENTING, CellSummary, Work, ceiling_key, panels, summarise, work_of
+from storebench.report.cells import AUGMENTING, CellSummary, Work, ceiling_key, summarise, work_of
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
+from storebench.report.panels import panels
 from storebench.report.tables import dataset_tables
 from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import setting_label, state_label

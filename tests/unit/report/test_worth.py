@@ -1,5 +1,6 @@
 """Whether converting is worth it, from planted rates of the files as they are and of other stores."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from storebench.report.cells import summarise
 from storebench.report.facts import derive_page
 from storebench.report.frame import to_frame
 from storebench.report.texts.worth import Worth, worth
-from storebench.results import Record
+from storebench.results import Record, Status
+from tests.support.planted import portion_of
 from tests.support.planted_roofline import loader_records
 
 GIB = 2**30
@@ -79,6 +81,56 @@ def test_what_is_not_decided_is_not_advised() -> None:
     assert found.sentences[0].startswith("Not worth it for training below 990 images/s")
     assert "it cannot be told yet whether another store helps (LMDB; " in found.sentences[0]
     assert found.store == ""
+
+
+def test_a_rate_that_memory_may_have_served_promises_nothing() -> None:
+    records = loaders({"original": 900.0, "lmdb": 500.0}, cache="cold")
+    records = [
+        dataclasses.replace(
+            record, portion=portion_of(record, upper_bound=record.cell.backend.codec == "original")
+        )
+        for record in records
+    ]
+    found = answer(records, LARGER)
+    assert found.sentences[0].startswith(
+        "It cannot be told (read from a cold disk, 2 workers): memory may have served"
+    )
+    assert "further rounds would not" in found.sentences[0]
+    assert not any("Not worth it" in one for one in found.sentences)
+
+
+def test_a_store_that_failed_is_not_called_slower() -> None:
+    records = loaders({"original": 1000.0, "lmdb": 900.0, "hdf5": 3000.0})
+    records = [
+        dataclasses.replace(one, status=Status.FAILED, failure="it failed")
+        if one.cell.backend.format == "hdf5"
+        else one
+        for one in records
+    ]
+    found = answer(records)
+    assert "each other store that was measured (LMDB) is proven" in found.sentences[0]
+    assert found.sentences[0].endswith("Nothing is known of HDF5, which failed.")
+
+
+def test_starving_points_that_overlap_promise_no_more_than_that() -> None:
+    wide = {"spread": (0.5, 1.0, 1.6, 0.7, 1.4)}
+    found = answer(loaders({"original": 900.0, "lmdb": 1500.0}, **wide))
+    assert found.store == "lmdb"
+    assert found.sentences[1].startswith(
+        "For faster training LMDB may help, but the intervals overlap: up to"
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "ranks"), [((1, 2), "2 workers"), ((2, 4), "2 ranks together, 2 workers each")]
+)
+def test_the_fewest_ranks_answer_and_several_are_named(order: tuple[int, int], ranks: str) -> None:
+    records = [
+        one
+        for count in order
+        for one in loaders({"original": 900.0 * count, "lmdb": 890.0 * count}, ranks=count)
+    ]
+    assert f"(read from memory, {ranks})" in answer(records).sentences[0]
 
 
 def test_one_round_tells_nothing() -> None:
