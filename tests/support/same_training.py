@@ -6,9 +6,11 @@ one process whose batches hold the same samples in another order: over 6 steps o
 its weights by 2e-6 of the largest of their tensor. `TOLERANCE` is five times that.
 
 The activations of cifar10_quick are so small that a pooling or a rectifier may meet two inputs that are equal within rounding,
-and choose the other one. In one process with permuted batches this happened in a quarter of the trials of three steps. The
-weights of that channel then differ by up to a tenth, and later losses by 2e-5. So of this network, most weights of each
-tensor are held to a tolerance, and the losses to a wider one. A wrong weight of a batch moves nearly all weights.
+and choose the other one. In one process with permuted batches this happened in a quarter of the trials of three steps. All
+gradients in front of that unit then differ a little, by up to a tenth in one channel, and later losses by 2e-5. How often
+this happens depends on the processor's kernels. So the tensors of this network are held by their norms to a hundredth (up to
+a thousandth was seen) and its losses to a wider tolerance. Its biases start at zero, so for them this is a hundredth of all
+that training did; a rank whose part of a batch has the wrong weight moves them by more than a tenth.
 """
 
 from collections.abc import Mapping
@@ -19,8 +21,8 @@ import numpy.typing as npt
 
 TOLERANCE = 1e-5
 SWITCHING_TOLERANCE = 1e-4
-MOST = 0.75
-"""Share of the weights of a tensor that are the same in a network whose units may switch."""
+SWITCHING_NORM = 1e-2
+"""Largest norm of a tensor's differences, relative to the tensor's, in a network whose units may switch."""
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 
@@ -32,11 +34,11 @@ def assert_same_losses(losses: Any, right: Any, model: str) -> None:
 def assert_same_weights(weights: Weights, right: Weights, model: str) -> None:
     assert list(weights) == list(right)
     for name, expected in right.items():
-        differences = np.abs(weights[name] - expected) / np.abs(expected).max()
+        differences = np.abs(weights[name] - expected)
         if _switches(model):
-            assert np.quantile(differences, MOST) < SWITCHING_TOLERANCE, name
+            assert np.linalg.norm(differences) < SWITCHING_NORM * np.linalg.norm(expected), name
         else:
-            assert differences.max() < TOLERANCE, name
+            assert differences.max() < TOLERANCE * np.abs(expected).max(), name
 
 
 def _switches(model: str) -> bool:

@@ -87,7 +87,9 @@ def test_no_reader_exceeds_the_rate_of_a_throttled_disk(big_file: Path, disk: Pa
     page_cache.evict(small)
     with throttled(disk_number(big_file), read_bytes_per_s=limit) as group:
         one, other, plain = json.loads(run_in(group, THROTTLED, big_file, disk, *small))
-    assert one == pytest.approx(limit, rel=0.15)
+    assert 0.85 * limit < one < 1.3 * limit, (
+        "the throttle grants a tenth of a second's bytes at once, a fifth of half a second's"
+    )
     assert limit / 2 < other < 2 * limit
     assert max(plain) <= 1.1 * one
 

@@ -36,6 +36,9 @@ for phase in ("the rendezvous", "the preparation", "epoch 0"):
     progress.begin(phase)
 facts = {"threads": os.environ.get("OMP_NUM_THREADS"), "port": os.environ["MASTER_PORT"], "pid": os.getpid()}
 (folder / f"facts-{me.rank}.json").write_text(json.dumps(facts))
+while len(list(folder.glob("facts-*.json"))) < me.ranks:  # as at the barrier before an epoch
+    time.sleep(0.01)
+progress.begin("epoch 0")
 print("hello from", me.rank, flush=True)
 if me.rank == 1 and fault == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
