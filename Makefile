@@ -176,7 +176,7 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 	$(BIN)/storebench bench scenarios/paper.toml --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
 
-figures: setup ## Draw the README's plots from results/reference
+figures: setup ## Draw the plots of the README and of docs/ from results/reference
 	$(BIN)/python -m tests.docs.figures
 
 docs: setup ## Generate the pages that are made from the code

@@ -1,4 +1,4 @@
-"""Draw the README's plots from the reference results: ``python -m tests.docs.figures`` (``make figures``)."""
+"""Draw the plots of the README and of docs/ from the reference results: ``python -m tests.docs.figures`` (``make figures``)."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,6 @@ from storebench.report.texts.headline import headline
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference"
 FIGURES = ROOT / "docs" / "figures"
-LINUX_READAHEAD_KIB = 128
 
 
 def _imagenet(run: str, compute: str) -> pd.DataFrame:
@@ -34,18 +33,6 @@ def _answer() -> pd.DataFrame:
     return pd.concat([storebench.load_results(REFERENCE / name) for name in ("answer", "roofline")])
 
 
-def answer() -> Axes:
-    """Draw where the loop's time goes with a store larger than the page cache, Linux's default read-ahead."""
-    results = _imagenet("paper", "none")
-    limited = results[(results.cache == "limited") & (results.readahead_kib == LINUX_READAHEAD_KIB)]
-    return storebench.plot_step_time(limited if len(limited) else results)
-
-
-def training() -> Axes:
-    """Draw the same while CaffeNet trains."""
-    return storebench.plot_step_time(_imagenet("paper", "real"))
-
-
 def codecs() -> Axes:
     """Draw what the container and what the codec costs, warm."""
     results = _imagenet("codecs", "none")
@@ -54,8 +41,6 @@ def codecs() -> Axes:
 
 DRAWN: dict[str, Callable[[], Axes]] = {
     "roofline": roofline,
-    "answer": answer,
-    "training": training,
     "codecs": codecs,
 }
 """File name without its ending -> what draws it."""
