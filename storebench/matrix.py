@@ -20,7 +20,7 @@ from storebench.results import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
-from storebench.settings.words import CacheState, Compute, ComputeKind, Split, Sync
+from storebench.settings.words import CacheState, Compute, ComputeKind, Share, Split, Sync
 from storebench.units import format_bytes, parse_bytes
 
 LEAST_MEMORY_BYTES = 32 << 20
@@ -41,7 +41,12 @@ DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caf
 
 MOST_EMULATED_MS = 3_600_000
 
-_ONE_RANK: dict[str, Any] = {"global_batch_size": None, "pad": False, "sync": Sync.OVERLAPPED}
+_ONE_RANK: dict[str, Any] = {
+    "global_batch_size": None,
+    "pad": False,
+    "sync": Sync.OVERLAPPED,
+    "share": Share.NONE,
+}
 """The settings that only jobs of several ranks have, as a cell of one rank has them."""
 
 Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
@@ -140,6 +145,7 @@ class _MatrixWithoutLoop(Strict):
         model: str | None
         compute: list[Compute]
         cache: list[CacheState]
+        workers: list[int]
         batch_size: list[int] | None
         memory: str | None
         max_steps: int | None
@@ -150,6 +156,7 @@ class _MatrixWithoutLoop(Strict):
         global_batch_size: int | None
         pad: bool
         sync: list[Sync]
+        share: list[Share]
 
     @pydantic.field_validator("dataset")
     @classmethod
@@ -211,9 +218,7 @@ class _MatrixWithoutLoop(Strict):
             raise ValueError("cache 'limited' needs memory, the limit of the page cache, such as '400 MiB'")
         if self.memory is not None and CacheState.LIMITED not in self.cache:
             raise ValueError("memory is for cells with a limited page cache: add 'limited' to cache")
-        if not self.most_cells or not any(
-            _exists(parse_backend(backend), cache) for backend in self.backends for cache in set(self.cache)
-        ):
+        if not self.most_cells or not self._any_exists():
             raise ValueError(f"no cell is left: {'; '.join(self.impossible())}")
         return self
 
@@ -235,12 +240,13 @@ class _MatrixWithoutLoop(Strict):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _shared(self) -> Self:
+    def _for_ranks(self) -> Self:
         whole = self.global_batch_size
         asked = {
             "global_batch_size": whole is not None,
             "pad": self.pad,
             "sync": self.sync != [Sync.OVERLAPPED],
+            "share": self.share != [Share.NONE],
         }
         unused = next((key for key, given in asked.items() if given), None)
         if unused is not None and max(self.ranks, default=1) == 1:
@@ -254,6 +260,14 @@ class _MatrixWithoutLoop(Strict):
         uneven = [ranks for ranks in self.ranks if whole % ranks]
         if uneven:
             raise ValueError(f"global_batch_size {whole} cannot be divided among {uneven[0]} ranks")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _one_reader(self) -> Self:
+        if Share.NODE in self.share and max(self.workers, default=0):
+            raise ValueError(
+                "share 'node' has one reader per node, the loop of its first rank, so workers must be 0"
+            )
         return self
 
     @property
@@ -283,16 +297,30 @@ class _MatrixWithoutLoop(Strict):
         asked = ((backend, dict(zip(names, values, strict=True))) for backend, *values in points)
         return list(
             dict.fromkeys(
-                self._cell(backend, axes) for backend, axes in asked if _exists(backend, axes["cache"])
+                self._cell(backend, axes)
+                for backend, axes in asked
+                if _exists(backend, axes["cache"]) and _shares(backend, axes["share"], axes["ranks"])
             )
         )
 
     def impossible(self) -> list[str]:
-        """Return one line per backend that has no cell in a cache state, with the reason."""
-        if CacheState.LIMITED not in self.cache:
-            return []
-        names = [name for name in self.backends if not _exists(parse_backend(name), CacheState.LIMITED)]
-        return [f"{name} has no limited cell, for it holds all pixels in memory" for name in names]
+        """Return one line per backend that has no cell in a cache state, or with a way to share, with the reason."""
+        holding = [name for name in self.backends if not _exists(parse_backend(name), CacheState.LIMITED)]
+        missing = ["limited cell"] if CacheState.LIMITED in self.cache else []
+        shared = sorted(set(self.share) - {Share.NONE}) if max(self.ranks, default=1) > 1 else []
+        missing += [f"cell with share '{share}'" for share in shared]
+        return [
+            f"{name} has no {what}, for it holds all pixels in memory" for what in missing for name in holding
+        ]
+
+    def _any_exists(self) -> bool:
+        backends = [parse_backend(name) for name in self.backends]
+        ways = list(itertools.product(set(self.share), set(self.ranks)))
+        return any(
+            _exists(one, cache) and any(_shares(one, share, ranks) for share, ranks in ways)
+            for one in backends
+            for cache in set(self.cache)
+        )
 
     def _axis(self, row: Setting) -> list[Any]:
         """Return the values of an axis; [None] if its value follows from other settings."""
@@ -310,7 +338,7 @@ class _MatrixWithoutLoop(Strict):
         asked["memory_bytes"] = parse_bytes(self.memory) if limited and self.memory else None
         if reference:
             # A reference reads nothing, so it has one cell for all states of the page cache and all devices.
-            asked |= {"cache": CacheState.ANY, "readahead_kib": None}
+            asked |= {"cache": CacheState.ANY, "readahead_kib": None, "share": Share.NONE}
         if asked["ranks"] == 1:
             asked |= _ONE_RANK
         elif asked["compute"].kind is ComputeKind.NONE:
@@ -328,6 +356,11 @@ else:
         __doc__=_matrix_doc(),
         **_loop_keys(),
     )
+
+
+def _shares(backend: Backend, share: Share, ranks: int) -> bool:
+    """Return whether ranks can share the reading of a backend: one that holds all pixels in memory has nothing to share."""
+    return share is Share.NONE or ranks == 1 or _exists(backend, CacheState.LIMITED)
 
 
 def _exists(backend: Backend, cache: CacheState) -> bool:

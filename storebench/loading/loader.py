@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -50,7 +50,14 @@ class Loader(ABC):
         Producers beside the loop; 0 makes batches in the loop's own thread.
     pin
         Put batches into page-locked memory, for a GPU.
+
+    Attributes
+    ----------
+    serves_empty
+        Whether `epoch` is given batches without samples, too, and serves them; otherwise whoever asks makes them.
     """
+
+    serves_empty: ClassVar[bool] = False
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         self.job = job

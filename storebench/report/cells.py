@@ -65,7 +65,7 @@ SETTING_COLUMNS = tuple(
 
 _BACKEND_PARTS = tuple(name for name in BACKEND_COLUMNS if name != "backend")
 
-RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync")
+RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", "share")
 """Fields in which a job of ranks may differ from the process that it is held against."""
 
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
@@ -350,8 +350,8 @@ def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
 
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key that a cell shares with its null cell: all but the backend, the state of the store and the passes."""
-    return key_without(cell, "backend", PASSES, *STATE_COLUMNS)
+    """Return the key that a cell shares with its null cell: all but the backend, the state of the store, who reads it, and the passes."""
+    return key_without(cell, "backend", PASSES, "share", *STATE_COLUMNS)
 
 
 _LENGTH_COLUMNS = ("max_steps", "warmup_steps", PASSES, "epochs")

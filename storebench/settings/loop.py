@@ -7,7 +7,7 @@ All of these are in the order of the fields.
 from dataclasses import dataclass, field
 
 from storebench.settings.rows import Setting, rows_of
-from storebench.settings.words import REAL, CacheState, Compute, LoaderKind, Sync
+from storebench.settings.words import REAL, CacheState, Compute, LoaderKind, Share, Sync
 
 MOST_SEED = 2**63 - 1
 MOST_WORKERS = 256
@@ -267,6 +267,24 @@ class LoopSettings:
                 Sync.OVERLAPPED: "gradients overlapped",
                 Sync.AFTER: "gradients after backward",
                 Sync.NONE: "gradients not synchronised",
+            },
+            always=True,
+            added=True,
+        ).metadata,
+    )
+    share: Share = field(
+        default=Share.NONE,
+        metadata=Setting(
+            meaning='Who reads the samples of a job: "none" (each rank for itself), "node" (one rank per node, for all ranks '
+            'there), or "store" (each rank holds a part of the samples in memory for all of them).',
+            asked="Who reads the samples of a job: each rank for itself, one rank per node for all ranks there, or each "
+            "rank a part that it holds in memory for all of them.",
+            axis=8,
+            option="Who reads for the ranks: none (each for itself), node (one per node) or store (parts held in memory).",
+            labels={
+                Share.NONE: "",
+                Share.NODE: "one reader per node",
+                Share.STORE: "data store of the ranks",
             },
             always=True,
             added=True,

@@ -79,6 +79,17 @@ class Sync(Word):
     """Never: each rank trains a network of its own."""
 
 
+class Share(Word):
+    """The reader of the samples that the ranks of a job train on."""
+
+    NONE = "none"
+    """Each rank reads its own samples."""
+    NODE = "node"
+    """One rank per node reads each batch for all ranks there, into memory that they share."""
+    STORE = "store"
+    """Each rank holds a part of the samples in memory and sends them to the ranks that need them."""
+
+
 class ComputeKind(Word):
     """The work of the loop on a batch."""
 

@@ -26,8 +26,10 @@ from storebench.ranks.group import ALONE, Group
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, Progress
 from storebench.ranks.shards import global_sizes, shard_of
+from storebench.ranks.sharing import shared_loader
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
+from storebench.settings.words import Share
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
@@ -102,7 +104,7 @@ class Setup:
             model=model,
             augment=augment,
             step=step,
-            loader=get_loader(cell.loader)(load, workers=cell.workers, pin=device.startswith("cuda")),
+            loader=_loader(cell, load, group, progress, pin=device.startswith("cuda")),
             limit=_limit(job, pages),
             group=group,
             progress=progress,
@@ -173,7 +175,7 @@ class Setup:
     def served(self, plan: EpochPlan) -> Iterator[Batch]:
         """Return the batches of a plan as the loader serves them; those without samples are made here."""
         full = [indices for indices in plan.batches if len(indices)]
-        if len(full) == len(plan.batches):
+        if self.loader.serves_empty or len(full) == len(plan.batches):
             return self.progress.over(self.loader.epoch(plan))
         batches = self.progress.over(self.loader.epoch(dataclasses.replace(plan, batches=full)))
         shape = self.augment.output_shape(self.manifest.dataset.image_shape)
@@ -228,6 +230,13 @@ def _step(
     warm_up(step, (cell.batch_size, *shape))
     torch.manual_seed(cell.seed + me.rank)
     return step
+
+
+def _loader(cell: Cell, job: LoadJob, group: Group, progress: Progress, *, pin: bool) -> Loader:
+    """Return the loader of this process: one of its own, or one that reads together with other ranks."""
+    if cell.share is Share.NONE:
+        return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
+    return shared_loader(cell.share, job, group=group, progress=progress, pin=pin)
 
 
 def _limit(job: CellJob, pages: StoreCache) -> LimitedCache | None:

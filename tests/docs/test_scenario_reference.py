@@ -20,6 +20,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "global_batch_size": {"ranks": 2},
     "pad": {"ranks": 2},
     "sync": {"ranks": 2},
+    "share": {"ranks": 2},
 }
 """Value or key -> what else its table needs with it."""
 
@@ -97,4 +98,5 @@ def test_there_are_axes_and_keys_that_are_none() -> None:
         "readahead",
         "ranks",
         "sync",
+        "share",
     }

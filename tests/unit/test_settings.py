@@ -78,6 +78,7 @@ VALUES = {
     "memory": "64 MiB",
     "pad": True,
     "sync": "after",
+    "share": "node",
 }
 """Scenario key -> a value that is not the default; every other setting is a number."""
 
@@ -87,6 +88,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "global_batch_size": {"ranks": 2},
     "pad": {"ranks": 2},
     "sync": {"ranks": 2},
+    "share": {"ranks": 2},
 }
 """Scenario key -> other keys that it needs."""
 
@@ -216,7 +218,7 @@ CELL_JSON = (
     '"reader_options": [["readahead", "off"]], "codec_options": [], "loader": "processes", "workers": 0, "batch_size": 64, '
     '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
     '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": null, "memory_bytes": null, '
-    '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped"}'
+    '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped", "share": "none"}'
 )
 """A cell in a record and in a job, as this release writes it: earlier ones lack some fields."""
 
@@ -275,8 +277,15 @@ def test_one_rank_has_one_cell_however_gradients_are_synchronised() -> None:
         ({"ranks": [1, 3], "global_batch_size": 64}, "global_batch_size 64 cannot be divided among 3 ranks"),
         ({"ranks": 2, "global_batch_size": 64, "batch_size": 32}, "batch_size is that of one rank"),
         ({"ranks": 2, "sync": "sometimes"}, "'overlapped', 'after' or 'none'"),
+        ({"share": "node"}, "share is for jobs of several ranks: set ranks as well"),
+        ({"ranks": 2, "share": "all"}, "'none', 'node' or 'store'"),
+        ({"ranks": 2, "share": "node", "workers": 2}, "share 'node' has one reader per node"),
+        ({"ranks": 2, "share": "node", "backends": ["memory"]}, "memory has no cell with share 'node'"),
     ],
-    ids=["pad", "sync", "global batch", "uneven", "two batches", "word"],
+    ids=[
+        *("pad", "sync", "global batch", "uneven", "two batches", "word"),
+        *("share", "word of share", "workers", "held in memory"),
+    ],
 )
 def test_settings_that_need_several_ranks_are_refused_without(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):

@@ -19,7 +19,7 @@ from storebench.check.sides.model import (
 from storebench.errors import DataNotFoundError
 from storebench.results import CacheVerdict, Cell, Record, Status
 from storebench.runs.records import read_records
-from storebench.settings.words import BOUNDED_STATES, ComputeKind
+from storebench.settings.words import BOUNDED_STATES, ComputeKind, Share
 
 _EPOCHS_TAIL = "slowest tenth of the epochs"
 _LONGEST = ("open_s", "time_to_first_batch_s")
@@ -69,7 +69,8 @@ def label_of(cell: Cell) -> str:
     drained = cell.compute.kind is ComputeKind.NONE
     compute = cell.compute if drained else f"{cell.model}-{cell.compute}"
     parts += [compute, *([cell.device] if cell.device != "cpu" else [])]
-    return "/".join([*parts, *([f"ranks-{cell.ranks}-{cell.sync}"] if cell.ranks > 1 else [])])
+    parts += [f"ranks-{cell.ranks}-{cell.sync}"] if cell.ranks > 1 else []
+    return "/".join([*parts, *([f"share-{cell.share}"] if cell.share is not Share.NONE else [])])
 
 
 def _cell(records: list[Record], code: str) -> CellData:

@@ -26,7 +26,7 @@ from storebench.report.plots.style import (
 )
 from storebench.report.texts.labels import backend_label, common_setting, with_interval
 from storebench.report.texts.sentence import Sentence
-from storebench.settings.words import Sync
+from storebench.settings.words import Share, Sync
 
 QUESTION = "What do more ranks on this machine deliver?"
 
@@ -59,6 +59,7 @@ class RankLine:
         words = [backend_label(self.alone.backend)]
         words += ["global batch"] if cell.global_batch_size is not None else []
         words += [f"gradients {cell.sync}"] if cell.sync is not Sync.OVERLAPPED else []
+        words += [f"share {cell.share}"] if cell.share is not Share.NONE else []
         return ", ".join([*words, *(["padded"] if cell.pad else [])])
 
 
@@ -83,7 +84,9 @@ def rank_lines(facts: Facts) -> list[RankLine]:
         ways: dict[object, list[CellSummary]] = {}
         for job in jobs_beside(alone, facts.ordered):
             cell = job.cell
-            ways.setdefault((cell.global_batch_size is not None, cell.sync, cell.pad), []).append(job)
+            ways.setdefault((cell.global_batch_size is not None, cell.sync, cell.pad, cell.share), []).append(
+                job
+            )
         for jobs in ways.values():
             efficiencies = tuple(_efficiency(facts, job, alone) for job in jobs)
             lines.append(RankLine(alone=alone, jobs=tuple(jobs), efficiencies=efficiencies))

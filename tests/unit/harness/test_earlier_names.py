@@ -51,7 +51,13 @@ backends = {json.dumps(list(EARLIER))}
 
 Raw = dict[str, Any]
 
-RANK_SETTINGS: Raw = {"ranks": 1, "global_batch_size": None, "pad": False, "sync": "overlapped"}
+RANK_SETTINGS: Raw = {
+    "ranks": 1,
+    "global_batch_size": None,
+    "pad": False,
+    "sync": "overlapped",
+    "share": "none",
+}
 """Settings that earlier releases did not have, as a cell of one process has them."""
 
 

@@ -1,0 +1,70 @@
+"""Loaders of ranks that read a store together: what they have in common, and which one each way of sharing has.
+
+A shared loader serves one rank, as every loader does. It knows the other ranks, because a batch of its own may have been
+read by one of them. All ranks of a job open, serve and close their loaders at the same time and in the same order.
+"""
+
+import importlib
+from typing import ClassVar, cast
+
+from storebench.errors import UsageError
+from storebench.loading.batch import LoadJob
+from storebench.loading.loader import Loader
+from storebench.ranks.group import Group
+from storebench.ranks.progress import NO_PROGRESS, Progress
+from storebench.settings.words import Share
+
+SHARED_LOADERS: dict[Share, str] = {Share.NODE: "storebench.ranks.node_loader:NodeLoader"}
+"""Way of sharing -> "module:Class" of its loader, a `SharedLoader`."""
+
+
+class SharedLoader(Loader):
+    """Serve the batches of one rank of a job whose ranks read together.
+
+    `epoch` is given every batch of the rank's shard, those without samples included, because all ranks have equally many
+    of them: the k-th batch of each rank belongs to the same step.
+
+    Parameters
+    ----------
+    job
+        The store, the reader and the augmentation; its `batch_size` is that of one rank.
+    group
+        All ranks of the job. Its operations may be used while the loader opens, and never inside a timed step.
+    progress
+        Learns when this rank waits for another one, so that it is not taken for the one that hangs.
+    pin
+        Put batches into page-locked memory, for a GPU.
+    """
+
+    serves_empty: ClassVar[bool] = True
+
+    def __init__(
+        self, job: LoadJob, *, group: Group, progress: Progress = NO_PROGRESS, pin: bool = False
+    ) -> None:
+        super().__init__(job, workers=0, pin=pin)
+        self.group = group
+        self.progress = progress
+
+
+def shared_loader(
+    share: Share, job: LoadJob, *, group: Group, progress: Progress, pin: bool = False
+) -> Loader:
+    """Return the loader of one rank of a job whose ranks read together.
+
+    Parameters
+    ----------
+    share
+        How they share: "node" or "store".
+    job, group, progress, pin
+        As for `SharedLoader`.
+
+    Raises
+    ------
+    UsageError
+        There is no loader for this way of sharing.
+    """
+    if share not in SHARED_LOADERS:
+        raise UsageError(f"share '{share}' has no loader", hint="Use share 'none' or 'node'.")
+    module, _, name = SHARED_LOADERS[share].partition(":")
+    loader = cast("type[SharedLoader]", getattr(importlib.import_module(module), name))
+    return loader(job, group=group, progress=progress, pin=pin)
