@@ -24,14 +24,21 @@ def with_empty_batches(
         (H, W, C) of a sample after augmentation.
     """
     for indices in planned:
-        batch = next(batches, None) if len(indices) else _empty(shape)
+        batch = next(batches, None) if len(indices) else empty_batch(shape)
         if batch is None:
             return
         yield batch
     yield from batches
 
 
-def _empty(shape: tuple[int, int, int]) -> Batch:
+def empty_batch(shape: tuple[int, ...]) -> Batch:
+    """Return a batch without samples.
+
+    Parameters
+    ----------
+    shape
+        (H, W, C) of a sample after augmentation.
+    """
     now = time.perf_counter_ns()
     none = np.empty(0, dtype=np.int64)
     return Batch(

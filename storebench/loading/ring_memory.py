@@ -23,12 +23,15 @@ class RingMemory:
         The memfd that a parent process made; None makes one.
     pin
         Page-lock this process's mapping for CUDA.
+    slots
+        Number of batches that there is room for.
     """
 
-    def __init__(self, file: int | None = None, *, pin: bool = False) -> None:
+    def __init__(self, file: int | None = None, *, pin: bool = False, slots: int = SLOTS) -> None:
         self.file = os.memfd_create("storebench-ring") if file is None else file
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._slot_bytes = 0
+        self._slots = slots
         self._pin = pin
         self._locked = False
 
@@ -43,7 +46,7 @@ class RingMemory:
             return
         self._unlock()
         self._slot_bytes = -(-batch_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = SLOTS * self._slot_bytes
+        size = self._slots * self._slot_bytes
         if os.fstat(self.file).st_size < size:
             os.ftruncate(self.file, size)
         # The map lives for as long as any tensor on it, so a batch that is kept for too long is stale, never a crash.

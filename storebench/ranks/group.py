@@ -28,6 +28,10 @@ _LOST = (
 T = TypeVar("T")
 
 
+class LostRankError(CellFailedError):
+    """Another rank has ended, so this one cannot go on."""
+
+
 class Group(ABC):
     """The ranks of a job. Every rank calls the same methods in the same order.
 
@@ -208,7 +212,7 @@ def lost_another(error: BaseException) -> bool:
     """Return whether an error only says that another rank has gone."""
     import torch.distributed as dist
 
-    if isinstance(error, dist.DistError):
+    if isinstance(error, dist.DistError | LostRankError):
         return True
     words = str(error).lower()
     return isinstance(error, RuntimeError) and any(lost in words for lost in _LOST)

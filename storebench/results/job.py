@@ -26,6 +26,9 @@ class RankFacts:
         train together, and where they have no common clock.
     device_read_bytes
         Bytes that block devices delivered to it and its workers in the whole epoch; null if not counted.
+    requested_bytes
+        Bytes of payload that it requested from the store. With one reader per node, that rank requests those of all ranks
+        there, and the others none. Older records have null.
     """
 
     node: int = 0
@@ -36,6 +39,7 @@ class RankFacts:
     compute_s: float
     wait_for_slowest_s: float | None = None
     device_read_bytes: int | None = None
+    requested_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,6 +177,7 @@ def _rank_facts(
             compute_s=record.compute_s,
             wait_for_slowest_s=wait,
             device_read_bytes=part.record.counters.device_read_bytes,
+            requested_bytes=record.payload_bytes,
         )
         for part, record, wait in zip(parts, own, waits, strict=True)
     )

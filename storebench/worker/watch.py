@@ -13,7 +13,7 @@ from storebench.manifest import Manifest
 from storebench.probes.page_count import Residency
 from storebench.probes.residency import Curve, Sampler
 from storebench.results import CacheFacts, Cell, Portion
-from storebench.settings.words import BOUNDED_STATES, CacheState
+from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 from storebench.training.step_table import StepTable, step_ends
 from storebench.worker.portion import (
     Judgement,
@@ -46,7 +46,9 @@ class LookAhead:
         """Return the look-ahead of a cell's readers in a store."""
         reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
         options = reader.options_type.parse(cell.backend.options, cell.backend.name)
-        ahead_bytes = cell.ranks * max(1, cell.workers) * reader.ahead_bytes(options, manifest)
+        # A cache is watched on one node, where one reader may read for all ranks.
+        readers = 1 if cell.share is Share.NODE else cell.ranks * max(1, cell.workers)
+        ahead_bytes = readers * reader.ahead_bytes(options, manifest)
         return cls(
             frac=min(1.0, ahead_bytes / max(1, manifest.payload_bytes)),
             planned=reader.looks_ahead(),

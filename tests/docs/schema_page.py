@@ -91,7 +91,10 @@ STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "step": ("int", "number of the step in its epoch, from 0"),
     "warmup": ("bool", "recorded, but left out of rates on both sides"),
     "samples": ("int", "samples in the batch"),
-    "payload_bytes": ("int", "bytes of payload that the batch was made of"),
+    "payload_bytes": (
+        "int",
+        "bytes of payload that the rank requested for the batch; with one reader per node, those of all ranks there",
+    ),
     "start_ns": ("int", "when the loop began to ask for the batch; one clock for all processes"),
     "data_wait_ns": ("int", "how long the loop was blocked on the loader"),
     "h2d_ns": ("int", "copy to the device; 0 on a CPU"),

@@ -62,6 +62,8 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
             "data_wait_s": float(table["data_wait_ns"].sum()) / 1e9,
             "compute_s": float(table["compute_ns"].sum()) / 1e9,
         }
+        if rank.requested_bytes is not None:  # older records lack it
+            figures["requested_bytes"] = int(table["payload_bytes"].sum())
         yield from _differing(record, rank, figures, f"job.per_rank[{number}]")
     figures = {"samples_per_s_until_first_end": rate_until_first_end(timed)}
     if all(rank.wait_for_slowest_s is not None for rank in job.per_rank):

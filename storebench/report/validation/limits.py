@@ -6,7 +6,7 @@ from storebench.report.cells import AUGMENTING
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import PortionKind, Record
-from storebench.settings.words import CacheState
+from storebench.settings.words import CacheState, Share
 
 _HEADROOM = 1.25
 """A ceiling is measured for half a second, in which the machine may have been slower than during the epoch."""
@@ -38,7 +38,7 @@ def check_limits(record: Record) -> Iterator[Finding]:
 def _memory_ceiling(record: Record) -> Iterator[Finding]:
     """Find more bytes per second of fetching and decoding than a thread can copy into memory."""
     ceiling = record.ceilings.memory_bytes_per_s
-    busy_s = (record.fetch_s + record.decode_s) * record.cell.ranks
+    busy_s = (record.fetch_s + record.decode_s) * _readers(record)
     if ceiling is None or not busy_s:
         return
     most = ceiling * _HEADROOM * _copying_s(record, busy_s)
@@ -49,6 +49,13 @@ def _memory_ceiling(record: Record) -> Iterator[Finding]:
             " can give there"
         )
         yield finding(Kind.CEILING, record, "payload_bytes_per_s", message)
+
+
+def _readers(record: Record) -> int:
+    """Return how many ranks read: with one reader per node, the others have its times beside their own."""
+    if record.cell.share is Share.NODE and record.job is not None:
+        return record.job.nodes
+    return record.cell.ranks
 
 
 def _rows_frac(record: Record) -> float:

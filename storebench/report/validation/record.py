@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
-from storebench.settings.words import CacheState, ComputeKind
+from storebench.settings.words import CacheState, ComputeKind, Share
 from storebench.units import format_bytes
 
 COLD_MOST_RESIDENT_FRAC = 0.01
@@ -93,7 +93,8 @@ def _idle_s(record: Record) -> float:
 
 def _spans(record: Record) -> Iterator[Finding]:
     """Find a wait that is shorter than the producer's work in the same process."""
-    if record.cell.workers or record.timed_steps != record.steps or record.cell.backend.is_null:
+    made_elsewhere = record.cell.workers or record.cell.share is not Share.NONE
+    if made_elsewhere or record.timed_steps != record.steps or record.cell.backend.is_null:
         return
     worked = record.fetch_s + record.decode_s + record.prep_s
     most = record.data_wait_s * (1 + _SPANS_FRAC) + _SPANS_STEP_S * record.steps

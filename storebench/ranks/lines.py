@@ -1,0 +1,129 @@
+"""Connections between the first rank of a node and the other ranks there, for messages that belong to a timed step.
+
+They are sockets with abstract names, which leave nothing behind. A process that ends closes its own, however it ends, so
+nobody waits for one that has gone.
+"""
+
+import os
+import pickle
+import uuid
+from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any
+
+from storebench.ranks.group import Group, LostRankError
+from storebench.ranks.progress import NO_PROGRESS, Progress
+
+_FAMILY = "AF_UNIX"
+_KEY_BYTES = 32
+
+
+class Line:
+    """A connection to another rank of this node.
+
+    Parameters
+    ----------
+    connection
+        The socket.
+    other
+        The rank at its other end, in words.
+    progress
+        Learns when this rank waits for a message.
+    """
+
+    def __init__(self, connection: Connection, other: str, progress: Progress = NO_PROGRESS) -> None:
+        self._connection = connection
+        self._other = other
+        self._progress = progress
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises
+        ------
+        LostRankError
+            The other rank has ended.
+        """
+        try:
+            self._connection.send_bytes(pickle.dumps(message))
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive(self) -> Any:
+        """Wait for the next message.
+
+        Raises
+        ------
+        LostRankError
+            The other rank has ended.
+        """
+        try:
+            with self._progress.waiting():
+                content = self._connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        return pickle.loads(content)  # noqa: S301 - a rank of the same job wrote it, and proved that it is one
+
+    def send_file(self, handle: int) -> None:
+        """Send an open file."""
+        try:
+            send_handle(self._connection, handle, 0)  # the process id matters on Windows only
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive_file(self) -> int:
+        """Wait for an open file, and return its descriptor in this process."""
+        try:
+            with self._progress.waiting():
+                return recv_handle(self._connection)
+        except (EOFError, OSError, RuntimeError) as error:
+            raise self._lost() from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _lost(self) -> LostRankError:
+        return LostRankError(f"{self._other} has ended, with which it shares its batches")
+
+
+def connect_node(group: Group, progress: Progress = NO_PROGRESS) -> list[Line]:
+    """Connect the ranks of each node with the first one there, and return the connections of this rank.
+
+    Every rank of the job calls it at the same time.
+
+    Returns
+    -------
+    list of Line
+        On the first rank of a node one per other rank there, in the order of their local ranks. On the others the one
+        to the first.
+    """
+    return _answered(group, progress) if group.membership.leads_node else [_asked(group, progress)]
+
+
+def _answered(group: Group, progress: Progress) -> list[Line]:
+    """Return the connections of the first rank of a node to the others."""
+    me = group.membership
+    # The key keeps out processes that are not of this job: messages are pickled.
+    address, key = f"\0storebench-{uuid.uuid4().hex}", os.urandom(_KEY_BYTES)
+    lines: dict[int, Line] = {}
+    with Listener(address, family=_FAMILY, backlog=me.local_ranks, authkey=key) as listener:
+        group.exchange({me.node: (address, key, str(me))})
+        with progress.waiting():
+            for _ in range(me.local_ranks - 1):
+                connection = listener.accept()
+                local_rank, name = connection.recv()
+                lines[local_rank] = Line(connection, name, progress)
+    return [lines[local_rank] for local_rank in sorted(lines)]
+
+
+def _asked(group: Group, progress: Progress) -> Line:
+    """Return the connection of another rank of a node to the first one."""
+    me = group.membership
+    offers: dict[int, tuple[str, bytes, str]] = {}
+    for offer in group.exchange(offers):
+        offers = offers | offer
+    address, key, name = offers[me.node]
+    connection = Client(address, family=_FAMILY, authkey=key)
+    connection.send((me.local_rank, str(me)))
+    return Line(connection, name, progress)

@@ -1,0 +1,233 @@
+"""One reader per node: its first rank reads each batch for all ranks there, into memory that they share.
+
+This is LMDBIO's LMM between processes. Batches are shared, and not the store: the memory has room for two batches of the
+node, so the next one is read into one half while ranks still train on the other. The reader is the loop of the node's
+first rank, which asks its storage for the batches of all ranks in one call per step. The others open nothing.
+
+The memory is a memfd, as that of `storebench.loading.ring_memory`: it has no name that could be left behind, and goes with
+the last process that has it.
+"""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from storebench.digests import DigestTable
+from storebench.formats.base import Indices
+from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Opened, Spans
+from storebench.loading.empty import empty_batch
+from storebench.loading.loader import batch_shape, requests_of
+from storebench.loading.producer import Producer
+from storebench.loading.ring_memory import RingMemory
+from storebench.ranks.lines import Line, connect_node
+from storebench.ranks.sharing import SharedLoader
+
+HALVES = 2
+"""Batches of a node that the shared memory has room for."""
+
+_NONE = np.empty(0, np.int64)
+
+
+class _Piece(NamedTuple):
+    """A rank's piece of a batch, as it is sent to that rank: its place in the shared memory, and everything else."""
+
+    offset: int
+    spans: Spans
+    labels: Indices
+    indices: Indices
+    digests: DigestTable | None
+    prepared: DigestTable | None
+    difference: int | None
+
+
+class NodeLoader(SharedLoader):
+    """Serve the batches of one rank, which the first rank of its node reads for all ranks there.
+
+    Bytes of payload count for the rank that requested them: a batch of another rank has none.
+    """
+
+    _side: "_Reader | _Guest | None" = None
+
+    def open(self) -> list[Opened]:
+        """Connect the ranks of the node, take the memory that they share, and open the reader on the first of them."""
+        lines = connect_node(self.group, self.progress)
+        kind: type[_Reader | _Guest] = _Reader if self.group.membership.leads_node else _Guest
+        self._side = kind(self.job, lines, rows=self.group.membership.local_ranks * self.job.batch_size)
+        return [self._side.open(pin=self.pin)]
+
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        """Serve the plan's batches in order, each once the reader has handed it over."""
+        if self._side is None:
+            raise RuntimeError("the loader is not open")
+        return self._side.epoch(plan)
+
+    def close(self) -> list[Opened]:
+        """Close the reader, the connections and the memory."""
+        if self._side is None:
+            return []
+        side, self._side = self._side, None
+        return [side.close()]
+
+
+class _Shared:
+    """The memory and the connections of one rank.
+
+    Parameters
+    ----------
+    job
+        The task of a rank; its `batch_size` is that of one rank.
+    rows
+        Samples of the largest batch of the node.
+    """
+
+    def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int) -> None:
+        self._job = job
+        self._lines = lines
+        self._rows = rows
+        self._shape = batch_shape(job)[1:]
+
+    def _take_memory(self, file: int | None, *, pin: bool) -> None:
+        self._memory = RingMemory(file, pin=pin, slots=HALVES)
+        self._memory.fit(self._rows * int(np.prod(self._shape)))
+
+    def _release(self) -> None:
+        for line in self._lines:
+            line.close()
+        self._memory.close()
+
+
+class _Reader(_Shared):
+    """The part of the first rank of a node."""
+
+    def open(self, *, pin: bool) -> Opened:
+        """Share the memory with the other ranks, and open the reader."""
+        self._take_memory(None, pin=pin)
+        for line in self._lines:
+            line.send_file(self._memory.file)
+        self._half = 0
+        self._producer = Producer(dataclasses.replace(self._job, batch_size=self._rows), self._allocate)
+        opened = self._producer.open()
+        ranks = len(self._lines) + 1
+        return dataclasses.replace(opened, notes={**opened.notes, "share": f"one reader for {ranks} ranks"})
+
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        """Read the batches of all ranks of the node, one call per step, and serve those of this rank."""
+        plans = [plan.batches, *(line.receive() for line in self._lines)]
+        steps = list(itertools.zip_longest(*plans))
+        whole = [np.concatenate([_NONE if one is None else one for one in step]) for step in steps]
+        full = dataclasses.replace(plan, batches=[indices for indices in whole if len(indices)])
+        return self._serve(steps, iter(requests_of(full, 1)))
+
+    def _serve(
+        self, steps: Sequence[Sequence[Indices | None]], requests: Iterator[BatchRequest]
+    ) -> Iterator[Batch]:
+        """Yield this rank's piece of each step after sending the others theirs.
+
+        Parameters
+        ----------
+        steps
+            The batches of all ranks of the node in each step; None after the last one of a rank.
+        requests
+            One request for each step in which a rank has a sample.
+        """
+        owed = [0] * len(self._lines)
+        for number, step in enumerate(steps):
+            self._half = number % HALVES
+            self._wait_for_room(owed, HALVES - 1)
+            sizes = [0 if one is None else len(one) for one in step]
+            batch = self._producer.produce(next(requests)) if sum(sizes) else empty_batch(self._shape)
+            stops = list(itertools.accumulate(sizes))
+            for guest, line in enumerate(self._lines):
+                if step[guest + 1] is not None:
+                    line.send(self._piece(batch, stops[guest], stops[guest + 1]))
+                    owed[guest] += 1
+            if step[0] is not None:
+                yield _first_rows(batch, stops[0])
+        self._wait_for_room(owed, 0)
+
+    def _wait_for_room(self, owed: list[int], most: int) -> None:
+        """Wait until each other rank is at work on `most` batches at most. This rank has finished with its own."""
+        for guest, line in enumerate(self._lines):
+            while owed[guest] > most:
+                line.receive()
+                owed[guest] -= 1
+
+    def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return self._memory.slot(self._half, shape)
+
+    def _piece(self, batch: Batch, start: int, stop: int) -> _Piece:
+        row_bytes = int(np.prod(self._shape))
+        return _Piece(
+            offset=self._half * self._memory.slot_bytes + start * row_bytes,
+            spans=batch.spans,
+            labels=batch.labels[start:stop],
+            indices=batch.indices[start:stop],
+            digests=_rows(batch.digests, start, stop),
+            prepared=_rows(batch.prepared, start, stop),
+            difference=batch.difference,
+        )
+
+    def close(self) -> Opened:
+        """Close the reader, the connections and the memory."""
+        closed = self._producer.close()
+        self._release()
+        return closed
+
+
+class _Guest(_Shared):
+    """The part of every other rank of a node."""
+
+    def open(self, *, pin: bool) -> Opened:
+        """Map the memory that the reader shares."""
+        [self._line] = self._lines
+        self._take_memory(self._line.receive_file(), pin=pin)
+        return Opened(pid=os.getpid(), open_ns=0)
+
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        """Tell the reader this rank's batches, and serve them as they come."""
+        self._line.send(plan.batches)
+        return self._serve(len(plan.batches))
+
+    def _serve(self, count: int) -> Iterator[Batch]:
+        for _ in range(count):
+            yield self._batch(self._line.receive())
+            # Being asked for the next batch means that the loop has done with this one.
+            self._line.send(None)
+
+    def _batch(self, piece: _Piece) -> Batch:
+        return Batch(
+            pixels=self._memory.at(piece.offset, (len(piece.indices), *self._shape)),
+            labels=piece.labels,
+            indices=piece.indices,
+            spans=piece.spans,
+            payload_bytes=0,
+            digests=piece.digests,
+            prepared=piece.prepared,
+            difference=piece.difference,
+        )
+
+    def close(self) -> Opened:
+        """Close the connection and the memory."""
+        self._release()
+        return Opened(pid=os.getpid(), open_ns=0)
+
+
+def _first_rows(batch: Batch, rows: int) -> Batch:
+    """Return the first samples of a batch, with the bytes of payload of all of it: this rank requested them."""
+    return dataclasses.replace(
+        batch,
+        pixels=batch.pixels[:rows],
+        labels=batch.labels[:rows],
+        indices=batch.indices[:rows],
+        digests=_rows(batch.digests, 0, rows),
+        prepared=_rows(batch.prepared, 0, rows),
+    )
+
+
+def _rows(digests: DigestTable | None, start: int, stop: int) -> DigestTable | None:
+    return None if digests is None else digests[start:stop]
