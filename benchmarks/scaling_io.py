@@ -20,6 +20,7 @@ from pathlib import Path
 
 from storebench.results import Record, Status
 from storebench.runs.records import read_records
+from storebench.settings.words import ComputeKind
 
 PROCESSES = 8
 """Reader processes of each machine in the outlook."""
@@ -155,7 +156,9 @@ def main() -> None:
     parser.add_argument("--shared-gb-per-s", type=float, default=25.0)
     options = parser.parse_args()
     records = [
-        one for one in read_records(options.run) if one.status is Status.OK and one.cell.cache == "cold"
+        one
+        for one in read_records(options.run)
+        if one.status is Status.OK and one.cell.cache == "cold" and one.cell.compute.kind is ComputeKind.NONE
     ]
     for dataset in dict.fromkeys(one.cell.data.name for one in records):
         mine = [one for one in records if one.cell.data.name == dataset]

@@ -73,7 +73,7 @@ COMPARED = (Kind.FASTER, Kind.EQUAL, Kind.UNDECIDED)
 _STATE = frozenset({"cache", "memory_bytes", "readahead_kib"})
 _FREE: Mapping[Topic, frozenset[str]] = {
     Topic.BACKEND: frozenset({"loss"}),
-    Topic.RUNG: frozenset(),
+    Topic.RUNG: frozenset({"share"}),
     Topic.WORKERS: frozenset({"workers"}),
     Topic.RANKS: frozenset(RANK_COLUMNS),
     Topic.CACHE: _STATE,
@@ -262,7 +262,7 @@ def _compared(decision: Decision) -> Claim:
 
 
 def _gains(ladder: Ladder) -> Iterator[Claim]:
-    """Yield what each rung of a ladder gains over the one below, and all explicit reading over plain LMDB."""
+    """Yield what each rung of a ladder gains over the one below, all explicit reading over plain LMDB, and the best over both."""
     for step in ladder.steps:
         below = ladder.of(step.rung.below) if step.rung.below else None
         if below is not None and step.gain is not None:
@@ -270,6 +270,10 @@ def _gains(ladder: Ladder) -> Iterator[Claim]:
     plain, coal, total = ladder.of("plain"), ladder.of("coal"), ladder.top_gain
     if plain is not None and coal is not None and total is not None:
         yield _gain(coal, plain, total)
+    for key, gain in ladder.best_gains.items() if ladder.trains else ():
+        base = ladder.of(key)
+        if ladder.best is not None and base is not None:
+            yield _gain(ladder.best, base, gain)
 
 
 def _gain(step: Step, below: Step, gain: Ratio) -> Claim:

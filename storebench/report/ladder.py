@@ -1,17 +1,22 @@
 """LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.ladder`, and what each rung gained."""
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from storebench.formats.lmdb.ladder import RUNGS, Rung
-from storebench.report.cells import CellSummary
+from storebench.report.cells import CellSummary, key_without
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratios
 from storebench.report.panels import Panel
+from storebench.settings.words import ComputeKind, Share
 from storebench.stats import Verdict
 
 LEAST_RUNGS = 3
 """Fewest measured rungs of a ladder."""
+
+BASES = ("plain", "page")
+"""The rungs that the best one is held against: the library's map with read-ahead, and without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +46,26 @@ class Ladder:
     ----------
     top_gain
         The gain of all explicit, planned reading over the library's own map; None where one of them was not measured.
+    best
+        The optimised rung with the highest rate; None where there is none.
+    best_gains
+        Its gains over rungs of `BASES` that it is not compared with as a step or as `top_gain`.
     """
 
     steps: tuple[Step, ...]
     top_gain: Ratio | None
+    best: Step | None = None
+    best_gains: Mapping[str, Ratio] = field(default_factory=dict)
 
     @property
     def first(self) -> CellSummary:
         """One of the cells, for the fields that they share."""
         return self.steps[0].cell
+
+    @property
+    def trains(self) -> bool:
+        """Whether the loop computes, or sleeps as an accelerator would: then the rates are those of whole steps."""
+        return self.first.cell.compute.kind is not ComputeKind.NONE
 
     def of(self, key: str) -> Step | None:
         """Return the step of a rung."""
@@ -58,8 +74,16 @@ class Ladder:
 
 def ladders(panels: Iterable[Panel], decisions: Decisions) -> list[Ladder]:
     """Return the ladder of each setting under which enough of its rungs were measured."""
-    found = (_ladder(panel, decisions) for panel in panels)
+    listed = list(panels)
+    shared = [cell for panel in listed for cell in panel.measured if cell.cell.share is not Share.NONE]
+    found = (_ladder([*panel.measured, *_beside(panel, shared)], decisions) for panel in listed)
     return [ladder for ladder in found if ladder is not None]
+
+
+def _beside(panel: Panel, shared: Iterable[CellSummary]) -> list[CellSummary]:
+    """Return the cells whose ranks read together, of the same setting otherwise."""
+    key = key_without(panel.first, "backend", "share")
+    return [cell for cell in shared if key_without(cell, "backend", "share") == key]
 
 
 def by_state(found: Iterable[Ladder]) -> dict[str, list[Ladder]]:
@@ -88,8 +112,8 @@ def rates(cell: CellSummary) -> dict[Round, float]:
     return {key: samples[key] / (seconds[key] + opening.get(key, 0.0)) for key in samples if seconds.get(key)}
 
 
-def _ladder(panel: Panel, decisions: Decisions) -> Ladder | None:
-    found = {rung.key: cell for rung in RUNGS if (cell := _cell_of(panel.measured, rung)) is not None}
+def _ladder(cells: Sequence[CellSummary], decisions: Decisions) -> Ladder | None:
+    found = {rung.key: cell for rung in RUNGS if (cell := _cell_of(cells, rung)) is not None}
     if len(found) < LEAST_RUNGS or "plain" not in found:
         return None
     climbed = [
@@ -99,7 +123,7 @@ def _ladder(panel: Panel, decisions: Decisions) -> Ladder | None:
     gains = {
         key: _gain(cell, below, one, decisions) for (key, cell, below), one in zip(climbed, own, strict=True)
     }
-    steps = (
+    steps = tuple(
         Step(
             rung=rung,
             cell=found[rung.key],
@@ -109,7 +133,14 @@ def _ladder(panel: Panel, decisions: Decisions) -> Ladder | None:
         for rung in RUNGS
         if rung.key in found
     )
-    return Ladder(steps=tuple(steps), top_gain=_top_gain(found, decisions))
+    mended = [step for step in steps if step.rung.trouble]
+    best = max(mended, key=operator.attrgetter("rate.mid"), default=None)
+    return Ladder(
+        steps=steps,
+        top_gain=_top_gain(found, decisions),
+        best=best,
+        best_gains={} if best is None else _best_gains(best, mended, found, decisions),
+    )
 
 
 def _is_climbed(rung: Rung, found: Mapping[str, CellSummary]) -> bool:
@@ -124,6 +155,28 @@ def _top_gain(found: Mapping[str, CellSummary], decisions: Decisions) -> Ratio |
     return _gain(coal, plain, own, decisions)
 
 
+def _best_gains(
+    best: Step, mended: Sequence[Step], found: Mapping[str, CellSummary], decisions: Decisions
+) -> dict[str, Ratio]:
+    """Return the gains of the best rung over the bases with which the ladder does not compare it anyway.
+
+    Which rung is the best is not known beforehand, so the intervals hold for all of them at once.
+    """
+    pairs = [(step, base) for step in mended for base in BASES if base in found]
+    own = ratios([(rates(step.cell), rates(found[base])) for step, base in pairs])
+    gains = {
+        base: _gain(step.cell, found[base], one, decisions)
+        for (step, base), one in zip(pairs, own, strict=True)
+        if step is best and base not in _compared_with(best.rung)
+    }
+    return {base: gain for base, gain in gains.items() if gain is not None}
+
+
+def _compared_with(rung: Rung) -> set[str | None]:
+    """Return the rungs with which the ladder compares one anyway."""
+    return {rung.below, "plain"} if rung.key == "coal" else {rung.below}
+
+
 def _cell_of(cells: Sequence[CellSummary], rung: Rung) -> CellSummary | None:
     return next((cell for cell in cells if _is_on(cell, rung)), None)
 
@@ -133,4 +186,8 @@ def _is_on(cell: CellSummary, rung: Rung) -> bool:
     options = dict(backend.options)
     if options.get("readahead") == "on":
         del options["readahead"]  # the default, written out
-    return (backend.format, backend.reader, options) == ("lmdb", rung.reader, dict(rung.options))
+    return (backend.format, backend.reader, options) == (
+        "lmdb",
+        rung.reader,
+        dict(rung.options),
+    ) and cell.cell.share is rung.share

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from storebench.report.panels import Panel
-from storebench.settings.words import ComputeKind
+from storebench.settings.words import ComputeKind, Share
 
 DEFAULT_READAHEAD_KIB = 128
 """Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
@@ -17,7 +17,8 @@ def ordered(found: Sequence[Panel]) -> list[Panel]:
     """Return the panels that have a rate, in the order of importance: the page's answer rests on the first one.
 
     The largest images, the store larger than memory before cold before warm, Linux's own read-ahead before others,
-    real compute before readers and decoders alone before loaders that augment, most backends, one process before jobs of ranks.
+    real compute before readers and decoders alone before loaders that augment, most backends, one process before jobs of ranks,
+    ranks that read for themselves before those that share.
     Training of fewer than 20 steps ranks nothing, so it comes first only if there is nothing else.
     """
     return sorted((panel for panel in found if panel.measured), key=_rank, reverse=True)
@@ -40,6 +41,7 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         len(panel.measured),
         rate.n if rate else 0,
         -cell.ranks,
+        cell.share is Share.NONE,
         -cell.workers,
     )
 

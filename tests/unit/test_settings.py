@@ -280,7 +280,10 @@ def test_one_rank_has_one_cell_however_gradients_are_synchronised() -> None:
         ({"share": "node"}, "share is for jobs of several ranks: set ranks as well"),
         ({"ranks": 2, "share": "all"}, "'none', 'node' or 'store'"),
         ({"ranks": 2, "share": "node", "workers": 2}, "share 'node' has one reader per node"),
-        ({"ranks": 2, "share": "node", "backends": ["memory"]}, "memory has no cell with share 'node'"),
+        (
+            {"ranks": 2, "share": "node", "backends": ["memory:native"]},
+            "memory:native has no cell with share 'node'",
+        ),
     ],
     ids=[
         *("pad", "sync", "global batch", "uneven", "two batches", "word"),

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from storebench.formats.options import flag
 from storebench.formats.reads.policy import ReadPolicy
+from storebench.settings.words import Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,10 @@ class Rung:
         The rung that it is compared with; None for the lowest.
     trouble
         The problem that the optimisation solves, in words; "" for a rung that is no optimisation.
+    share
+        Who reads for the ranks of a job.
+    called
+        The optimisation's name in sentences; "" for its key in capital letters.
     """
 
     key: str
@@ -56,6 +61,13 @@ class Rung:
     reader: str = "direct"
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     trouble: str = ""
+    share: Share = Share.NONE
+    called: str = ""
+
+    @property
+    def name(self) -> str:
+        """The optimisation's name in sentences."""
+        return self.called or self.key.upper()
 
     @property
     def backend(self) -> str:
@@ -106,6 +118,23 @@ RUNGS = (
         reader="shared",
         below="coal",
         trouble="every reader of a machine reads for itself",
+    ),
+    Rung(
+        key="batches",
+        called="LMM of batches",
+        label="LMDB + LMM of batches",
+        reader="get",
+        share=Share.NODE,
+        below="plain",
+        trouble="every rank of a node reads for itself with LMDB's map",
+    ),
+    Rung(
+        key="together",
+        called="LMM of batches over COAL",
+        label="… + LMM of batches",
+        share=Share.NODE,
+        below="coal",
+        trouble="every rank of a node reads for itself with planned reads",
     ),
 )
 """From the lowest rung to the highest."""

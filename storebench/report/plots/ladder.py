@@ -1,8 +1,9 @@
-"""LMDBIO's ladder: the gain of each optimisation, with one and with several reader processes."""
+"""LMDBIO's ladder: the gain of each optimisation, with one and several reader processes, and with ranks that train."""
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from matplotlib.axes import Axes
 
@@ -10,7 +11,8 @@ from storebench.formats.lmdb.ladder import RUNGS
 from storebench.plain_text import plain
 from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.decisions import Topic
-from storebench.report.ladder import Ladder, Step, by_state
+from storebench.report.intervals import Interval
+from storebench.report.ladder import BASES, Ladder, Step, by_state
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import (
@@ -24,7 +26,8 @@ from storebench.report.plots.style import (
 from storebench.report.texts.labels import common_setting, number, with_interval
 from storebench.report.texts.papers import gain_of
 from storebench.report.texts.sentence import Sentence
-from storebench.settings.words import CacheState
+from storebench.settings.words import CacheState, Compute, ComputeKind
+from storebench.units import number_of
 
 QUESTION = "What does each of LMDBIO's optimisations gain"
 _LOOKS = {
@@ -34,32 +37,55 @@ _LOOKS = {
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield one plot per cache state in which the ladder was measured."""
+    """Yield one plot per cache state in which the ladder was measured, and per compute of its loop."""
     for state, climbed in by_state(selection.facts.ladders).items():
-        name = "ladder" if state == "cold" else f"ladder-{state}"
-        told = ladder_answer(climbed, selection.facts.claims)
-        yield Plot(
-            name=name,
-            question=_question(state),
-            answer=told.text,
-            claims=told.claims,
-            draw=functools.partial(plot_ladder, climbed),
-        )
+        for compute, alike in _by_compute(climbed).items():
+            words = [
+                "ladder",
+                *_if(compute.kind is not ComputeKind.NONE, compute),
+                *_if(state != "cold", state),
+            ]
+            told = ladder_answer(alike, selection.facts.claims)
+            yield Plot(
+                name="-".join(words),
+                question=_question(alike[0]),
+                answer=told.text,
+                claims=told.claims,
+                draw=functools.partial(plot_ladder, alike),
+            )
 
 
-def _question(state: str) -> str:
-    return f"{QUESTION}, {state}?"
+def _if(holds: bool, word: str) -> list[str]:
+    return [word] if holds else []
+
+
+def _by_compute(found: Iterable[Ladder]) -> dict[Compute, list[Ladder]]:
+    """Return the ladders of each compute; reading alone first."""
+    groups: dict[Compute, list[Ladder]] = {}
+    for ladder in sorted(found, key=lambda one: one.trains):
+        groups.setdefault(ladder.first.cell.compute, []).append(ladder)
+    return groups
+
+
+def _question(ladder: Ladder) -> str:
+    kind = ladder.first.cell.compute.kind
+    where = {
+        ComputeKind.NONE: "",
+        ComputeKind.REAL: " in training",
+        ComputeKind.EMULATED: " in emulated training",
+    }
+    return f"{QUESTION}{where[kind]}, {plain(ladder.first.cell.cache)}?"
 
 
 def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
-    """Draw samples per second on each rung with intervals, one series for each number of processes.
+    """Draw samples per second on each rung with intervals, one series for each number of processes or ranks.
 
-    All ladders are of one dataset and one cache state. Filled markers are cold, hollow ones warm.
+    All ladders are of one dataset, one compute and one cache state. Filled markers are cold, hollow ones warm.
     """
     shown = {step.rung.key for ladder in ladders for step in ladder.steps}
     rungs = [rung for rung in RUNGS if rung.key in shown]
     place = {rung.key: position for position, rung in enumerate(rungs)}
-    ordered = sorted(ladders, key=lambda ladder: ladder.first.cell.workers)
+    ordered = sorted(ladders, key=lambda ladder: (ladder.first.cell.ranks, ladder.first.cell.workers))
     looks = dict(zip(dict.fromkeys(map(_processes, ordered)), itertools.cycle(_LOOKS.items()), strict=False))
     with styled():
         ax = new_axes(1.5 + 0.42 * len(rungs), ax)
@@ -87,12 +113,14 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
         plain_numbers(ax.xaxis)
         legend_below(ax)
         cells = [step.cell for ladder in ladders for step in ladder.steps]
-        title(ax, _question(plain(ordered[0].first.cell.cache)), common_setting(cells), cells)
+        title(ax, _question(ordered[0]), common_setting(cells), cells)
     return ax
 
 
 def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
-    """Return the proven gains of the ladder with the fewest processes, in one sentence."""
+    """Return the proven gains of the ladder with the fewest processes, in one sentence; of ranks that train, see `training_answer`."""
+    if ladders[0].trains:
+        return training_answer(max(ladders, key=lambda one: one.first.cell.ranks), claims)
     ladder = min(ladders, key=lambda one: one.first.cell.workers)
     tried = [
         (step, claim)
@@ -115,6 +143,44 @@ def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
     return Sentence(text="; ".join(said) + ".", claims=tuple(asserted))
 
 
+def training_answer(ladder: Ladder, claims: Claims) -> Sentence:
+    """Return the share of whole steps that plain LMDB waits for data, and the gain of the best rung, in one sentence."""
+    lowest, best = ladder.of("plain"), ladder.best
+    where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, whole steps"
+    share = None if lowest is None else claims.decisions.waiting(lowest.cell)
+    waits = "" if share is None else with_interval(_in_percent(share), "%")
+    said = [f"plain LMDB waits for data for {waits} of its time"] if waits else []
+    gains = [] if best is None else _gains_of_best(ladder, best, claims)
+    if best is not None and gains:
+        told = " and ".join(
+            f"{with_interval(gain_of(claim, best.cell))} times {name}" for name, claim in gains
+        )
+        unproven = "" if all(_is_gain(best, claim) for _, claim in gains) else " (not proven)"
+        said.append(f"the best rung ({best.rung.name}) trains {told}{unproven}")
+    return Sentence(
+        text=f"{where}: {'; '.join(said) or 'nothing is known of plain LMDB'}.",
+        claims=tuple(claim for _, claim in gains),
+    )
+
+
+_BASE_NAMES = dict(zip(BASES, ("as fast as plain LMDB", "as fast as LMDB without read-ahead"), strict=True))
+
+
+def _gains_of_best(ladder: Ladder, best: Step, claims: Claims) -> list[tuple[str, Claim]]:
+    """Return the claims about the best rung and the two ways of LMDB itself, with the names of these."""
+    asked = ((name, ladder.of(key)) for key, name in _BASE_NAMES.items())
+    found = (
+        (name, claims.between(best.cell, base.cell, Topic.RUNG)) for name, base in asked if base is not None
+    )
+    return [(name, claim) for name, claim in found if claim is not None]
+
+
+def _in_percent(share: Interval) -> Interval:
+    """Return a share in percent; its interval ends at 0 and 100."""
+    lo, hi = (None if end is None else min(max(end, 0.0), 1.0) for end in (share.lo, share.hi))
+    return dataclasses.replace(share, lo=lo, hi=hi).scaled(100)
+
+
 def _claim(ladder: Ladder, step: Step, claims: Claims) -> Claim | None:
     """Return the claim about a rung and the one below; None where the lower one was not measured."""
     below = ladder.of(step.rung.below or "")
@@ -134,9 +200,13 @@ def _gained(step: Step, claim: Claim) -> str:
 
 
 def _name(step: Step) -> str:
-    return step.rung.key.upper()
+    return step.rung.name
 
 
 def _processes(ladder: Ladder) -> str:
-    workers = max(1, ladder.first.cell.workers)
+    cell = ladder.first.cell
+    if ladder.trains:
+        beside = f", {number_of(cell.workers, 'worker')} each" if cell.workers else ""
+        return f"{number_of(cell.ranks, 'rank')}{beside}"
+    workers = max(1, cell.workers)
     return f"{workers} reader process{'es' if workers > 1 else ''}"

@@ -31,8 +31,20 @@ WAITS_MS = {
 }
 
 
-def rung_record(key: str, number: int, **changes: Any) -> Record:
-    wait_ms = WAITS_MS[key] * (1 + 0.001 * number * (-1 if key in ("map", "stag") else 1))
+TRAINING_MS = {
+    "plain": 90.0,
+    "page": 190.0,
+    "prov": 90.0,
+    "dio": 30.0,
+    "coal": 10.0,
+    "batches": 40.0,
+    "together": 2.5,
+}
+"""Waits of ranks that train for 10 ms per step: one reader per node doubles the rate of plain LMDB."""
+
+
+def rung_record(key: str, number: int, *, waits: dict[str, float] = WAITS_MS, **changes: Any) -> Record:
+    wait_ms = waits[key] * (1 + 0.001 * number * (-1 if key in ("map", "stag") else 1))
     plain: dict[str, Any] = {
         "replicate": number,
         "wait_ms": wait_ms,
@@ -42,7 +54,8 @@ def rung_record(key: str, number: int, **changes: Any) -> Record:
     }
     rung = next(one for one in RUNGS if one.key == key)
     options = tuple(sorted(rung.options.items()))
-    record = make_record(rung.backend.partition("?")[0], reader_options=options, **(plain | changes))
+    plain |= {"reader_options": options, "share": rung.share}
+    record = make_record(rung.backend.partition("?")[0], **(plain | changes))
     if key != "lmm":
         return record
     # 100 steps of 1 ms, and 0.4 s of loading before them.
@@ -52,6 +65,14 @@ def rung_record(key: str, number: int, **changes: Any) -> Record:
 
 def climb(*keys: str, **changes: Any) -> list[Record]:
     return [rung_record(key, number, **changes) for number in range(5) for key in keys]
+
+
+def train(ranks: int, *keys: str, **changes: Any) -> list[Record]:
+    """Return rungs of ranks that train; one rank reads for itself."""
+    plain: dict[str, Any] = {"compute": "real", "compute_ms": 10.0, "workers": 0, "ranks": ranks}
+    asked = keys or tuple(TRAINING_MS)
+    rungs = [key for key in asked if ranks > 1 or key not in ("batches", "together")]
+    return climb(*rungs, waits=TRAINING_MS, **(plain | changes))
 
 
 def cells_of(records: list[Record]) -> list[CellSummary]:
@@ -173,3 +194,59 @@ def test_figures_beside_bars_end_within_the_plot() -> None:
     figure.draw_without_rendering()
     assert ax.texts
     assert max(text.get_window_extent().x1 for text in ax.texts) <= figure.bbox.x1
+
+
+def test_ranks_that_share_a_reader_stand_on_the_ladder_of_those_that_do_not() -> None:
+    (ladder,) = facts_of(train(4)).ladders
+    assert [step.rung.key for step in ladder.steps] == list(TRAINING_MS)
+    gains = {step.rung.key: step.gain for step in ladder.steps if step.gain is not None}
+    assert gains["batches"].mid == pytest.approx(2.0, rel=0.01)
+    assert gains["together"].mid == pytest.approx(1.6, rel=0.01)
+    assert gains["batches"].proven
+
+
+def test_the_answer_of_ranks_that_train_is_the_wait_of_lmdb_and_the_best_gain() -> None:
+    facts = facts_of([*train(1), *train(2), *train(4)])
+    answer = ladder_answer(facts.ladders, facts.claims).text
+    assert answer.startswith("Cold, 4 ranks, whole steps: plain LMDB waits for data for 90.")
+    assert "the best rung (LMM of batches over COAL) trains 8.0" in answer
+    assert "times as fast as plain LMDB and 16.0" in answer
+    assert answer.endswith("times as fast as LMDB without read-ahead.")
+
+
+def test_a_best_rung_that_is_not_proven_faster_is_not_called_so() -> None:
+    training: dict[str, Any] = {"compute": "real", "compute_ms": 10.0, "workers": 0, "ranks": 2}
+    records = [
+        rung_record(key, number, waits=TRAINING_MS | {"coal": 10.0 if number % 2 else 400.0}, **training)
+        for number in range(5)
+        for key in ("plain", "page", "coal")
+    ]
+    facts = facts_of(records)
+    answer = ladder_answer(facts.ladders, facts.claims).text
+    assert "the best rung (COAL) trains" in answer
+    assert answer.endswith("(not proven).")
+
+
+def test_reading_training_and_emulated_training_are_plots_of_their_own() -> None:
+    emulated = [*train(1, compute="emulated:20"), *train(2, compute="emulated:20")]
+    facts = facts_of([*climb(*WAITS_MS), *train(1), *train(2), *train(4), *emulated])
+    drawn = {plot.name: plot for plot in plots(facts, "x") if plot.name.startswith("ladder")}
+    assert next(iter(drawn)) == "ladder-x"
+    assert sorted(drawn) == ["ladder-emulated_20-x", "ladder-real-x", "ladder-x"]
+    assert drawn["ladder-real-x"].question.endswith("gain in training, cold?")
+    assert drawn["ladder-emulated_20-x"].question.endswith("gain in emulated training, cold?")
+    real = [ladder for ladder in facts.ladders if ladder.first.cell.compute == "real"]
+    _, labels = plot_ladder(real).get_legend_handles_labels()
+    assert labels == ["1 rank", "2 ranks", "4 ranks"]
+
+
+def test_gains_over_whole_steps_stand_beside_those_of_the_papers() -> None:
+    facts = facts_of([*train(4), *train(2)])
+    claims = {one.claim: one.now for one in then_and_now(facts)}
+    (one,) = claims["The best of its optimisations instead of plain LMDB, in whole steps of training"]
+    assert one.figure.startswith("8.0")
+    assert one.figure.index("with 2;") < one.figure.index("with 4 ranks")
+    (one,) = claims[
+        "The best of its optimisations instead of LMDB without read-ahead, in whole steps of training"
+    ]
+    assert one.figure.startswith("16.0")

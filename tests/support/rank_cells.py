@@ -1,0 +1,84 @@
+"""Cells of several ranks, run in copies of this process: their records, their losses, and what each rank returned."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.ranks.group import Group, TorchGroup
+from storebench.ranks.membership import Membership
+from storebench.report.validation.validate import validate_records
+from storebench.results import Cell, JobFacts, Record
+from storebench.runs.records import RECORDS_NAME
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import Bench, cell_job, scenario, steps_of
+from tests.support.rank_processes import in_ranks
+
+RankWork = Callable[..., tuple[list[Record], Any]]
+"""Runs a job as one rank of a group, and returns its records and a note."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRun:
+    """The record of an epoch, its losses, its steps, and the note of each rank."""
+
+    record: Record
+    losses: npt.NDArray[np.float32]
+    steps: dict[str, npt.NDArray[Any]]
+    notes: list[Any]
+
+    @property
+    def job(self) -> JobFacts:
+        assert self.record.job is not None
+        return self.record.job
+
+
+def ranked_cell(backend: str, **matrix: Any) -> Cell:
+    """Return a cell of MNIST."""
+    [cell] = scenario(
+        backends=[backend], **({"dataset": "mnist", "ranks": 3, "batch_size": 11} | matrix)
+    ).cells()
+    return cell
+
+
+def plain_rank(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
+    """Run a rank."""
+    return run_replicate(Setup.of(job, group=group)), None
+
+
+def on_nodes(group: Group, *, job: CellJob, work: RankWork, nodes: int) -> tuple[list[Record], Any]:
+    """Run a rank as if the ranks were on several nodes; ranks follow each other on a node."""
+    me = group.membership
+    each = me.ranks // nodes
+    placed = Membership(
+        rank=me.rank, ranks=me.ranks, local_rank=me.rank % each, local_ranks=each, node=me.rank // each
+    )
+    return work(TorchGroup(placed), job=job)
+
+
+def run_ranks(cell: Cell, bench: Bench, run: Path, work: RankWork = plain_rank, *, nodes: int = 1) -> RankRun:
+    """Run a cell of one epoch in copies of this process."""
+    job = cell_job(cell, bench.stores, run)
+    placed = functools.partial(on_nodes, job=job, work=work, nodes=nodes)
+    parts = in_ranks(cell.ranks, placed)
+    [record] = parts[0][0]
+    assert record.steps_file is not None, record.failure
+    table = steps_of(record, run)
+    return RankRun(
+        record=record,
+        losses=table["loss"][:: cell.ranks].astype(np.float32),
+        steps=table,
+        notes=[note for _, note in parts],
+    )
+
+
+def assert_sound(found: RankRun, run: Path) -> None:
+    """Check that a record has no failure, and that validation finds nothing in it."""
+    assert found.record.failure is None
+    assert [str(one) for one in validate_records([(found.record, run / RECORDS_NAME)])] == []

@@ -1,0 +1,217 @@
+"""One reader per node: the same training as with a reader per rank, by one rank's requests, and an end with its reader."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storebench.loading.batch import Batch, EpochPlan
+from storebench.ranks import exposed
+from storebench.ranks.group import Group
+from storebench.results import Record
+from storebench.runs.records import read_records
+from storebench.system.scratch import SEGMENTS
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import SAMPLES, SMALL, Bench
+from tests.support.planted_plugin import SLEEP_S
+from tests.support.rank_cells import RankRun, assert_sound, ranked_cell, run_ranks
+
+RANKS, BATCH = 3, 11
+"""200 samples of MNIST are 6 steps of 33 and one of 2, so the last rank has none in the last step."""
+
+PAYLOAD = 28 * 28
+SHARED = ("--ranks", "2", "--threads", "1", "--share", "node")
+
+
+@pytest.fixture(autouse=True)
+def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let communication be measured for a moment only."""
+    monkeypatch.setattr(exposed, "BUDGET_S", 0.05)
+
+
+def small(backend: str, **matrix: Any) -> Any:
+    return ranked_cell(backend, **({"limit": SAMPLES} | matrix))
+
+
+def requested(found: RankRun) -> list[int | None]:
+    return [rank.requested_bytes for rank in found.job.per_rank]
+
+
+@pytest.mark.parametrize("backend", ["lmdb", "lmdb:direct", "hdf5", "png"])
+def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
+    backend: str, bench: Bench, run_folder: Path
+) -> None:
+    alone = run_ranks(small(backend), bench, run_folder)
+    shared = run_ranks(small(backend, share="node"), bench, run_folder)
+    assert_sound(shared, run_folder)
+    assert shared.losses.tobytes() == alone.losses.tobytes()
+    assert shared.record.digests == alone.record.digests
+    assert shared.record.coverage is not None
+    assert shared.record.coverage.pixels_checked == shared.record.coverage.unique == SAMPLES
+    assert shared.record.coverage.timed_checked >= 64
+    whole = alone.record.payload_bytes
+    assert requested(shared) == [whole, 0, 0]
+    assert min(requested(alone)) > 0
+    assert (shared.record.payload_bytes, sum(requested(alone))) == (whole, whole)
+
+
+def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> None:
+    alone = run_ranks(small("lmdb", ranks=4, batch_size=9), bench, run_folder)
+    shared = run_ranks(small("lmdb", ranks=4, batch_size=9, share="node"), bench, run_folder, nodes=2)
+    assert_sound(shared, run_folder)
+    assert shared.losses.tobytes() == alone.losses.tobytes()
+    assert shared.record.digests == alone.record.digests
+    assert shared.job.nodes == 2
+    sizes = [rank.samples * PAYLOAD for rank in shared.job.per_rank]
+    assert requested(shared) == [sizes[0] + sizes[1], 0, sizes[2] + sizes[3], 0]
+    assert shared.record.reader_notes["share"] == "one reader for 2 ranks"
+
+
+def test_ranks_without_a_sample_in_the_middle_of_an_epoch_are_served(bench: Bench, run_folder: Path) -> None:
+    cell = small("lmdb", share="node", compute="none", model="none", passes=4)
+    found = run_ranks(cell, bench, run_folder)
+    assert_sound(found, run_folder)
+    assert (found.job.total_samples, found.job.duplicates) == (4 * SAMPLES, 0)
+    by_rank = found.steps["samples"].reshape(-1, RANKS)
+    assert by_rank[6::7].tolist() == [[1, 1, 0]] * 4
+
+
+def held_of(store: Path) -> set[str]:
+    """Return the files of a store, and of POSIX shared memory, that this process has open or maps."""
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself is gone
+            links.append(str(link.readlink()))
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    maps = [line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) > 5]
+    return {name for name in (*links, *maps) if name.startswith((str(store), str(SEGMENTS)))}
+
+
+def mapped_bytes() -> int:
+    """Return the size of the shared memory for batches that this process maps."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    spans = [line.split()[0].split("-") for line in lines if "memfd:storebench" in line]
+    return sum(int(end, 16) - int(start, 16) for start, end in spans)
+
+
+def watching(group: Group, *, job: CellJob) -> tuple[list[Record], tuple[set[str], set[int]]]:
+    """Run a rank; note the files of the store and the shared memory that it holds while it trains."""
+    setup = Setup.of(job, group=group)
+    serve, held, sizes = setup.loader.epoch, set[str](), set[int]()
+
+    def watched(plan: EpochPlan) -> Iterator[Batch]:
+        for batch in serve(plan):
+            if not plan.check:
+                held.update(held_of(job.store))
+                sizes.add(mapped_bytes())
+            yield batch
+
+    setup.loader.epoch = watched  # type: ignore[method-assign]
+    return run_replicate(setup), (held, sizes)
+
+
+def test_other_ranks_hold_two_batches_without_a_name_and_no_store(bench: Bench, run_folder: Path) -> None:
+    found = run_ranks(small("lmdb", share="node", max_steps=4), bench, run_folder, watching)
+    assert_sound(found, run_folder)
+    (reads, _), *guests = found.notes
+    assert any(name.endswith("data.mdb") for name in reads)
+    assert [held for held, _ in guests] == [set(), set()]
+    two_batches = 2 * RANKS * BATCH * PAYLOAD
+    for _, sizes in found.notes:
+        [size] = sizes
+        assert two_batches <= size <= two_batches + 2 * 4096
+
+
+def test_every_rank_waits_for_a_slow_reader(bench: Bench, run_folder: Path, plugged: None) -> None:
+    cell = small("planted:slow", share="node", compute="none", model="none", max_steps=4)
+    found = run_ranks(cell, bench, run_folder)
+    assert_sound(found, run_folder)
+    for rank in found.job.per_rank:
+        assert rank.data_wait_s == pytest.approx(4 * SLEEP_S, rel=0.5)
+    assert found.record.fetch_s == pytest.approx(4 * SLEEP_S, rel=0.5)
+
+
+LATE_S = 0.020
+
+
+def late_guest(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
+    """Run a rank; the last one takes its time over every batch."""
+    setup = Setup.of(job, group=group)
+    serve = setup.loader.epoch
+
+    def late(plan: EpochPlan) -> Iterator[Batch]:
+        for batch in serve(plan):
+            yield batch
+            time.sleep(0 if plan.check else LATE_S)
+
+    if group.membership.rank == RANKS - 1:
+        setup.loader.epoch = late  # type: ignore[method-assign]
+    return run_replicate(setup), None
+
+
+def test_no_batch_is_overwritten_before_every_rank_has_used_it(bench: Bench, run_folder: Path) -> None:
+    """The reader waits for room, and so do the others: two batches are all that it may be ahead."""
+    cell = small("lmdb", share="node", compute="none", model="none", passes=2)
+    found = run_ranks(cell, bench, run_folder, late_guest)
+    assert_sound(found, run_folder)
+    waits = np.array([rank.data_wait_s for rank in found.job.per_rank])
+    late_s = (found.record.steps - 2) * LATE_S
+    assert (waits > 0.8 * late_s).all()
+
+
+@pytest.mark.still_pages
+def test_a_cold_store_is_read_by_one_rank(bench: Bench, run_folder: Path) -> None:
+    cell = small("lmdb", share="node", cache="cold", compute="none", model="none")
+    found = run_ranks(cell, bench, run_folder)
+    assert_sound(found, run_folder)
+    first, *others = (rank.device_read_bytes for rank in found.job.per_rank)
+    if first is None:
+        pytest.skip("the kernel does not count reads here")
+    assert first >= 0.9 * found.record.payload_bytes
+    assert all(one is not None and one < 0.1 * first for one in others)
+    assert found.record.portion is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("lmdb", "--share", "node"), "share is for jobs of several ranks: set ranks as well"),
+        (("lmdb", *SHARED, "--workers", "2"), "share 'node' has one reader per node"),
+        (("memory:native", *SHARED), "memory:native has no cell with share 'node'"),
+        (("lmdb", "--ranks", "2", "--share", "all"), "'none', 'node' or 'store'"),
+    ],
+    ids=["one rank", "workers", "held in memory", "unknown word"],
+)
+def test_what_cannot_be_shared_is_one_line_before_anything_is_built(
+    words: tuple[str, ...], said: str, bench: Bench, tmp_path: Path
+) -> None:
+    done = bench.cli("run", *words, *SMALL, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert said in line
+    assert not (tmp_path / "stores").exists()
+
+
+@pytest.mark.parametrize("fault", ["kill", pytest.param("bug", marks=pytest.mark.full)])
+def test_a_reader_that_dies_ends_the_job_with_its_name(
+    fault: str, bench: Bench, temporary: Path, tmp_path: Path
+) -> None:
+    env = {**bench.env, "TMPDIR": str(temporary), "PLANTED_RANK_FAULT": f"0:{fault}"}
+    faulty = dataclasses.replace(bench, env=env)
+    started = time.monotonic()
+    done = faulty.cli(
+        "run", "planted:faulty-rank", *SMALL, *SHARED, "--stores", bench.stores, "--out", tmp_path / "run"
+    )
+    assert time.monotonic() - started < 30
+    assert done.returncode == 5
+    [record] = read_records(tmp_path / "run")
+    said = {"kill": "it was killed by SIGKILL", "bug": "unexpected error: ZeroDivisionError"}[fault]
+    assert (record.failure or "").startswith(f"rank 0 on node 0: {said}")
+    assert list(temporary.iterdir()) == []
