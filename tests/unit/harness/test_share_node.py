@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storebench.formats.reads.turns import Turns
 from storebench.loading.batch import Batch, EpochPlan
 from storebench.ranks import exposed
 from storebench.ranks.group import Group
@@ -19,7 +21,7 @@ from storebench.system.scratch import SEGMENTS
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import SAMPLES, SMALL, Bench
+from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, wait_for
 from tests.support.planted_plugin import SLEEP_S
 from tests.support.rank_cells import RankRun, assert_sound, ranked_cell, run_ranks
 
@@ -215,3 +217,48 @@ def test_a_reader_that_dies_ends_the_job_with_its_name(
     said = {"kill": "it was killed by SIGKILL", "bug": "unexpected error: ZeroDivisionError"}[fault]
     assert (record.failure or "").startswith(f"rank 0 on node 0: {said}")
     assert list(temporary.iterdir()) == []
+
+
+HELD_S = 0.3
+
+
+def telling(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
+    """Run a rank, and say by a file in the run's folder that its timed epoch begins."""
+    setup = Setup.of(job, group=group)
+    serve = setup.loader.epoch
+
+    def told(plan: EpochPlan) -> Iterator[Batch]:
+        (job.run / "begun").touch()
+        yield from serve(plan)
+
+    setup.loader.epoch = told  # type: ignore[method-assign]
+    return run_replicate(setup), None
+
+
+def hold_turn(turns: Turns, begun: Path, held: threading.Event) -> None:
+    """Hold a turn until a moment after the epoch has begun."""
+    with turns.one():
+        held.set()
+        wait_for(begun.exists)
+        time.sleep(HELD_S)
+
+
+@pytest.mark.still_pages
+@pytest.mark.parametrize("share", ["none", "node"])
+def test_readers_of_ranks_wait_for_their_turn(share: str, bench: Bench, run_folder: Path) -> None:
+    backend = "lmdb:direct?readers_at_a_time=1"
+    cell = small(backend, share=share, cache="cold", compute="none", model="none", ranks=2)
+    store = cell_job(cell, bench.stores, run_folder).store
+    turns, held = Turns(store / "data.mdb", 1), threading.Event()
+    holder = threading.Thread(target=hold_turn, args=(turns, run_folder / "begun", held))
+    holder.start()
+    try:
+        assert held.wait(5)
+        found = run_ranks(cell, bench, run_folder, telling)
+    finally:
+        (run_folder / "begun").touch()
+        holder.join()
+        turns.close()
+    assert_sound(found, run_folder)
+    waits = found.steps["data_wait_ns"].reshape(-1, 2)[0] / 1e9
+    assert (waits > 0.8 * HELD_S).all()
