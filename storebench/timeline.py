@@ -18,6 +18,7 @@ from storebench.probes.batch_io import IO_COLUMNS
 from storebench.ranks.merging import RANK, rank_tables
 from storebench.results import Cell, Record
 from storebench.runs.step_files import MOST_STEPS, StepColumns, find_table, read_steps
+from storebench.settings.words import Share
 from storebench.units import number_of
 
 LOOP_TID = 0
@@ -189,6 +190,7 @@ def _title(record: Record) -> str:
     cell = record.cell
     loading = f"{number_of(cell.workers, 'worker')} by {cell.loader}" if cell.workers else "no workers"
     loading += f", {cell.ranks} ranks" if cell.ranks > 1 else ""
+    loading += f", share {cell.share}" if cell.share is not Share.NONE else ""
     return f"{cell.data.name} from {cell.backend.name}, {cell.cache}, {loading}, replicate {record.replicate}"
 
 
