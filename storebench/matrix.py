@@ -20,7 +20,7 @@ from storebench.results import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
-from storebench.settings.words import CacheState, Compute, ComputeKind, Share, Split, Sync
+from storebench.settings.words import CacheState, Compute, ComputeKind, LoaderKind, Share, Split, Sync
 from storebench.units import format_bytes, parse_bytes
 
 LEAST_MEMORY_BYTES = 32 << 20
@@ -145,6 +145,7 @@ class _MatrixWithoutLoop(Strict):
         model: str | None
         compute: list[Compute]
         cache: list[CacheState]
+        loader: list[LoaderKind]
         workers: list[int]
         batch_size: list[int] | None
         memory: str | None
@@ -264,9 +265,12 @@ class _MatrixWithoutLoop(Strict):
 
     @pydantic.model_validator(mode="after")
     def _one_reader(self) -> Self:
-        if Share.NODE in self.share and max(self.workers, default=0):
+        beside = max(self.workers, default=0)
+        by_thread = beside == 1 and set(self.loader) == {LoaderKind.THREADS}
+        if Share.NODE in self.share and beside and not by_thread:
             raise ValueError(
-                "share 'node' has one reader per node, the loop of its first rank, so workers must be 0"
+                "share 'node' has one reader per node, the loop of its first rank or a thread beside it: set workers to 0, "
+                "or to 1 with loader 'threads'"
             )
         return self
 

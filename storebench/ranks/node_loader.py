@@ -2,7 +2,8 @@
 
 This is LMDBIO's LMM between processes. Batches are shared, and not the store: the memory has room for two batches of the
 node, so the next one is read into one half while ranks still train on the other. The reader is the loop of the node's
-first rank, which asks its storage for the batches of all ranks in one call per step. The others open nothing.
+first rank or, with one worker, a thread beside it. It asks its storage for the batches of all ranks in one call per step.
+The others open nothing.
 
 The memory is a memfd, as that of `storebench.loading.ring_memory`: it has no name that could be left behind, and goes with
 the last process that has it.
@@ -11,6 +12,8 @@ the last process that has it.
 import dataclasses
 import itertools
 import os
+import queue
+import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,12 +22,13 @@ import torch
 
 from storebench.digests import DigestTable
 from storebench.formats.base import Indices
-from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Opened, Spans
+from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, EpochPlan, LoadJob, Opened, Spans
 from storebench.loading.empty import empty_batch
 from storebench.loading.loader import batch_shape, requests_of
 from storebench.loading.producer import Producer
 from storebench.loading.ring_memory import RingMemory
 from storebench.ranks.lines import Line, connect_node
+from storebench.ranks.progress import NO_PROGRESS
 from storebench.ranks.sharing import SharedLoader
 
 HALVES = 2
@@ -55,9 +59,14 @@ class NodeLoader(SharedLoader):
 
     def open(self) -> list[Opened]:
         """Connect the ranks of the node, take the memory that they share, and open the reader on the first of them."""
-        lines = connect_node(self.group, self.progress)
-        kind: type[_Reader | _Guest] = _Reader if self.group.membership.leads_node else _Guest
-        self._side = kind(self.job, lines, rows=self.group.membership.local_ranks * self.job.batch_size)
+        reads = self.group.membership.leads_node
+        # Where a thread waits for other ranks, the loop does not.
+        lines = connect_node(self.group, NO_PROGRESS if reads and self.workers else self.progress)
+        rows = self.group.membership.local_ranks * self.job.batch_size
+        if reads:
+            self._side = _Reader(self.job, lines, rows=rows, beside=self.workers > 0)
+        else:
+            self._side = _Guest(self.job, lines, rows=rows)
         return [self._side.open(pin=self.pin)]
 
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
@@ -102,15 +111,27 @@ class _Shared:
 
 
 class _Reader(_Shared):
-    """The part of the first rank of a node."""
+    """The part of the first rank of a node.
+
+    Parameters
+    ----------
+    beside
+        Read in a thread beside the loop.
+    """
+
+    def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int, beside: bool) -> None:
+        super().__init__(job, lines, rows=rows)
+        self._has_thread = beside
+        self._beside: _Beside | None = None
+        worker = 0 if beside else LOOP_WORKER
+        self._producer = Producer(dataclasses.replace(job, batch_size=rows), self._allocate, worker)
+        self._half = 0
 
     def open(self, *, pin: bool) -> Opened:
         """Share the memory with the other ranks, and open the reader."""
         self._take_memory(None, pin=pin)
         for line in self._lines:
             line.send_file(self._memory.file)
-        self._half = 0
-        self._producer = Producer(dataclasses.replace(self._job, batch_size=self._rows), self._allocate)
         opened = self._producer.open()
         ranks = len(self._lines) + 1
         return dataclasses.replace(opened, notes={**opened.notes, "share": f"one reader for {ranks} ranks"})
@@ -121,7 +142,11 @@ class _Reader(_Shared):
         steps = list(itertools.zip_longest(*plans))
         whole = [np.concatenate([_NONE if one is None else one for one in step]) for step in steps]
         full = dataclasses.replace(plan, batches=[indices for indices in whole if len(indices)])
-        return self._serve(steps, iter(requests_of(full, 1)))
+        batches = self._serve(steps, iter(requests_of(full, 1)))
+        if not self._has_thread:
+            return batches
+        self._beside = _Beside(batches)
+        return self._beside.served()
 
     def _serve(
         self, steps: Sequence[Sequence[Indices | None]], requests: Iterator[BatchRequest]
@@ -136,11 +161,12 @@ class _Reader(_Shared):
             One request for each step in which a rank has a sample.
         """
         owed = [0] * len(self._lines)
+        produce = self._producer.produce_counted if self._has_thread else self._producer.produce
         for number, step in enumerate(steps):
             self._half = number % HALVES
             self._wait_for_room(owed, HALVES - 1)
             sizes = [0 if one is None else len(one) for one in step]
-            batch = self._producer.produce(next(requests)) if sum(sizes) else empty_batch(self._shape)
+            batch = produce(next(requests)) if sum(sizes) else empty_batch(self._shape)
             stops = list(itertools.accumulate(sizes))
             for guest, line in enumerate(self._lines):
                 if step[guest + 1] is not None:
@@ -151,7 +177,7 @@ class _Reader(_Shared):
         self._wait_for_room(owed, 0)
 
     def _wait_for_room(self, owed: list[int], most: int) -> None:
-        """Wait until each other rank is at work on `most` batches at most. This rank has finished with its own."""
+        """Wait until each other rank is at work on `most` batches at most. Whoever asks for a batch has room of its own."""
         for guest, line in enumerate(self._lines):
             while owed[guest] > most:
                 line.receive()
@@ -174,6 +200,9 @@ class _Reader(_Shared):
 
     def close(self) -> Opened:
         """Close the reader, the connections and the memory."""
+        if self._beside is not None and self._beside.busy:
+            # After an error elsewhere: the thread still reads, and ends with the process.
+            return Opened(pid=os.getpid(), open_ns=0)
         closed = self._producer.close()
         self._release()
         return closed
@@ -215,6 +244,47 @@ class _Guest(_Shared):
         """Close the connection and the memory."""
         self._release()
         return Opened(pid=os.getpid(), open_ns=0)
+
+
+class _Beside:
+    """A thread that makes the batches of an epoch beside the loop.
+
+    A batch is begun once the loop has finished with the one before the last.
+
+    Parameters
+    ----------
+    batches
+        Makes each batch when it is asked for it.
+    """
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self._made: queue.SimpleQueue[Batch | BaseException | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(HALVES)
+        self._thread = threading.Thread(target=self._make, name="storebench-node-reader", daemon=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the thread has not finished."""
+        return self._thread.is_alive()
+
+    def served(self) -> Iterator[Batch]:
+        """Yield the batches; the loop has finished with one when it asks for the next."""
+        self._thread.start()
+        while (item := self._made.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+            self._room.release()
+        self._thread.join()
+
+    def _make(self) -> None:
+        try:
+            while self._room.acquire() and (batch := next(self._batches, None)) is not None:
+                self._made.put(batch)
+            self._made.put(None)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the loop: there it is raised
+            self._made.put(error)
 
 
 def _first_rows(batch: Batch, rows: int) -> Batch:

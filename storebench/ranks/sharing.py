@@ -32,6 +32,8 @@ class SharedLoader(Loader):
         All ranks of the job. Its operations may be used while the loader opens, and never inside a timed step.
     progress
         Learns when this rank waits for another one, so that it is not taken for the one that hangs.
+    workers
+        Threads beside the loop that read.
     pin
         Put batches into page-locked memory, for a GPU.
     """
@@ -39,15 +41,21 @@ class SharedLoader(Loader):
     serves_empty: ClassVar[bool] = True
 
     def __init__(
-        self, job: LoadJob, *, group: Group, progress: Progress = NO_PROGRESS, pin: bool = False
+        self,
+        job: LoadJob,
+        *,
+        group: Group,
+        progress: Progress = NO_PROGRESS,
+        workers: int = 0,
+        pin: bool = False,
     ) -> None:
-        super().__init__(job, workers=0, pin=pin)
+        super().__init__(job, workers=workers, pin=pin)
         self.group = group
         self.progress = progress
 
 
 def shared_loader(
-    share: Share, job: LoadJob, *, group: Group, progress: Progress, pin: bool = False
+    share: Share, job: LoadJob, *, group: Group, progress: Progress, workers: int = 0, pin: bool = False
 ) -> Loader:
     """Return the loader of one rank of a job whose ranks read together.
 
@@ -55,7 +63,7 @@ def shared_loader(
     ----------
     share
         How they share: "node" or "store".
-    job, group, progress, pin
+    job, group, progress, workers, pin
         As for `SharedLoader`.
 
     Raises
@@ -67,4 +75,4 @@ def shared_loader(
         raise UsageError(f"share '{share}' has no loader", hint="Use share 'none' or 'node'.")
     module, _, name = SHARED_LOADERS[share].partition(":")
     loader = cast("type[SharedLoader]", getattr(importlib.import_module(module), name))
-    return loader(job, group=group, progress=progress, pin=pin)
+    return loader(job, group=group, progress=progress, workers=workers, pin=pin)

@@ -236,7 +236,7 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: Progress, *, pin: 
     """Return the loader of this process: one of its own, or one that reads together with other ranks."""
     if cell.share is Share.NONE:
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
-    return shared_loader(cell.share, job, group=group, progress=progress, pin=pin)
+    return shared_loader(cell.share, job, group=group, progress=progress, workers=cell.workers, pin=pin)
 
 
 def _limit(job: CellJob, pages: StoreCache) -> LimitedCache | None:

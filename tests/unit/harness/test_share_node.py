@@ -42,6 +42,10 @@ def small(backend: str, **matrix: Any) -> Any:
     return ranked_cell(backend, **({"limit": SAMPLES} | matrix))
 
 
+IN_LOOP: dict[str, Any] = {"workers": 0}
+BY_THREAD: dict[str, Any] = {"workers": 1, "loader": "threads"}
+
+
 def requested(found: RankRun) -> list[int | None]:
     return [rank.requested_bytes for rank in found.job.per_rank]
 
@@ -62,6 +66,23 @@ def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
     assert requested(shared) == [whole, 0, 0]
     assert min(requested(alone)) > 0
     assert (shared.record.payload_bytes, sum(requested(alone))) == (whole, whole)
+
+
+def test_a_thread_beside_the_loop_reads_the_same_while_ranks_compute(
+    bench: Bench, run_folder: Path, plugged: None
+) -> None:
+    alone = run_ranks(small("lmdb"), bench, run_folder)
+    beside = run_ranks(small("lmdb", share="node", **BY_THREAD), bench, run_folder)
+    assert_sound(beside, run_folder)
+    assert beside.losses.tobytes() == alone.losses.tobytes()
+    assert beside.record.digests == alone.record.digests
+    assert requested(beside) == [alone.record.payload_bytes, 0, 0]
+    longer = f"emulated:{1000 * (SLEEP_S + 0.02):g}"
+    cell = small("planted:slow", share="node", compute=longer, model="none", max_steps=5, **BY_THREAD)
+    hidden = run_ranks(cell, bench, run_folder)
+    assert_sound(hidden, run_folder)
+    for rank in hidden.job.per_rank:
+        assert rank.data_wait_s == pytest.approx(SLEEP_S, rel=0.5), "only the first batch is waited for"
 
 
 def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> None:
@@ -158,9 +179,12 @@ def late_guest(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
     return run_replicate(setup), None
 
 
-def test_no_batch_is_overwritten_before_every_rank_has_used_it(bench: Bench, run_folder: Path) -> None:
+@pytest.mark.parametrize("way", [IN_LOOP, BY_THREAD], ids=["in the loop", "by a thread"])
+def test_no_batch_is_overwritten_before_every_rank_has_used_it(
+    way: dict[str, Any], bench: Bench, run_folder: Path
+) -> None:
     """The reader waits for room, and so do the others: two batches are all that it may be ahead."""
-    cell = small("lmdb", share="node", compute="none", model="none", passes=2)
+    cell = small("lmdb", share="node", compute="none", model="none", passes=2, **way)
     found = run_ranks(cell, bench, run_folder, late_guest)
     assert_sound(found, run_folder)
     waits = np.array([rank.data_wait_s for rank in found.job.per_rank])
@@ -262,3 +286,18 @@ def test_readers_of_ranks_wait_for_their_turn(share: str, bench: Bench, run_fold
     assert_sound(found, run_folder)
     waits = found.steps["data_wait_ns"].reshape(-1, 2)[0] / 1e9
     assert (waits > 0.8 * HELD_S).all()
+
+
+@pytest.mark.full
+def test_a_reader_that_hangs_is_named_and_not_those_that_wait_for_it(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "stuck.toml"
+    path.write_text(
+        'name = "stuck"\nstall_s = 4\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nsynthetic = true\n'
+        'limit = 16\nbatch_size = 8\nmodel = "tiny"\nthreads = 1\nranks = 2\nshare = "node"\n'
+        'backends = ["planted:faulty-rank"]\n'
+    )
+    faulty = dataclasses.replace(bench, env={**bench.env, "PLANTED_RANK_FAULT": "0:stop"})
+    done = faulty.cli("bench", path, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    assert done.returncode == 5
+    [record] = read_records(tmp_path / "run")
+    assert (record.failure or "").startswith("rank 0 on node 0 made no progress for 4 s during epoch 0")

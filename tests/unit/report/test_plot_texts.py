@@ -49,6 +49,13 @@ def ladder() -> list[Record]:
         for workers in (1, 2, 16)
         for name, options in rungs
         for record in replicates(name, [20.0, 21.0, 22.0], reader_options=options, workers=workers, **alone)
+    ] + [
+        record
+        for ranks in (1, 2, 4)
+        for share in ("none", "node")[:ranks]
+        for name, options in rungs
+        if share == "none" or not options
+        for record in replicates(name, [90.0, 91.0, 93.0], reader_options=options, ranks=ranks, share=share)
     ]
 
 
