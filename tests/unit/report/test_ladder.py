@@ -196,7 +196,7 @@ def test_figures_beside_bars_end_within_the_plot() -> None:
     assert max(text.get_window_extent().x1 for text in ax.texts) <= figure.bbox.x1
 
 
-def test_ranks_that_share_a_reader_stand_on_the_ladder_of_those_that_do_not() -> None:
+def test_ranks_that_share_a_reader_are_rungs_above_those_that_do_not() -> None:
     (ladder,) = facts_of(train(4)).ladders
     assert [step.rung.key for step in ladder.steps] == list(TRAINING_MS)
     gains = {step.rung.key: step.gain for step in ladder.steps if step.gain is not None}
@@ -205,7 +205,7 @@ def test_ranks_that_share_a_reader_stand_on_the_ladder_of_those_that_do_not() ->
     assert gains["batches"].proven
 
 
-def test_the_answer_of_ranks_that_train_is_the_wait_of_lmdb_and_the_best_gain() -> None:
+def test_the_answer_of_training_is_the_wait_of_lmdb_and_the_best_gain() -> None:
     facts = facts_of([*train(1), *train(2), *train(4)])
     answer = ladder_answer(facts.ladders, facts.claims).text
     assert answer.startswith("Cold, 4 ranks, whole steps: plain LMDB waits for data for 90.")
