@@ -40,6 +40,7 @@ _FEW_ROUNDS_HEADROOM = 2.0
 
 _STEP_SUMS = ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
 _STEP_COLUMNS = ("warmup", "samples", *(f"{name}_ns" for name in _STEP_SUMS))
+_JOB_COLUMNS = ("start_ns", "payload_bytes")
 _NS_ROUNDING_S = 1e-6
 
 Sourced = tuple[Record, Path]
@@ -125,7 +126,7 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     if path is None:
         return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
-        more = (*(COLUMNS if record.portion else ()), *(("start_ns",) if record.job else ()))
+        more = (*(COLUMNS if record.portion else ()), *(_JOB_COLUMNS if record.job else ()))
         columns = list(dict.fromkeys((*_STEP_COLUMNS, *more)))
         steps = read_steps(path, record.steps_file, columns, later=(*LATER_COLUMNS, RANK))
         ranks = rank_count(steps)

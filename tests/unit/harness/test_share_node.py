@@ -64,8 +64,9 @@ def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
     assert shared.record.coverage.timed_checked >= 64
     whole = alone.record.payload_bytes
     assert requested(shared) == [whole, 0, 0]
-    assert min(requested(alone)) > 0
-    assert (shared.record.payload_bytes, sum(requested(alone))) == (whole, whole)
+    assert None not in requested(alone)
+    assert min(one or 0 for one in requested(alone)) > 0
+    assert (shared.record.payload_bytes, sum(one or 0 for one in requested(alone))) == (whole, whole)
 
 
 def test_a_thread_beside_the_loop_reads_the_same_while_ranks_compute(
@@ -194,7 +195,7 @@ def test_no_batch_is_overwritten_before_every_rank_has_used_it(
 
 @pytest.mark.still_pages
 def test_a_cold_store_is_read_by_one_rank(bench: Bench, run_folder: Path) -> None:
-    cell = small("lmdb", share="node", cache="cold", compute="none", model="none")
+    cell = small("lmdb:direct", share="node", cache="cold", compute="none", model="none")
     found = run_ranks(cell, bench, run_folder)
     assert_sound(found, run_folder)
     first, *others = (rank.device_read_bytes for rank in found.job.per_rank)
@@ -231,11 +232,11 @@ def test_a_reader_that_dies_ends_the_job_with_its_name(
 ) -> None:
     env = {**bench.env, "TMPDIR": str(temporary), "PLANTED_RANK_FAULT": f"0:{fault}"}
     faulty = dataclasses.replace(bench, env=env)
-    started = time.monotonic()
-    done = faulty.cli(
-        "run", "planted:faulty-rank", *SMALL, *SHARED, "--stores", bench.stores, "--out", tmp_path / "run"
-    )
-    assert time.monotonic() - started < 30
+    words = ("planted:faulty-rank", *SMALL, *SHARED, "--stores", tmp_path / "stores")
+    done = faulty.cli("run", *words, "--out", tmp_path / "run")
+    ended = time.time()
+    [begun] = (tmp_path / "stores").glob("*/begun-*")
+    assert ended - begun.stat().st_mtime < 15
     assert done.returncode == 5
     [record] = read_records(tmp_path / "run")
     said = {"kill": "it was killed by SIGKILL", "bug": "unexpected error: ZeroDivisionError"}[fault]
