@@ -20,14 +20,14 @@ from storebench.results import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
-from storebench.settings.words import CacheState, Compute, ComputeKind, LoaderKind, Share, Split, Sync
+from storebench.settings.words import CacheState, Compute, ComputeKind, Fill, LoaderKind, Share, Split, Sync
 from storebench.units import format_bytes, parse_bytes
 
 LEAST_MEMORY_BYTES = 32 << 20
 """A lower limit holds little more than the new memory of the process itself."""
 
-LIMITED_EPOCHS = 2
-"""Default epochs of a limited cell: the first fills the page cache, the second shows the steady state."""
+FILLING_EPOCHS = 2
+"""Default epochs where the first one fills a page cache or a data store, and the second shows the steady state."""
 
 _PAGE_KIB = 4
 MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64, "none": 64}
@@ -48,6 +48,13 @@ _ONE_RANK: dict[str, Any] = {
     "share": Share.NONE,
 }
 """The settings that only jobs of several ranks have, as a cell of one rank has them."""
+
+_NO_DATA_STORE: dict[str, Any] = {
+    "store_fill": Fill.PRELOAD,
+    "store_memory_bytes": None,
+    "store_spill": False,
+}
+"""The settings of a data store, as a cell without one has them."""
 
 Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
 Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
@@ -157,7 +164,11 @@ class _MatrixWithoutLoop(Strict):
         global_batch_size: int | None
         pad: bool
         sync: list[Sync]
+        epochs: int | None
         share: list[Share]
+        store_fill: list[Fill]
+        store_memory: str | None
+        store_spill: bool
 
     @pydantic.field_validator("dataset")
     @classmethod
@@ -203,6 +214,13 @@ class _MatrixWithoutLoop(Strict):
         if value is not None and parse_bytes(value) < LEAST_MEMORY_BYTES:
             least = format_bytes(LEAST_MEMORY_BYTES)
             raise ValueError(f"memory {value!r} is less than {least}, which the process itself needs")
+        return value
+
+    @pydantic.field_validator("store_memory", check_fields=False)
+    @classmethod
+    def _a_size(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_bytes(value)
         return value
 
     @pydantic.field_validator("readahead", check_fields=False)
@@ -274,6 +292,33 @@ class _MatrixWithoutLoop(Strict):
             )
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _held(self) -> Self:
+        filling = Fill.FIRST_EPOCH in self.store_fill
+        if Share.STORE not in self.share:
+            asked = {
+                "store_fill": filling,
+                "store_memory": self.store_memory is not None,
+                "store_spill": self.store_spill,
+            }
+            unused = next((key for key, given in asked.items() if given), None)
+            if unused is not None:
+                raise ValueError(f"{unused} is for the data store of a job: add 'store' to share")
+            return self
+        if max(self.workers, default=0):
+            raise ValueError("share 'store' exchanges samples in the loop of each rank, so workers must be 0")
+        if CacheState.LIMITED in self.cache:
+            raise ValueError("share 'store' has no limited cell, for it holds the samples in memory")
+        if filling and self.epochs == 1:
+            raise ValueError(
+                "a data store that the first epoch fills serves from the second on: set epochs to 2 or more"
+            )
+        if filling and self.max_steps is not None:
+            raise ValueError(
+                "max_steps would leave samples out of a data store that the first epoch fills: use 'preload'"
+            )
+        return self
+
     @property
     def data(self) -> DatasetSpec:
         """The samples of the matrix."""
@@ -338,7 +383,6 @@ class _MatrixWithoutLoop(Strict):
         asked["batch_size"] = asked["batch_size"] or shared or MODEL_BATCHES[asked["model"]]
         reference = traits_of(backend).ready_made
         limited = asked["cache"] is CacheState.LIMITED and not reference
-        asked["epochs"] = asked["epochs"] or (LIMITED_EPOCHS if limited else 1)
         asked["memory_bytes"] = parse_bytes(self.memory) if limited and self.memory else None
         if reference:
             # A reference reads nothing, so it has one cell for all states of the page cache and all devices.
@@ -347,6 +391,12 @@ class _MatrixWithoutLoop(Strict):
             asked |= _ONE_RANK
         elif asked["compute"].kind is ComputeKind.NONE:
             asked["sync"] = Sync.OVERLAPPED  # there are no gradients
+        if asked["share"] is not Share.STORE:
+            asked |= _NO_DATA_STORE
+        elif self.store_memory is not None:
+            asked["store_memory_bytes"] = parse_bytes(self.store_memory)
+        fills = limited or asked["store_fill"] is Fill.FIRST_EPOCH
+        asked["epochs"] = asked["epochs"] or (FILLING_EPOCHS if fills else 1)
         return Cell(data=self.data, backend=backend, **asked)
 
 

@@ -24,6 +24,7 @@ from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import cell_environment, running_digest
 from storebench.probes.other_work import OtherWork
+from storebench.ranks.room import check_room
 from storebench.results import Cell, Record, Status
 from storebench.rounds import Costs, NextRound, PanelPrecision, next_round
 from storebench.runs.folder import Run
@@ -143,7 +144,16 @@ def execute(
         if going or _may_grow(run):
             kept = [record for key, records in recorded.items() if key not in going for record in records]
             refuse_other_code(kept, run.folder)
-        prepared = _prepared(run, work, rounds, stores, data_root, watcher, retry_failed=retry_failed)
+        prepared = _prepared(
+            run,
+            work,
+            rounds,
+            stores,
+            data_root,
+            watcher,
+            retry_failed=retry_failed,
+            nodes=leader.nodes if leader else 1,
+        )
         if leader is not None:
             leader.wait_for_nodes(run.scenario.timeout_s)
         made = []
@@ -179,6 +189,7 @@ def _prepared(
     watcher: Watcher,
     *,
     retry_failed: bool,
+    nodes: int,
 ) -> dict[Cell, Prepared]:
     """Build or find the stores for the rest of a run; remove a run in which nothing was measured."""
     cells = dict.fromkeys(one.cell for one in work)
@@ -190,7 +201,7 @@ def _prepared(
     try:
         for refusal in refusals((one.cell for one in work), stores).values():
             raise refusal
-        return prepare(cells, run.scenario, stores, data_root, watcher)
+        return prepare(cells, run.scenario, stores, data_root, watcher, nodes=nodes)
     except StorebenchError:
         run.discard()
         raise
@@ -233,8 +244,17 @@ def prepare(
     stores: Path,
     data_root: Path | None,
     watcher: Watcher,
+    *,
+    nodes: int = 1,
+    node: int = 0,
 ) -> dict[Cell, Prepared]:
-    """Build or find the stores of all cells, each once."""
+    """Build or find the stores of all cells, each once.
+
+    Parameters
+    ----------
+    nodes, node
+        Nodes of the run, and the number of this one.
+    """
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
     opened: dict[DatasetSpec, Dataset] = {}
     found = {}
@@ -252,6 +272,7 @@ def prepare(
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
         check_size(cell, built[key].manifest)
         check_network(cell, built[key].manifest)
+        check_room(cell, built[key].manifest, nodes, node)
         found[cell] = built[key]
     for cell in cells:
         if cell.readahead_kib is not None:

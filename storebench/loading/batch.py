@@ -1,5 +1,6 @@
 """The messages between a producer and the training loop: requests, and batches with the spans measured for them."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from storebench.formats.base import Indices
 from storebench.loading.augment import Augment
 from storebench.probes.batch_io import BatchIo
 from storebench.settings.backend import Backend
+from storebench.settings.words import Fill
 
 LOOP_WORKER = -1
 """The worker number of batches that the loop's own process made."""
@@ -27,6 +29,9 @@ class LoadJob:
         Samples of the largest batch, so that its memory is allocated before the epoch begins; 0 if it is not known yet.
     threads
         Threads that a reader may compute with, unless the backend's options name a number; None lets the reader decide.
+    store_fill, store_memory_bytes, store_spill
+        When ranks fill their data store, the memory that it may take on each node, and whether it is spilled to disk where
+        it does not fit; for jobs that have one.
     """
 
     store: Path
@@ -35,6 +40,9 @@ class LoadJob:
     seed: int = 0
     batch_size: int = 0
     threads: int | None = None
+    store_fill: Fill = Fill.PRELOAD
+    store_memory_bytes: int | None = None
+    store_spill: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +55,15 @@ class EpochPlan:
         Index arrays, int64.
     check
         Whether to digest the decoded pixels of every sample. It costs time, so only untimed passes do it.
+    everyone
+        The batches of all ranks of a job, step by step and in rank order, for loaders of ranks that hold the samples
+        together. It can be iterated over once. None elsewhere.
     """
 
     epoch: int
     batches: list[Indices]
     check: bool = False
+    everyone: Iterable[Sequence[Indices]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from storebench.probes.batch_io import BatchIo
 
 
 def with_empty_batches(
-    batches: Iterator[Batch], planned: Sequence[Indices], shape: tuple[int, int, int]
+    batches: Iterator[Batch], planned: Sequence[Indices], shape: tuple[int, ...]
 ) -> Iterator[Batch]:
     """Yield a loader's batches, and an empty one in the place of each planned batch that has no samples.
 

@@ -24,6 +24,7 @@ from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, EpochPlan
 from storebench.loading.order import share_of
 from storebench.loading.producer import Producer, lasting_memory
 from storebench.manifest import Manifest
+from storebench.results import DataStoreFacts
 from storebench.settings.words import LoaderKind
 
 LOADERS: dict[str, str] = {
@@ -78,6 +79,15 @@ class Loader(ABC):
 
     def casualty(self) -> CellFailedError | None:
         """Return an error that names the producer that died, after stopping the others; None if all are alive."""
+        return None
+
+    @property
+    def filled(self) -> bool:
+        """Whether the ranks hold every sample in memory, so that the next epoch reads nothing from the store."""
+        return False
+
+    def close_epoch(self) -> DataStoreFacts | None:
+        """Return what the data store of the ranks did in the epoch that was served last; None without a data store."""
         return None
 
     def paused(self, nanoseconds: int) -> None:  # noqa: B027 - most loaders do not look at how long a step takes

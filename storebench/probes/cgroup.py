@@ -294,6 +294,24 @@ def memory_limit_bytes() -> int | None:
     return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
+def memory_room_bytes() -> int | None:
+    """Return how much more memory processes of the groups of this one may take, in bytes; None where nothing limits it.
+
+    Page cache counts as free, because the kernel reclaims it.
+    """
+    try:
+        version, groups = _own_groups()
+    except UsageError:
+        return None
+    limits = [(folder, _number(folder / _LIMIT[version])) for folder in groups]
+    rooms = [
+        limit - (MemoryGroup(folder, home=groups[0]).usage().own_bytes or 0)
+        for folder, limit in limits
+        if limit is not None and limit < _UNLIMITED
+    ]
+    return min(rooms, default=None)
+
+
 def _lives(pid: int, start: str | None) -> bool:
     ticks = started_ticks(pid)
     return ticks is not None and start in (None, str(ticks))

@@ -1,5 +1,7 @@
 """The shards of an epoch: which samples each rank serves in each step, from the epoch's order alone."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from storebench.formats.base import Indices
@@ -36,10 +38,22 @@ def shard_of(
     max_steps
         Return this many steps at most; None for all.
     """
-    dealt = np.resize(order, _padded(len(order), ranks)) if pad and len(order) else order
-    step = ranks * batch_size
-    starts = range(0, len(dealt), step)
-    return [_piece(dealt[start : start + step], rank, ranks) for start in starts[:max_steps]]
+    steps = _steps(order, ranks * batch_size, ranks, pad=pad)
+    return [_piece(samples, rank, ranks) for samples in steps[:max_steps]]
+
+
+def dealt(
+    order: Indices, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
+) -> Iterator[list[Indices]]:
+    """Yield the batches of all ranks, step by step: one int64 array per rank, as `shard_of` gives it to each.
+
+    Parameters
+    ----------
+    order, ranks, batch_size, pad, max_steps
+        As in `shard_of`.
+    """
+    for samples in _steps(order, ranks * batch_size, ranks, pad=pad)[:max_steps]:
+        yield [_piece(samples, rank, ranks) for rank in range(ranks)]
 
 
 def global_sizes(
@@ -57,6 +71,12 @@ def global_sizes(
     whole = _padded(count, ranks) if pad else count
     step = ranks * batch_size
     return [min(step, whole - start) for start in range(0, whole, step)[:max_steps]]
+
+
+def _steps(order: Indices, size: int, ranks: int, *, pad: bool) -> list[Indices]:
+    """Return the samples of each step of `size` samples, over all ranks."""
+    whole = np.resize(order, _padded(len(order), ranks)) if pad and len(order) else order
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
 def _padded(count: int, ranks: int) -> int:

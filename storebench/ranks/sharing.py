@@ -14,7 +14,10 @@ from storebench.ranks.group import Group
 from storebench.ranks.progress import NO_PROGRESS, Progress
 from storebench.settings.words import Share
 
-SHARED_LOADERS: dict[Share, str] = {Share.NODE: "storebench.ranks.node_loader:NodeLoader"}
+SHARED_LOADERS: dict[Share, str] = {
+    Share.NODE: "storebench.ranks.node_loader:NodeLoader",
+    Share.STORE: "storebench.ranks.store_loader:StoreLoader",
+}
 """Way of sharing -> "module:Class" of its loader, a `SharedLoader`."""
 
 

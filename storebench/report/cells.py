@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,10 @@ SETTING_COLUMNS = tuple(
 
 _BACKEND_PARTS = tuple(name for name in BACKEND_COLUMNS if name != "backend")
 
-RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", "share")
+SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes", "store_spill")
+"""Fields that say who reads the samples of a job."""
+
+RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHARE_COLUMNS)
 """Fields in which a job of ranks may differ from the process that it is held against."""
 
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
@@ -124,8 +128,9 @@ class CellSummary:
     place: str = ""
 
     def fact(self, name: str) -> Any:
-        """Return a column that is the same in every record (the store's size), from the first that has it."""
-        return next((row[name] for row in self.rows if row[name] is not None), None)
+        """Return a column that is the same in every record (the store's size), from the first that counts and has it."""
+        rows = itertools.chain(self.counted, self.rows)
+        return next((row[name] for row in rows if row[name] is not None), None)
 
     @functools.cached_property
     def fields(self) -> dict[str, Any]:
@@ -351,7 +356,7 @@ def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
     """Return the key that a cell shares with its null cell: all but the backend, the state of the store, who reads it, and the passes."""
-    return key_without(cell, "backend", PASSES, "share", *STATE_COLUMNS)
+    return key_without(cell, "backend", PASSES, *SHARE_COLUMNS, *STATE_COLUMNS)
 
 
 _LENGTH_COLUMNS = ("max_steps", "warmup_steps", PASSES, "epochs")

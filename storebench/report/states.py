@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
-from storebench.settings.words import BOUNDED_STATES, CacheState
+from storebench.settings.words import BOUNDED_STATES, CacheState, Fill
 
 Row = Mapping[str, Any]
 
@@ -83,9 +83,10 @@ def bounded(row: Row, cell: Cell) -> bool:
 def counted(rows: Sequence[Row], cell: Cell) -> tuple[Row, ...]:
     """Return the records whose figures hold for the requested cache state.
 
-    For a limited cell, these are of the last epoch of each replicate, because earlier epochs fill the page cache.
+    For a limited cell, and for a data store that the first epoch fills, these are of the last epoch of each replicate,
+    because earlier epochs fill the page cache or the data store.
     """
-    if cell.cache == CacheState.LIMITED:
+    if cell.cache == CacheState.LIMITED or cell.store_fill is Fill.FIRST_EPOCH:
         last: dict[Any, Row] = {}
         for row in rows:
             key = (row["run_id"], row["replicate"])

@@ -6,6 +6,58 @@ from storebench.settings.words import Sync
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataStoreFacts:
+    """One rank's part of a data store in an epoch, warm-up steps included.
+
+    `from_store`, `from_memory` and `from_ranks` add up to the samples that the rank served.
+
+    Attributes
+    ----------
+    held_samples, held_bytes
+        Samples that it owned at the end of the epoch, and their bytes: payloads, or pixels where the store has them or its
+        reader decodes. They are in memory, if they are not spilled.
+    spilled_bytes
+        Those of these bytes that are in a file on the disk of its node, because they do not fit into memory.
+    table_bytes
+        Bytes of its tables: owner, size and label of every sample.
+    buffer_bytes
+        Most bytes of messages that were under way at one time.
+    from_store
+        Samples that it read from the store: all of them in the epoch that fills the data store, none in later ones.
+    from_memory
+        Samples that it held itself.
+    from_ranks
+        Samples that other ranks sent.
+    sent_bytes, received_bytes
+        Bytes of samples in the messages that it sent and received.
+    exchange_s
+        Time of packing, posting and waiting for messages.
+    waited_s
+        The part of it in which it waited for messages. Before a batch this is data wait; what it waits after its last step,
+        until others have received what it sent, is in no rate.
+    preload_s
+        Time in which it read its part before the first epoch; null if the first epoch filled the data store.
+    preload_device_bytes
+        Bytes that block devices delivered to it meanwhile; null if not counted.
+    """
+
+    held_samples: int
+    held_bytes: int
+    spilled_bytes: int = 0
+    table_bytes: int = 0
+    buffer_bytes: int = 0
+    from_store: int = 0
+    from_memory: int = 0
+    from_ranks: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    exchange_s: float = 0.0
+    waited_s: float = 0.0
+    preload_s: float | None = None
+    preload_device_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankFacts:
     """The part of one rank in an epoch, over the timed steps.
 
@@ -28,7 +80,9 @@ class RankFacts:
         Bytes that block devices delivered to it and its workers in the whole epoch; null if not counted.
     requested_bytes
         Bytes of payload that it requested from the store. With one reader per node, that rank requests those of all ranks
-        there, and the others none. Older records have null.
+        there, and the others none. A data store is asked for them, too, and has them in memory. Older records have null.
+    data_store
+        Its part of the data store of the ranks; null without one.
     """
 
     node: int = 0
@@ -40,6 +94,7 @@ class RankFacts:
     wait_for_slowest_s: float | None = None
     device_read_bytes: int | None = None
     requested_bytes: int | None = None
+    data_store: DataStoreFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ All of these are in the order of the fields.
 from dataclasses import dataclass, field
 
 from storebench.settings.rows import Setting, rows_of
-from storebench.settings.words import REAL, CacheState, Compute, LoaderKind, Share, Sync
+from storebench.settings.words import REAL, CacheState, Compute, Fill, LoaderKind, Share, Sync
 
 MOST_SEED = 2**63 - 1
 MOST_WORKERS = 256
@@ -114,11 +114,11 @@ class LoopSettings:
         default=1,
         metadata=Setting(
             meaning="Epochs that one process runs.",
-            asked='Epochs per process. Default: 1; 2 with `cache = "limited"`.',
+            asked='Epochs per process. Default: 1; 2 with `cache = "limited"` or `store_fill = "first-epoch"`.',
             least=1,
             most=MOST_EPOCHS,
             derived=True,
-            option="Epochs in one process. [default: 1; 2 with a limited page cache]",
+            option="Epochs in one process. [default: 1; 2 where the first one fills a limited page cache or a data store]",
             label="{} epochs",
         ).metadata,
     )
@@ -287,6 +287,43 @@ class LoopSettings:
                 Share.STORE: "data store of the ranks",
             },
             always=True,
+            added=True,
+        ).metadata,
+    )
+    store_fill: Fill = field(
+        default=Fill.PRELOAD,
+        metadata=Setting(
+            meaning='When the ranks of a job with `share = "store"` fill their data store: "preload" (before the first epoch, '
+            'each rank its own part) or "first-epoch" (each rank keeps the samples that it serves in the first epoch).',
+            asked='When the ranks fill their data store: before the first epoch, or in it; only with `share = "store"`.',
+            axis=9,
+            option="When the ranks fill their data store: preload or first-epoch; for --share store.",
+            labels={Fill.PRELOAD: "", Fill.FIRST_EPOCH: "filled in the first epoch"},
+            always=True,
+            added=True,
+        ).metadata,
+    )
+    store_memory_bytes: int | None = field(
+        default=None,
+        metadata=Setting(
+            meaning="Memory that the data store of a job may take on each node; null leaves it to the memory that is available.",
+            asked='Memory that the data store may take on each node; a larger one is refused. Only with `share = "store"`. '
+            "Default: the memory that is available.",
+            key="store_memory",
+            text=True,
+            option="Memory that the data store may take on each node, such as '2 GiB'; for --share store.",
+            metavar="SIZE",
+            added=True,
+        ).metadata,
+    )
+    store_spill: bool = field(
+        default=False,
+        metadata=Setting(
+            meaning="Whether a data store that does not fit into memory is kept in temporary files on the disks of its nodes.",
+            asked="Keep a data store that does not fit into memory in temporary files (`TMPDIR`), instead of refusing it. Only "
+            'with `share = "store"`.',
+            option="Keep a data store that does not fit into memory in temporary files; for --share store.",
+            labels={True: "spilled where it does not fit", False: ""},
             added=True,
         ).metadata,
     )

@@ -90,6 +90,15 @@ class Share(Word):
     """Each rank holds a part of the samples in memory and sends them to the ranks that need them."""
 
 
+class Fill(Word):
+    """The moment at which the ranks of a job fill their data store, the part of the samples that each holds in memory."""
+
+    PRELOAD = "preload"
+    """Before the first epoch: each rank reads its own part."""
+    FIRST_EPOCH = "first-epoch"
+    """In the first epoch: each rank keeps the samples that it serves."""
+
+
 class ComputeKind(Word):
     """The work of the loop on a batch."""
 

@@ -31,6 +31,8 @@ class StoreCache:
         Its folder.
     drops
         Whether a cold cell also drops the whole machine's caches, including directory entries and inodes.
+    read_at_opening
+        Whether all samples are read into memory when the store is opened, although the reader itself does not do that.
 
     Attributes
     ----------
@@ -45,11 +47,20 @@ class StoreCache:
         Dropping the caches was requested and is not permitted.
     """
 
-    def __init__(self, requested: CacheState, backend: Backend, store: Path, *, drops: bool) -> None:
+    def __init__(
+        self,
+        requested: CacheState,
+        backend: Backend,
+        store: Path,
+        *,
+        drops: bool,
+        read_at_opening: bool = False,
+    ) -> None:
         store_format = get_format(backend.format)
         self._requested = requested
         self._store = store
         self._traits = traits_of(backend)
+        self._read_at_opening = read_at_opening or self._traits.holds_pixels
         self._reader = store_format.readers()[backend.reader].reader
         self.data_files = [] if self._traits.ready_made else store_format.data_files(store)
         self.drops = drops and requested == CacheState.COLD and not self._traits.ready_made
@@ -67,10 +78,9 @@ class StoreCache:
         Returns
         -------
         CacheFacts or None
-            The facts, for readers that hold all pixels from then on; None for all others, which have a state per
-            epoch.
+            The facts, where all samples are in memory from then on; None for all others, which have a state per epoch.
         """
-        if self._traits.holds_pixels:
+        if self._read_at_opening:
             facts = self.prepare("open")
             if facts.verdict is not CacheVerdict.FAILED:
                 self.drop()

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from storebench.formats.base import Indices
-from storebench.loading.batch import EpochPlan
 from storebench.loading.kept import SampleKeeper
 from storebench.probes.batch_io import IO_COLUMNS
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import resident
-from storebench.results import CacheFacts, Counters, Portion
+from storebench.results import CacheFacts, Counters, DataStoreFacts, Portion
 from storebench.training.loop import run_epoch
 from storebench.training.step_table import StepTable, step_table
 from storebench.worker.after_step import AfterStep
@@ -39,6 +38,8 @@ class Measured:
         The kernel's counters of the epoch.
     judge
         For a rank, judges the page cache again by the steps of all ranks (`storebench.ranks.merging.job_steps`).
+    data_store
+        What the data store of the ranks did on this rank; None without one.
     """
 
     cache: CacheFacts
@@ -46,6 +47,7 @@ class Measured:
     table: StepTable
     counters: Counters
     judge: Judge
+    data_store: DataStoreFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +82,12 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
     cache
         The facts of the cache as it was prepared for this epoch.
     """
+    from_memory = setup.from_memory
     batches = setup.batches(number)
     setup.progress.begin(f"epoch {number}")
     with setup.outside_limit():
         keeper = _keeper(setup, batches)
-        watch = _watch(setup)
+        watch = _watch(setup, from_memory=from_memory)
     probe = CounterProbe(setup.pids, setup.job.store)
     with watch:
         gc.collect()
@@ -93,7 +96,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
         setup.step.begin(setup.global_sizes())
         probe.start()
         setup.group.barrier()
-        plan = EpochPlan(epoch=number, batches=batches)
+        plan = setup.plan(number, batches)
         with AfterStep(keeper, setup.loader.paused) as after_step:
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
@@ -102,6 +105,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
         )
         setup.group.barrier()  # until no rank is timed any more
         watch.stop()
+    data_store = setup.loader.close_epoch()
     after = resident(setup.pages.files)
     losses = setup.step.losses()
     table = _with_known_counters(step_table(times, losses, warmup_steps=setup.cell.warmup_steps), counters)
@@ -117,6 +121,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
             table=table,
             counters=counters,
             judge=functools.partial(watch.judge, found, after, epoch=number),
+            data_store=data_store,
         ),
         Evidence(
             served=[step.indices for step in times],
@@ -143,11 +148,11 @@ def _keeper(setup: Setup, batches: Sequence[Indices]) -> SampleKeeper:
     )
 
 
-def _watch(setup: Setup) -> ResidencyWatch:
+def _watch(setup: Setup, *, from_memory: bool) -> ResidencyWatch:
     return ResidencyWatch(
         setup.cell,
         setup.manifest,
         setup.pages.files,
-        served_from_store=not setup.traits.holds_pixels and setup.membership.leads_node,
+        served_from_store=not from_memory and setup.membership.leads_node,
         late=setup.pages.drops,
     )

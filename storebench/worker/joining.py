@@ -178,6 +178,7 @@ def _rank_facts(
             wait_for_slowest_s=wait,
             device_read_bytes=part.record.counters.device_read_bytes,
             requested_bytes=record.payload_bytes,
+            data_store=part.data_store,
         )
         for part, record, wait in zip(parts, own, waits, strict=True)
     )

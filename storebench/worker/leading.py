@@ -32,6 +32,11 @@ class Leader:
         self._jobs = 0
 
     @property
+    def nodes(self) -> int:
+        """How many nodes the run has."""
+        return self._place.nodes
+
+    @property
     def _others(self) -> range:
         return range(1, self._place.nodes)
 

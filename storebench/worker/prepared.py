@@ -18,22 +18,32 @@ def before_opening(setup: Setup) -> CacheFacts | None:
 def prepare_cache(setup: Setup, number: int) -> CacheFacts:
     """Bring the cache into the cell's state for an epoch, and return the counts.
 
-    Pages that an open reader maps cannot be evicted: a cold cell closes its store after each epoch.
+    Pages that an open reader maps cannot be evicted: a cold cell closes its store after each epoch, unless a data store
+    has been filled from it, which is in memory and has closed the reader itself.
 
     Parameters
     ----------
     number
         Number of the epoch in its process.
     """
-    if number and setup.cell.cache == CacheState.COLD:
+    if number and setup.cell.cache == CacheState.COLD and not setup.loader.filled:
         setup.loader.close()
         before_opening(setup)
         setup.opened = setup.loader.open()
     setup.progress.begin("the preparation of the page cache")
     if setup.limit is not None:
         return _limited(setup, setup.limit)
-    facts = _once_per_node(setup, lambda: setup.pages.prepare("epoch", first=not number))
+    facts = _once_per_node(setup, lambda: _own_cache(setup, number))
     assert facts is not None
+    return facts
+
+
+def _own_cache(setup: Setup, number: int) -> CacheFacts:
+    """Bring this node's cache into the state for an epoch; one from memory has the state that its samples were read in."""
+    if not setup.loader.filled:
+        return setup.pages.prepare("epoch", first=not number)
+    facts = setup.pages.prepare("open", first=not number)
+    setup.pages.drop()
     return facts
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from storebench.digests import array_digest
 from storebench.formats.base import Indices
-from storebench.loading.batch import EpochPlan
 from storebench.loading.checks import (
     PixelCheck,
     ServedPixels,
@@ -164,10 +163,10 @@ def _replay(setup: Setup, number: int) -> ServedPixels | None:
     """Serve the epoch's first pass again through the same loader, untimed, with the digest of every sample."""
     if not setup.job.check_pixels or setup.traits.ready_made:
         return None
-    batches = [batch for batch in setup.batches(number, passes=1) if len(batch)]
-    plan = EpochPlan(epoch=number, batches=batches, check=True)
+    # With the batches that are empty: in these steps, a rank may have to send samples to others.
+    plan = setup.plan(number, setup.batches(number, passes=1), passes=1, check=True)
     setup.progress.begin(f"the check of epoch {number}")
-    return served_pixels(setup.served(plan))
+    return served_pixels(batch for batch in setup.served(plan) if len(batch.indices))
 
 
 def _first(check: PixelCheck | TimedCheck) -> str:

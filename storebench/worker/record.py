@@ -6,7 +6,7 @@ from storebench._version import __version__
 from storebench.manifest import store_facts
 from storebench.probes.environment import environment
 from storebench.ranks.membership import Membership
-from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, Record, Status
+from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, DataStoreFacts, Record, Status
 from storebench.runs.records import STEPS_DIR
 from storebench.training.step_table import StepTable
 from storebench.worker.ceilings import with_cache_below
@@ -64,12 +64,15 @@ class Part:
         The times of its steps; None if the epoch was not timed. Losses are sums over the samples of a rank.
     proof
         The comparison of its samples; None if the epoch was not timed.
+    data_store
+        What the data store of the ranks did on it; None without one.
     """
 
     membership: Membership
     record: Record
     table: StepTable | None
     proof: Proof | None
+    data_store: DataStoreFacts | None = None
 
 
 def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Part:
@@ -109,4 +112,10 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
     )
     table = measured.table if measured else None
     record = record if table is None else epoch_record(record, table)
-    return Part(membership=setup.membership, record=record, table=table, proof=proof)
+    return Part(
+        membership=setup.membership,
+        record=record,
+        table=table,
+        proof=proof,
+        data_store=measured.data_store if measured else None,
+    )

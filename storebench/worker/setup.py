@@ -25,11 +25,11 @@ from storebench.probes.limited import LimitedCache
 from storebench.ranks.group import ALONE, Group
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, Progress
-from storebench.ranks.shards import global_sizes, shard_of
+from storebench.ranks.shards import dealt, global_sizes, shard_of
 from storebench.ranks.sharing import shared_loader
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
-from storebench.settings.words import Share
+from storebench.settings.words import Fill, Share
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
@@ -80,7 +80,10 @@ class Setup:
         cell = job.cell
         code = code_facts(cell.backend.format)
         manifest = Manifest.read(job.store)
-        pages = StoreCache(cell.cache, cell.backend, job.store, drops=job.drop_caches)
+        preloads = cell.share is Share.STORE and cell.store_fill is Fill.PRELOAD
+        pages = StoreCache(
+            cell.cache, cell.backend, job.store, drops=job.drop_caches, read_at_opening=preloads
+        )
         model = None if cell.model == NO_MODEL else get_model(cell.model)
         augment = augment_of(cell, manifest, model)
         if cell.threads is not None:
@@ -94,6 +97,9 @@ class Setup:
             seed=cell.seed,
             batch_size=cell.batch_size,
             threads=cell.threads,
+            store_fill=cell.store_fill,
+            store_memory_bytes=cell.store_memory_bytes,
+            store_spill=cell.store_spill,
         )
         return cls(
             job=job,
@@ -129,6 +135,13 @@ class Setup:
         """Return this rank's batches of an epoch, or of its first `passes` passes over the samples."""
         return [batch for order in self._orders(epoch, passes) for batch in self._shard(order)]
 
+    def plan(
+        self, epoch: int, batches: list[Indices], *, passes: int | None = None, check: bool = False
+    ) -> EpochPlan:
+        """Return the plan of an epoch, or of its first `passes` passes, for this rank's `batches` of it."""
+        everyone = None if self.membership.alone else self._everyone(epoch, passes)
+        return EpochPlan(epoch=epoch, batches=batches, check=check, everyone=everyone)
+
     def expected(self, epoch: int) -> list[Indices]:
         """Return the samples that all ranks together should serve in an epoch, int64, one array per pass.
 
@@ -158,6 +171,18 @@ class Setup:
                 self.manifest.count, seed=cell.seed, epoch=epoch * every + turn, shuffle=cell.shuffle
             )
 
+    def _everyone(self, epoch: int, passes: int | None) -> Iterator[list[Indices]]:
+        """Yield the batches of all ranks, step by step."""
+        cell = self.cell
+        for order in self._orders(epoch, passes):
+            yield from dealt(
+                order,
+                ranks=self.membership.ranks,
+                batch_size=cell.batch_size,
+                pad=cell.pad,
+                max_steps=cell.max_steps,
+            )
+
     def _shard(self, order: Indices) -> list[Indices]:
         """Return this rank's batches of one pass."""
         cell, me = self.cell, self.membership
@@ -180,6 +205,11 @@ class Setup:
         batches = self.progress.over(self.loader.epoch(dataclasses.replace(plan, batches=full)))
         shape = self.augment.output_shape(self.manifest.dataset.image_shape)
         return with_empty_batches(batches, plan.batches, shape)
+
+    @property
+    def from_memory(self) -> bool:
+        """Whether the next epoch is served from memory: by a reader that holds all pixels, or by a data store that is filled."""
+        return self.traits.holds_pixels or self.loader.filled
 
     def outside_limit(self) -> contextlib.AbstractContextManager[None]:
         """Return a context whose memory does not count against the limit on the page cache."""

@@ -21,6 +21,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "pad": {"ranks": 2},
     "sync": {"ranks": 2},
     "share": {"ranks": 2},
+    "store_fill": {"ranks": 2, "share": "store"},
+    "store_memory": {"ranks": 2, "share": "store"},
+    "store_spill": {"ranks": 2, "share": "store"},
 }
 """Value or key -> what else its table needs with it."""
 
@@ -99,4 +102,5 @@ def test_there_are_axes_and_keys_that_are_none() -> None:
         "ranks",
         "sync",
         "share",
+        "store_fill",
     }

@@ -19,7 +19,7 @@ from storebench.check.sides.model import (
 from storebench.errors import DataNotFoundError
 from storebench.results import CacheVerdict, Cell, Record, Status
 from storebench.runs.records import read_records
-from storebench.settings.words import BOUNDED_STATES, ComputeKind, Share
+from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 
 _EPOCHS_TAIL = "slowest tenth of the epochs"
 _LONGEST = ("open_s", "time_to_first_batch_s")
@@ -70,7 +70,8 @@ def label_of(cell: Cell) -> str:
     compute = cell.compute if drained else f"{cell.model}-{cell.compute}"
     parts += [compute, *([cell.device] if cell.device != "cpu" else [])]
     parts += [f"ranks-{cell.ranks}-{cell.sync}"] if cell.ranks > 1 else []
-    return "/".join([*parts, *([f"share-{cell.share}"] if cell.share is not Share.NONE else [])])
+    parts += [f"share-{cell.share}"] if cell.share is not Share.NONE else []
+    return "/".join([*parts, *([f"fill-{cell.store_fill}"] if cell.store_fill is not Fill.PRELOAD else [])])
 
 
 def _cell(records: list[Record], code: str) -> CellData:

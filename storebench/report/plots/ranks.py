@@ -26,7 +26,7 @@ from storebench.report.plots.style import (
 )
 from storebench.report.texts.labels import backend_label, common_setting, with_interval
 from storebench.report.texts.sentence import Sentence
-from storebench.settings.words import Share, Sync
+from storebench.settings.words import Fill, Share, Sync
 
 QUESTION = "What do more ranks on this machine deliver?"
 
@@ -60,6 +60,7 @@ class RankLine:
         words += ["global batch"] if cell.global_batch_size is not None else []
         words += [f"gradients {cell.sync}"] if cell.sync is not Sync.OVERLAPPED else []
         words += [f"share {cell.share}"] if cell.share is not Share.NONE else []
+        words += ["filled in the first epoch"] if cell.store_fill is Fill.FIRST_EPOCH else []
         return ", ".join([*words, *(["padded"] if cell.pad else [])])
 
 
@@ -84,9 +85,8 @@ def rank_lines(facts: Facts) -> list[RankLine]:
         ways: dict[object, list[CellSummary]] = {}
         for job in jobs_beside(alone, facts.ordered):
             cell = job.cell
-            ways.setdefault((cell.global_batch_size is not None, cell.sync, cell.pad, cell.share), []).append(
-                job
-            )
+            shared = (cell.share, cell.store_fill)
+            ways.setdefault((cell.global_batch_size is not None, cell.sync, cell.pad, shared), []).append(job)
         for jobs in ways.values():
             efficiencies = tuple(_efficiency(facts, job, alone) for job in jobs)
             lines.append(RankLine(alone=alone, jobs=tuple(jobs), efficiencies=efficiencies))

@@ -205,6 +205,8 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
 
 def _rank_word(name: str, value: object, cell: Cell) -> str | None:
     """Return the word for a setting that depends on the number of ranks; None for any other setting."""
+    if name == "store_memory_bytes":
+        return f"at most {size(cell.store_memory_bytes)} per node" if cell.store_memory_bytes else ""
     if name == "batch_size" and cell.ranks > 1:
         return f"batch {value} per rank"
     if name == "sync" and (cell.ranks == 1 or cell.compute.kind is ComputeKind.NONE):

@@ -12,6 +12,7 @@ from storebench.ranks.merging import RANK, job_steps, rank_count
 from storebench.report.analysis import Paths, find_runs
 from storebench.report.intervals import Ratio, Round, ratio
 from storebench.report.texts.labels import with_interval
+from storebench.report.validation.data_store import check_data_store
 from storebench.report.validation.findings import Finding, Kind, finding, record_name
 from storebench.report.validation.job import check_job, check_ranks
 from storebench.report.validation.limits import check_limits
@@ -113,6 +114,7 @@ def _alone(record: Record) -> Iterator[Finding]:
     """Yield the findings about one usable record."""
     yield from check_record(record)
     yield from check_job(record)
+    yield from check_data_store(record)
     yield from check_limits(record)
 
 

@@ -57,6 +57,9 @@ RANK_SETTINGS: Raw = {
     "pad": False,
     "sync": "overlapped",
     "share": "none",
+    "store_fill": "preload",
+    "store_memory_bytes": None,
+    "store_spill": False,
 }
 """Settings that earlier releases did not have, as a cell of one process has them."""
 

@@ -1,0 +1,306 @@
+"""The data store of a job: every rank owns a part of the samples in memory, and sends them to the ranks that need them.
+
+As in LBANN (Jacobs et al.), it is filled before the first epoch, where each rank reads a contiguous part of the store, or
+in the first epoch, where each rank keeps the samples that it serves. From then on nothing is read from the store.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from storebench.errors import CellFailedError
+from storebench.formats.base import Batch as Pixels
+from storebench.formats.base import Fetched, Indices, Reader
+from storebench.loading.batch import Batch, EpochPlan, LoadJob
+from storebench.loading.order import split_batches
+from storebench.probes.batch_io import IoMeter
+from storebench.ranks.deliveries import Arrived, Deliveries, Traffic
+from storebench.ranks.group import Group
+from storebench.ranks.held import HeldPayloads, HeldPixels, HeldSamples, cut, joined_sizes
+from storebench.ranks.messages import Messages
+from storebench.ranks.owners import Owners, block_owners, first_owners
+from storebench.ranks.progress import Progress
+from storebench.ranks.room import needed_bytes, refusal
+from storebench.ranks.spill import spill_refusal
+from storebench.results import DataStoreFacts
+from storebench.settings.words import Fill
+
+PRELOAD_SAMPLES = 64
+"""Samples that one read of a preload asks for."""
+
+
+class DataStore:
+    """One rank's part of the data store. All ranks call the same methods in the same order.
+
+    Parameters
+    ----------
+    source
+        An open reader of the store. It is closed when the data store is filled, unless its threads decode.
+    job
+        When the data store is filled, and its limit.
+    group, progress
+        All ranks of the job, and the account of this one's progress.
+
+    Attributes
+    ----------
+    reader
+        Serves batches of the data store.
+    filled
+        Whether every sample is in memory, so that nothing is read from the store any more.
+    """
+
+    def __init__(self, source: Reader, job: LoadJob, group: Group, progress: Progress) -> None:
+        self.filled = False
+        self.reader = DataStoreReader(source, self)
+        self._source = source
+        self._pixels = source.payload_codec == "raw"
+        self._job = job
+        self._group = group
+        self._progress = progress
+        self._rank = group.membership.rank
+        self._owners: Owners = np.empty(0, np.int32)
+        self._held: HeldSamples = HeldPayloads(np.empty(0, np.int64))
+        self._sizes = np.empty(0, np.int64)
+        self._spilled = False
+        self._traffic = Traffic()
+        self._messages: Messages | None = None
+        self._deliveries: Deliveries | None = None
+        self._preload_s: float | None = None
+        self._preload_device_bytes: int | None = None
+
+    def prepare(self) -> None:
+        """Connect the ranks, and fill the data store if that is to be done before the first epoch.
+
+        Raises
+        ------
+        CellFailedError
+            The data store does not fit into the memory of a node, and is not to be spilled. Nothing has been read for it then.
+        """
+        self._require_room()
+        self._messages = Messages(self._progress)
+        if self._job.store_fill is Fill.PRELOAD:
+            self._own(block_owners(self._source.manifest.count, self._group.membership.ranks))
+            self._preload()
+            self._seal()
+
+    def serve(self, plan: EpochPlan, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Return the batches of an epoch, while their samples are exchanged.
+
+        Parameters
+        ----------
+        plan
+            The plan of the epoch, with the batches of all ranks.
+        batches
+            One batch per step, made by a producer that reads from `reader`; one without samples is not fetched.
+        """
+        assert plan.everyone is not None
+        assert self._messages is not None
+        self._traffic = Traffic()
+        if not self.filled:
+            self._own(first_owners(self._source.manifest.count, plan.everyone))
+            return batches
+        deliveries = Deliveries(
+            plan.everyone,
+            owners=self._owners,
+            rank=self._rank,
+            pack=self._held.pack,
+            sizes=self._sizes,
+            messages=self._messages,
+            traffic=self._traffic,
+        )
+        self._deliveries = deliveries
+        return _delivered(deliveries, batches)
+
+    def close_epoch(self) -> DataStoreFacts:
+        """Return the facts of the epoch that was served last; the first one fills the data store if nothing did before."""
+        if not self.filled:
+            self._seal()
+        traffic, held = self._traffic, self._held
+        return DataStoreFacts(
+            held_samples=len(held.own) - held.missing,
+            held_bytes=held.held_bytes,
+            spilled_bytes=held.held_bytes if self._spilled else 0,
+            table_bytes=self._owners.nbytes + self._sizes.nbytes + self.reader.labels.nbytes,
+            buffer_bytes=traffic.most_buffer_bytes,
+            from_store=traffic.from_store,
+            from_memory=traffic.from_memory,
+            from_ranks=traffic.from_ranks,
+            sent_bytes=traffic.sent_bytes,
+            received_bytes=traffic.received_bytes,
+            exchange_s=traffic.exchange_ns / 1e9,
+            waited_s=traffic.waited_ns / 1e9,
+            preload_s=self._preload_s,
+            preload_device_bytes=self._preload_device_bytes,
+        )
+
+    def payloads(self, samples: Indices) -> list[bytes]:
+        """Return the payloads of the batch whose turn it is."""
+        held = self._held
+        assert isinstance(held, HeldPayloads)
+        if not self.filled:
+            read = self._source.fetch(samples)
+            held.keep(samples, read)
+            self._traffic.from_store += len(samples)
+            return read
+        arrived = self._arrived(samples)
+        found = [b""] * len(samples)
+        for row, payload in zip(arrived.held, held.payloads(samples[arrived.held]), strict=True):
+            found[row] = payload
+        for rows, content in arrived.messages:
+            for row, payload in zip(rows, cut(content, self._sizes[samples[rows]]), strict=True):
+                found[row] = payload
+        return found
+
+    def copy_pixels(self, samples: Indices, out: Pixels) -> Fetched:
+        """Copy the pixels of the batch whose turn it is into `out`, uint8 [n, H, W, C]."""
+        held = self._held
+        assert isinstance(held, HeldPixels)
+        if not self.filled:
+            fetched = self._source.fetch_into(samples, out)
+            held.keep(samples, out)
+            self._traffic.from_store += len(samples)
+            return fetched
+        arrived = self._arrived(samples)
+        held.put(samples[arrived.held], arrived.held, out)
+        for rows, content in arrived.messages:
+            out[rows] = content.reshape(-1, *out.shape[1:])
+        return Fetched(out.nbytes)
+
+    def _arrived(self, samples: Indices) -> Arrived:
+        assert self._deliveries is not None, "an epoch is being served"
+        return self._deliveries.take(samples)
+
+    def _require_room(self) -> None:
+        """Refuse a data store that does not fit into the memory of a node, on every rank; or decide that the node spills it."""
+        me, manifest = self._group.membership, self._source.manifest
+        size = manifest.count * manifest.dataset.image_bytes if self._pixels else manifest.payload_bytes
+        needed = needed_bytes(
+            manifest.count,
+            size,
+            ranks=me.ranks,
+            local_ranks=me.local_ranks,
+            batch_size=self._job.batch_size,
+        )
+        mine = refusal(needed, self._job.store_memory_bytes, me.node) if me.leads_node else None
+        self._spilled = mine is not None and self._job.store_spill
+        mine = spill_refusal(me.node) if self._spilled else mine
+        by_rank = self._group.exchange((me.node, mine, self._spilled))
+        refused = next((line for _, line, _ in by_rank if line is not None), None)
+        if refused is not None:
+            raise CellFailedError(refused)
+        self._spilled = any(spilled for node, _, spilled in by_rank if node == me.node)
+
+    def _own(self, owners: Owners) -> None:
+        """Take the memory for the samples that this rank owns."""
+        self._owners = owners
+        own = np.flatnonzero(owners == self._rank).astype(np.int64)
+        spilled = self._spilled
+        self._held = (
+            HeldPixels(own, self._source.image_shape, spilled=spilled)
+            if self._pixels
+            else HeldPayloads(own, spilled=spilled)
+        )
+
+    def _preload(self) -> None:
+        """Read all samples that this rank owns, in their order."""
+        meter, start = IoMeter(), time.perf_counter()
+        meter.begin()
+        batches = split_batches(self._held.own.copy(), PRELOAD_SAMPLES)
+        if batches:
+            self._source.plan(batches)
+        pixels = np.empty((PRELOAD_SAMPLES if self._pixels else 0, *self._source.image_shape), np.uint8)
+        for samples in batches:
+            if isinstance(self._held, HeldPixels):
+                self._source.fetch_into(samples, pixels)
+                self._held.keep(samples, pixels)
+            elif isinstance(self._held, HeldPayloads):
+                self._held.keep(samples, self._source.fetch(samples))
+            self._progress.batch()
+        counted = meter.read()
+        meter.end()
+        self._preload_s = time.perf_counter() - start
+        self._preload_device_bytes = None if counted is None else counted.device_read_bytes
+
+    def _seal(self) -> None:
+        """Note that the data store is filled, and tell the other ranks how large the samples are.
+
+        Raises
+        ------
+        CellFailedError
+            A sample of this rank's part was not served.
+        """
+        if self._held.missing:
+            raise CellFailedError(
+                f"{self._held.missing} samples of this rank's part of the data store were not read"
+            )
+        sizes = self._held.sizes
+        if self._pixels:
+            self._sizes = np.full(len(self._owners), self._source.manifest.dataset.image_bytes, np.int64)
+        else:
+            self._sizes = joined_sizes(self._group.exchange(sizes), self._owners)
+        self.filled = True
+        self.reader.let_go()
+
+
+class DataStoreReader(Reader):
+    """Serve batches of a data store: from the store while it is being filled, then from the memory of all ranks.
+
+    Parameters
+    ----------
+    source
+        The reader of the store.
+    data
+        This rank's part of the data store.
+    """
+
+    def __init__(self, source: Reader, data: DataStore) -> None:
+        super().__init__(source.store, source.manifest, source.options)
+        self.labels = source.labels.copy()
+        self.payload_codec = source.payload_codec
+        self._source = source
+        self._data = data
+        self._notes: dict[str, str] | None = None
+        self._last: tuple[Indices, list[bytes]] | None = None
+
+    def let_go(self) -> None:
+        """Close the reader of the store, so that nothing can be read from it any more; one whose threads decode stays open."""
+        self._notes = self._source.notes()
+        if type(self._source).spread is Reader.spread:
+            self._source.close()
+
+    def spread(self, work: Callable[[int], None], count: int) -> None:
+        """Share calls out among the threads of the store's reader, if it has some."""
+        self._source.spread(work, count)
+
+    def notes(self) -> dict[str, str]:
+        """Return the notes of the store's reader."""
+        return self._source.notes() if self._notes is None else self._notes
+
+    def _plan(self, batches: Sequence[Indices]) -> None:
+        if not self._data.filled:
+            self._source.plan(batches)
+
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        if self.payload_codec == "raw":
+            return super()._fetch(indices)
+        # A check asks for a batch a second time, with the same array, to decode it otherwise.
+        if self._last is None or self._last[0] is not indices:
+            self._last = indices, self._data.payloads(indices)
+        return self._last[1]
+
+    def _fetch_into(self, indices: Indices, out: Pixels) -> Fetched:
+        return self._data.copy_pixels(indices, out)
+
+    def _close(self) -> None:
+        self._source.close()
+
+
+def _delivered(deliveries: Deliveries, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield batches while their samples are exchanged."""
+    deliveries.begin()
+    for batch in batches:
+        if not len(batch.indices):
+            deliveries.skip()
+        yield batch
+    deliveries.finish()

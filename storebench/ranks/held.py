@@ -1,0 +1,190 @@
+"""The samples that one rank of a data store owns, in memory, and how they travel: pixels, or payloads as they are stored."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import CellFailedError
+from storebench.formats.base import Batch, Indices
+from storebench.ranks.owners import Owners, Rows
+from storebench.ranks.spill import SpillFile, spilled_array
+
+Content = npt.NDArray[np.uint8]
+"""The bytes of a message, uint8 [n]: samples one after the other."""
+
+Sizes = npt.NDArray[np.int64]
+"""Bytes of samples, int64 [n]."""
+
+
+class HeldSamples(ABC):
+    """Samples in the memory of their owner.
+
+    Parameters
+    ----------
+    own
+        The samples that this rank owns, int64, ascending.
+
+    Attributes
+    ----------
+    held_bytes
+        Bytes of the samples that are in memory, without those that Python adds.
+    """
+
+    def __init__(self, own: Indices) -> None:
+        self.own = own
+        self.held_bytes = 0
+        self._kept = np.zeros(len(own), bool)
+
+    @property
+    def missing(self) -> int:
+        """The number of own samples that are not in memory yet."""
+        return len(self.own) - int(np.count_nonzero(self._kept))
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Sizes:
+        """Bytes of each own sample, int64, in their order."""
+
+    @abstractmethod
+    def pack(self, samples: Indices) -> Content:
+        """Return a copy of own samples as the content of a message, in the order of `samples`."""
+
+    def _new(self, samples: Indices) -> tuple[Rows, Rows]:
+        """Return the rows of `samples` that are own and not in memory yet, each sample once, and their places."""
+        if not len(self.own):
+            return np.empty(0, np.intp), np.empty(0, np.intp)
+        places: Rows = np.minimum(np.searchsorted(self.own, samples), len(self.own) - 1)
+        rows = np.flatnonzero((self.own[places] == samples) & ~self._kept[places])
+        places, first = np.unique(places[rows], return_index=True)
+        self._kept[places] = True
+        return rows[first], places
+
+    def _places(self, samples: Indices) -> Rows:
+        """Return the places of own samples that are in memory.
+
+        Raises
+        ------
+        CellFailedError
+            One of them is not.
+        """
+        places: Rows = np.minimum(np.searchsorted(self.own, samples), max(0, len(self.own) - 1))
+        if len(samples) and not (
+            len(self.own) and (self.own[places] == samples).all() and self._kept[places].all()
+        ):
+            raise CellFailedError("the data store was asked for a sample that this rank does not hold")
+        return places
+
+
+class HeldPixels(HeldSamples):
+    """Pixels of images of one size.
+
+    Parameters
+    ----------
+    own
+        As for `HeldSamples`.
+    shape
+        (H, W, C) of an image.
+    spilled
+        Whether they are in a file on this node's disk instead of in memory.
+    """
+
+    def __init__(self, own: Indices, shape: tuple[int, int, int], *, spilled: bool = False) -> None:
+        super().__init__(own)
+        take = spilled_array if spilled else _in_memory
+        self._pixels = take((len(own), *shape))
+
+    @property
+    def sizes(self) -> Sizes:
+        """Bytes of each own sample, int64: all the same."""
+        return np.full(len(self.own), int(np.prod(self._pixels.shape[1:])), np.int64)
+
+    def keep(self, samples: Indices, pixels: Batch) -> None:
+        """Copy those of `samples` that are own, with their `pixels`, uint8 [n, H, W, C]."""
+        rows, places = self._new(samples)
+        self._pixels[places] = pixels[rows]
+        self.held_bytes += len(rows) * int(np.prod(self._pixels.shape[1:]))
+
+    def pack(self, samples: Indices) -> Content:
+        """Return a copy of own samples, uint8 [n * H * W * C]."""
+        return self._pixels[self._places(samples)].reshape(-1)
+
+    def put(self, samples: Indices, rows: Rows, out: Batch) -> None:
+        """Copy own samples into rows of a batch, uint8 [n, H, W, C]."""
+        out[rows] = self._pixels[self._places(samples)]
+
+
+class HeldPayloads(HeldSamples):
+    """Payloads as the store has them, for codecs that the harness decodes.
+
+    Parameters
+    ----------
+    own
+        As for `HeldSamples`.
+    spilled
+        Whether they are in a file on this node's disk instead of in memory.
+    """
+
+    def __init__(self, own: Indices, *, spilled: bool = False) -> None:
+        super().__init__(own)
+        self._payloads = [] if spilled else [b""] * len(own)
+        self._file = SpillFile() if spilled else None
+        self._starts = np.zeros(len(own) if spilled else 0, np.int64)
+        self._sizes = np.zeros(len(own), np.int64)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Bytes of each own payload, int64."""
+        return self._sizes
+
+    def keep(self, samples: Indices, payloads: Sequence[bytes]) -> None:
+        """Keep those of `samples` that are own, with their `payloads`."""
+        for row, place in zip(*self._new(samples), strict=True):
+            payload = payloads[row]
+            if self._file is None:
+                self._payloads[place] = payload
+            else:
+                self._starts[place] = self._file.append(payload)
+            self._sizes[place] = len(payload)
+            self.held_bytes += len(payload)
+
+    def pack(self, samples: Indices) -> Content:
+        """Return own payloads one after the other."""
+        joined = bytearray().join(self.payloads(samples))
+        return np.frombuffer(joined, np.uint8)
+
+    def payloads(self, samples: Indices) -> list[bytes]:
+        """Return own payloads."""
+        places, file = self._places(samples), self._file
+        if file is None:
+            return [self._payloads[place] for place in places]
+        spans = zip(self._starts[places].tolist(), self._sizes[places].tolist(), strict=True)
+        return [file.read(start, size) for start, size in spans]
+
+
+def _in_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    return np.empty(shape, np.uint8)
+
+
+def cut(content: Content, sizes: Sizes) -> list[bytes]:
+    """Return the payloads of a message, given the bytes of each."""
+    ends = np.cumsum(sizes).tolist()
+    return [content[end - size : end].tobytes() for end, size in zip(ends, sizes.tolist(), strict=True)]
+
+
+def joined_sizes(parts: Sequence[Any], owners: Owners) -> Sizes:
+    """Return the bytes of every sample, int64 [count], from those of each rank's own samples.
+
+    Parameters
+    ----------
+    parts
+        `HeldSamples.sizes` of all ranks, in rank order.
+    owners
+        The owner of each sample, int32 [count].
+    """
+    sizes = np.zeros(len(owners), np.int64)
+    for rank, own in enumerate(parts):
+        sizes[owners == rank] = own
+    return sizes

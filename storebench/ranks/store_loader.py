@@ -1,0 +1,69 @@
+"""The loader of a rank whose job has a data store: its loop makes batches of the samples that all ranks hold in memory."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from storebench.loading.batch import Batch, EpochPlan, Opened
+from storebench.loading.empty import with_empty_batches
+from storebench.loading.loader import ReusedBuffer, batch_shape, requests_of
+from storebench.loading.producer import Producer, lasting_memory, open_backend
+from storebench.ranks.data_store import DataStore
+from storebench.ranks.sharing import SharedLoader
+from storebench.results import DataStoreFacts
+
+
+class StoreLoader(SharedLoader):
+    """Serve the batches of one rank from the data store of all ranks.
+
+    Opening it fills the data store, unless that is left to the first epoch. It has to stay open from then on.
+    """
+
+    _data: DataStore | None = None
+
+    def open(self) -> list[Opened]:
+        """Open the reader of the store, connect the ranks, and fill the data store if it is time for that."""
+        start = time.perf_counter_ns()
+        source = open_backend(self.job)
+        self._data = DataStore(source, self.job, self.group, self.progress)
+        try:
+            self._data.prepare()
+        except BaseException:
+            source.close()
+            raise
+        open_ns = time.perf_counter_ns() - start
+        self._producer = Producer(
+            self.job,
+            ReusedBuffer(pin=self.pin),
+            reader=self._data.reader,
+            lasting=lasting_memory(pin=self.pin),
+        )
+        opened = self._producer.open()
+        return [dataclasses.replace(opened, open_ns=open_ns + opened.open_ns)]
+
+    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+        """Serve the plan's batches in order, those without samples included."""
+        if self._data is None:
+            raise RuntimeError("the loader is not open")
+        full = dataclasses.replace(plan, batches=[indices for indices in plan.batches if len(indices)])
+        made = map(self._producer.produce, requests_of(full, 1))
+        shape = batch_shape(self.job)[1:]
+        return self._data.serve(plan, with_empty_batches(made, plan.batches, shape))
+
+    def close(self) -> list[Opened]:
+        """Close the reader and give the memory back."""
+        if self._data is None:
+            return []
+        data, self._data = self._data, None
+        closed = self._producer.close()
+        data.reader.close()
+        return [closed]
+
+    @property
+    def filled(self) -> bool:
+        """Whether every sample is in memory."""
+        return self._data is not None and self._data.filled
+
+    def close_epoch(self) -> DataStoreFacts | None:
+        """Return the facts of the epoch that was served last."""
+        return None if self._data is None else self._data.close_epoch()
