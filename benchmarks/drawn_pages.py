@@ -4,18 +4,20 @@ A page has two data sets, cold and warm, and 0 and 2 workers: 8 tables of five s
 beside one data set's training. Rates vary from process to process by a lognormal factor.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from storebench.report.cells import CellSummary
-from storebench.report.claims import Claim, Kind
-from storebench.report.decisions import Decisions
-from storebench.report.facts import derive
+from storebench.report.claims import AMPLIFIED, Claim, Kind
+from storebench.report.decisions import FED_FRAC, READS, Decisions
+from storebench.report.facts import Facts, derive
 from storebench.report.frame import column_types
+from storebench.report.roofline import Feeding, Roofline
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
+from storebench.report.texts.roofline import roofline_sentences
 from storebench.report.verdict import Bound
 from storebench.results import Cell
 from storebench.stats import PRACTICAL_FRAC
@@ -30,6 +32,9 @@ BACKENDS = {
 NULL = ("null", "raw", "null")
 DATASETS = {"cifar10": ("none", "32x32x3"), "imagenet": ("real", "256x256x3")}
 """Data set -> what is computed on it, and its images."""
+
+SHARES = {"fetching": 0.6, "decoding": 0.4}
+"""Part of the producers' work -> its share of every wait."""
 
 STEPS, BATCH = 100, 50
 _BLANK = dict.fromkeys(column_types())
@@ -47,11 +52,18 @@ class Truth:
         Standard deviation of the logarithm of a rate, from process to process.
     rounds
         Replicates of every cell.
+    waits_frac
+        Share of its time that every training loop waits, whatever it loads; None for four fifths, with a network whose
+        own time varies.
+    amplification
+        How many times the bytes that were asked for the device delivers.
     """
 
     spread: float
     rounds: int
     samples_per_s: Mapping[str, float]
+    waits_frac: float | None = None
+    amplification: float = 1.8
 
     def rate(self, cell: CellSummary) -> float:
         """Return the true rate of a cell."""
@@ -103,19 +115,17 @@ def _rows(
     samples = STEPS * BATCH
     for replicate in range(truth.rounds):
         seconds = samples / rate * float(np.exp(truth.spread * rng.standard_normal()))
-        computing = 0.2 * samples / 1000.0 * float(np.exp(truth.spread * rng.standard_normal()))
-        computing = computing if compute == "real" else 0.0
-        waiting = max(seconds - computing, 0.3 * seconds)
+        waiting, computing = _parts(seconds, samples, compute, truth, rng)
         sums = {
             "data_wait_s": waiting, "h2d_s": 0.0, "compute_s": computing, "handover_s": 0.0, "prep_s": 0.0,
-            "fetch_s": 0.6 * waiting, "decode_s": 0.4 * waiting, "payload_bytes": samples * 3072,
+            "fetch_s": SHARES["fetching"] * waiting, "decode_s": SHARES["decoding"] * waiting, "payload_bytes": samples * 3072,
         }  # fmt: skip
         row = _BLANK | {
             "run_id": "run", "replicate": replicate, "epoch": 0, "status": "ok", "looks": 1,
             "samples_per_s": samples / seconds, "timed_s": seconds, "timed_samples": samples, "samples": samples,
             "timed_steps": STEPS, "data_wait_frac": waiting / (waiting + computing), "bytes_on_disk": 1000.0,
             "store_image_shape": shape, "cache_applies_to": "epoch", "payload_bytes_per_s": samples * 3072 / seconds,
-            "read_amplification": 1.8 * float(np.exp(truth.spread * rng.standard_normal())),
+            "read_amplification": truth.amplification * _varying(truth, rng),
         }  # fmt: skip
         row |= sums
         if cell.cache == "cold":
@@ -128,37 +138,101 @@ def _rows(
         yield row
 
 
+def _parts(
+    seconds: float, samples: int, compute: str, truth: Truth, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return for how many seconds a loop waits, and for how many it computes."""
+    computing = 0.2 * samples / 1000.0 * float(np.exp(truth.spread * rng.standard_normal()))
+    if compute != "real":
+        return seconds, 0.0
+    if truth.waits_frac is None:
+        return max(seconds - computing, 0.3 * seconds), computing
+    waiting = min(1.0, truth.waits_frac * _varying(truth, rng)) * seconds
+    return waiting, seconds - waiting
+
+
+def _varying(truth: Truth, rng: np.random.Generator) -> float:
+    """Return a factor that varies by the spread, and is 1 on average."""
+    return float(np.exp(truth.spread * rng.standard_normal() - truth.spread**2 / 2))
+
+
 def claimed(cells: Sequence[CellSummary]) -> tuple[Decisions, list[Claim]]:
     """Return what a page decides in its tables, and what its sentences assert."""
     facts = derive(cells)
+    return facts.decisions, _said(facts)
+
+
+def _said(facts: Facts) -> list[Claim]:
     said = [*headline(facts).claims]
     for part in facts.datasets.values():
         said += [one for advice in recommend(part) for one in advice.claims]
-    return facts.decisions, said
+    return said
 
 
 def false_claims(cells: Sequence[CellSummary], truth: Truth) -> list[str]:
     """Return every claim of a page, in its tables and in its sentences, that is not true."""
-    decisions, said = claimed(cells)
-    found = []
-    for one in decisions.found.values():
+    facts = derive(cells)
+    found = [*_false_figures(facts, truth), *_false_feeding(facts.rooflines, truth)]
+    for one in facts.decisions.found.values():
         # All computing takes as long, whatever loads; all else is as fast as its backend.
         ratio = 1.0 if one.topic == "compute" else truth.rate(one.cell) / truth.rate(one.base)
         if (one.faster and ratio <= 1) or (one.slower and ratio >= 1) or (one.equal and not _equal(ratio)):
             found.append(f"{one.topic}: {one.cell.backend} {one.verdict} than {one.base.backend}")
-    return found + [f"{one.kind}: {one.subject.backend}" for one in said if not _true(one, truth)]
+    return found + [f"{one.kind}: {one.subject.backend}" for one in _said(facts) if not _true(one, truth)]
+
+
+def _false_figures(facts: Facts, truth: Truth) -> Iterator[str]:
+    """Yield the cells that are wrongly proven to wait for little, or to read too much."""
+    decisions = facts.decisions
+    for cell in (cell for panel in facts.ordered for cell in panel.measured):
+        if decisions.fed(cell) and not _is_fed(truth):
+            yield f"fed: {cell.backend}"
+        if decisions.above(cell, READS, AMPLIFIED) and truth.amplification <= AMPLIFIED:
+            yield f"amplified: {cell.backend}"
+
+
+def _false_feeding(found: Sequence[Roofline], truth: Truth) -> Iterator[str]:
+    """Yield false conclusions from starving points: of accelerators as fast as a store feeds, and of cache states."""
+    for roofline in found:
+        for curve in roofline.curves:
+            right = truth.rate(curve.loader) / (0.9 if roofline.overlap else 9.0)
+            if curve.feeding(right * (1 + 1e-6)) is Feeding.FEEDS:
+                yield f"feeds too much: {curve.backend}"
+            if curve.feeding(right * (1 - 1e-6)) is Feeding.STARVES:
+                yield f"feeds too little: {curve.backend}"
+    # No rate depends on the state of the cache.
+    if any("memory" in one.partition("depend on")[2] for one in roofline_sentences(found)):
+        yield "starving points depend on memory"
 
 
 def _equal(ratio: float) -> bool:
     return 1 / (1 + PRACTICAL_FRAC) <= ratio <= 1 + PRACTICAL_FRAC
 
 
+def _is_fed(truth: Truth) -> bool:
+    return truth.waits_frac is not None and truth.waits_frac < FED_FRAC
+
+
+def _is_share(one: Claim) -> bool:
+    """Whether the interval of a share holds the true one: nothing but fetching and decoding differs between stores."""
+    low, high = (one.figure.lo, one.figure.hi) if one.figure else (None, None)
+    return (low or 0.0) - 1e-9 <= SHARES[one.part] <= (high or 0.0) + 1e-9
+
+
+_KNOWN: Mapping[Kind, Callable[[Claim, Truth], bool]] = {
+    Kind.UNDECIDED: lambda _, __: True,
+    Kind.SHARE: lambda one, _: _is_share(one),
+    Kind.LIMITED: lambda one, _: one.part != Bound.CONTENTION,
+    Kind.FED: lambda _, truth: _is_fed(truth),
+    Kind.AMPLIFIED: lambda one, truth: not one.decided or truth.amplification > AMPLIFIED,
+}
+"""Kind of an assertion about one cell, or about parts -> whether it is true."""
+
+
 def _true(one: Claim, truth: Truth) -> bool:
-    """Whether an assertion holds: the loop waits four fifths of its time, and reads are amplified 1.8 times."""
-    if one.kind in (Kind.UNDECIDED, Kind.SHARE):
-        return True
-    if one.kind is Kind.LIMITED:
-        return one.part != Bound.CONTENTION
+    """Whether an assertion holds."""
+    if one.kind in _KNOWN:
+        return _KNOWN[one.kind](one, truth)
     if one.object is None or one.kind is Kind.CONTENTION:
         return False
     ratio = truth.rate(one.subject) / truth.rate(one.object)

@@ -52,6 +52,35 @@ FILE_S = 100e-6
 POOL_FROM_S = 1.0
 """Encoding for longer is shared out among processes."""
 
+ASSUMED_OFF = 3.0
+"""All figures above are of one machine with 2 cores and an SSD. Another one may be so many times as fast or as slow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seconds:
+    """An estimated duration: the part that a few samples have shown on this machine, and the part that is assumed."""
+
+    measured: float = 0.0
+    assumed: float = 0.0
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        """Return both durations together."""
+        return Seconds(measured=self.measured + other.measured, assumed=self.assumed + other.assumed)
+
+    def __mul__(self, times: float) -> "Seconds":
+        """Return so many times this duration."""
+        return Seconds(measured=self.measured * times, assumed=self.assumed * times)
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.measured + self.assumed
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The duration if what is assumed is `ASSUMED_OFF` times as fast, and as slow."""
+        return self.measured + self.assumed / ASSUMED_OFF, self.measured + self.assumed * ASSUMED_OFF
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStore:
@@ -86,8 +115,12 @@ class RunPlan:
         Decoded bytes and bytes of payload to read, and seconds, in the rounds that every cell runs.
     most_s
         Seconds if the run adds as many rounds as its scenario allows; `estimate_s` where their number is fixed.
+    least_s, largest_s
+        `estimate_s` if what was assumed, and not measured, is `ASSUMED_OFF` times as fast, and as slow.
+    assumed_frac
+        Share of `estimate_s` that was assumed.
     notes
-        Cells that cannot exist, and cells that this machine does not permit.
+        Cells that cannot exist, cells that this machine does not permit, and steps whose duration is unknown.
     """
 
     cells: list[Cell]
@@ -98,8 +131,10 @@ class RunPlan:
     fetch_bytes: int
     estimate_s: float
     most_s: float
+    least_s: float
+    largest_s: float
+    assumed_frac: float
     notes: list[str] = field(default_factory=list)
-    estimate_note: str = "a guess from a few samples; the run corrects it as it goes on"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -129,8 +164,8 @@ def plan_run(
     allowed = permitted(scenario, cells, stores)
     probe = _Probe(stores, progress)
     planned: dict[str, PlannedStore] = {}
-    convert_bytes, write_bytes, convert_s = 0, 0, 0.0
-    read_bytes, fetch_bytes, round_s = 0, 0, _device_s(allowed.cells)
+    convert_bytes, write_bytes, convert_s = 0, 0, Seconds()
+    read_bytes, fetch_bytes, round_s = 0, 0, Seconds(assumed=_device_s(allowed.cells))
     for cell in allowed.cells:
         count, image_bytes, costs = probe.count(cell), probe.image_bytes(cell), probe.costs(cell)
         name = f"{cell.data.store_id}/{store_name_of(cell.backend)}"
@@ -147,16 +182,19 @@ def plan_run(
             builds = sides - store.exists
             convert_bytes += store.pixel_bytes * builds
             write_bytes += store.store_bytes * builds
-            convert_s += convert_seconds(cell, store, costs) * builds
+            convert_s += _convert_seconds(cell, store, costs) * builds
         once = min(count, (cell.max_steps or count) * cell.batch_size * cell.ranks) * cell.epochs * sides
         again = once * ((cell.passes or 1) - 1)
         read_bytes += (once + again) * image_bytes * scenario.least_replicates
         fetch_bytes += round((once + again) * costs.payload_bytes) * scenario.least_replicates
         replays = 0.0 if traits_of(cell.backend).ready_made else _replays(scenario)
-        round_s += _start_s(cell) * sides
-        round_s += once * sample_seconds(cell, costs, image_bytes, READ_BYTES_PER_S)
-        round_s += (again + replays * once) * sample_seconds(cell, costs, image_bytes, CACHED_BYTES_PER_S)
-        round_s += (once + again) * _compute_s(cell)
+        round_s += Seconds(assumed=_start_s(cell)) * sides
+        round_s += _sample_seconds(cell, costs, image_bytes, READ_BYTES_PER_S) * once
+        from_memory = _sample_seconds(cell, costs, image_bytes, CACHED_BYTES_PER_S)
+        round_s += from_memory * (again + replays * once)
+        round_s += _compute_seconds(cell) * (once + again)
+    estimate = convert_s + round_s * scenario.least_replicates
+    least_s, largest_s = estimate.ends
     return RunPlan(
         cells=list(allowed.cells),
         stores=list(planned.values()),
@@ -164,9 +202,12 @@ def plan_run(
         write_bytes=write_bytes,
         read_bytes=read_bytes,
         fetch_bytes=fetch_bytes,
-        estimate_s=convert_s + scenario.least_replicates * round_s,
-        most_s=convert_s + _most_s(scenario, round_s),
-        notes=[*scenario.impossible(), *allowed.lines()],
+        estimate_s=estimate.total,
+        most_s=convert_s.total + _most_s(scenario, round_s.total),
+        least_s=least_s,
+        largest_s=largest_s,
+        assumed_frac=estimate.assumed / estimate.total if estimate.total else 0.0,
+        notes=[*scenario.impossible(), *allowed.lines(), *_unknown_steps(allowed.cells)],
     )
 
 
@@ -209,7 +250,7 @@ def _side(cell: Cell) -> int | None:
     return cell.data.image_size or (MODEL_CROPS.get(cell.model) if any_size(cell.backend.codec) else None)
 
 
-def convert_seconds(cell: Cell, store: PlannedStore, costs: SampleCosts) -> float:
+def _convert_seconds(cell: Cell, store: PlannedStore, costs: SampleCosts) -> Seconds:
     """Return the seconds that building a store takes: encoding, writing, and reading it back."""
     cores, encode_s = usable_cores(), store.count * costs.encode_s
     made_s = encode_s / cores if encode_s > POOL_FROM_S else encode_s
@@ -218,14 +259,14 @@ def convert_seconds(cell: Cell, store: PlannedStore, costs: SampleCosts) -> floa
     )  # image files are decoded once, the others when they are read back
     files_s = store.count * FILE_S if cell.backend.format == "files" else 0.0
     moved_s = store.store_bytes / WRITE_BYTES_PER_S + store.pixel_bytes / PIXELS_BYTES_PER_S
-    return made_s + checked_s + files_s + moved_s
+    return Seconds(measured=made_s + checked_s, assumed=files_s + moved_s)
 
 
-def sample_seconds(cell: Cell, costs: SampleCosts, image_bytes: int, bytes_per_s: float) -> float:
+def _sample_seconds(cell: Cell, costs: SampleCosts, image_bytes: int, bytes_per_s: float) -> Seconds:
     """Return the seconds for loading one sample, if its payload comes at `bytes_per_s`."""
     parallel = max(1, min(cell.workers * cell.ranks, usable_cores()))
-    work_s = costs.decode_s + image_bytes / PIXELS_BYTES_PER_S
-    return work_s / parallel + costs.payload_bytes / bytes_per_s
+    moved_s = image_bytes / PIXELS_BYTES_PER_S / parallel + costs.payload_bytes / bytes_per_s
+    return Seconds(measured=costs.decode_s / parallel, assumed=moved_s)
 
 
 def usable_cores() -> int:
@@ -259,8 +300,21 @@ def _start_s(cell: Cell) -> float:
     return PROCESS_START_S + (RANK_START_S * (1 + cell.ranks) if cell.ranks > 1 else 0.0)
 
 
-def _compute_s(cell: Cell) -> float:
-    """Return the seconds that a step computes, per sample."""
+def _compute_seconds(cell: Cell) -> Seconds:
+    """Return the seconds that a step computes, per sample; those of an emulated step are known."""
     if cell.compute.kind is ComputeKind.EMULATED:
-        return cell.compute.milliseconds / 1000 / (cell.batch_size * cell.ranks)
-    return STEP_S[cell.model] / STEP_BATCH[cell.model] if cell.compute.kind is ComputeKind.REAL else 0.0
+        return Seconds(measured=cell.compute.milliseconds / 1000 / (cell.batch_size * cell.ranks))
+    if cell.compute.kind is not ComputeKind.REAL:
+        return Seconds()
+    return Seconds(assumed=STEP_S[cell.model] / STEP_BATCH[cell.model])
+
+
+def _unknown_steps(cells: Sequence[Cell]) -> list[str]:
+    """Return a line if cells train on a device whose speed nothing is known of."""
+    training = (cell for cell in cells if cell.compute.kind is ComputeKind.REAL)
+    devices = sorted({cell.device for cell in training if cell.device != "cpu"})
+    if not devices:
+        return []
+    return [
+        f"how long a training step takes on {', '.join(devices)} is unknown: the time of 2 CPU cores is assumed"
+    ]

@@ -130,7 +130,7 @@ def median_interval(values: Values, alpha: float = ALPHA) -> Interval | None:
         return Interval(low=float(array[rank - 1]), high=float(array[count - rank]))
     if array[0] > 0:
         centre, half, _ = _student(np.log(array), alpha)
-        return Interval(low=math.exp(centre - half), high=math.exp(centre + half))
+        return Interval(low=_exp(centre - half), high=_exp(centre + half))
     centre, half, _ = _student(array, alpha)
     return Interval(low=centre - half, high=centre + half)
 

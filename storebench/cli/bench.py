@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.checks import require_devices
+from storebench.cli.checks import finite, require_devices
 from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
 from storebench.cli.plan_lines import print_plan
 from storebench.cli.run import assess_of, leave, new_run_folder
@@ -94,6 +94,7 @@ def bench(
         float | None,
         typer.Option(
             min=1,
+            callback=finite,
             metavar="SECONDS",
             help="Kill a replicate that takes longer, and record it as failed. [default: the scenario's; 6 hours]",
         ),
@@ -307,7 +308,7 @@ def _follow(scenario: "Scenario", cells: "list[Cell]", folder: Path, stores: Pat
 
 def _hint(records: "Sequence[Record]") -> str:
     """Return the advice for failed cells."""
-    from storebench.worker.launch import ran_out_of_time
+    from storebench.results.time_limit import ran_out_of_time
 
     late = any(ran_out_of_time(record.failure or "") for record in records)
     more = "; --timeout SECONDS gives them more time" if late else ""

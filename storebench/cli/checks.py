@@ -1,5 +1,6 @@
 """Checks before long work begins, for several verbs."""
 
+import math
 import os
 import shlex
 import tempfile
@@ -8,10 +9,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from storebench.errors import StorebenchError, UsageError, from_os_error
 
 if TYPE_CHECKING:
     from storebench.results import Cell
+
+
+def finite(number: float | None) -> float | None:
+    """Return the value of an option.
+
+    Raises
+    ------
+    typer.BadParameter
+        It is not a number, or infinite.
+    """
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"Input should be a finite number, not '{number}'")
+    return number
 
 
 def require_devices(cells: Iterable["Cell"], *, nodes: int = 1) -> None:

@@ -55,7 +55,7 @@ def convert(
         int | None,
         typer.Option(min=1, help="Side of the square images, for folders and ImageNet. [default: 256]"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of derived and synthetic samples.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of derived and synthetic samples.")] = 0,
     synthetic: Annotated[
         bool | None,
         typer.Option(

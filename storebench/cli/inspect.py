@@ -24,6 +24,7 @@ def inspect(
     path: Annotated[
         Path,
         typer.Argument(
+            metavar="PATH",
             help="An LMDB or HDF5 file, the folder that holds data.mdb or data.h5, or the folder of a LevelDB."
         ),
     ],

@@ -19,6 +19,7 @@ from storebench.cli.doctor import doctor
 from storebench.cli.export import export
 from storebench.cli.formats import formats
 from storebench.cli.inspect import inspect
+from storebench.cli.one_line import OneLineGroup
 from storebench.cli.report import report
 from storebench.cli.run import run
 from storebench.cli.trace import trace
@@ -29,6 +30,7 @@ from storebench.system import interrupts
 
 app = typer.Typer(
     name="storebench",
+    cls=OneLineGroup,
     help="Measure how to store image training data, under real training, with proof.",
     add_completion=False,
     pretty_exceptions_enable=False,

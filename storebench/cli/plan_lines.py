@@ -48,7 +48,7 @@ def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
     count = f"{number_of(len(plan.cells), 'cell')} x {rounds_words(scenario)}"
     return (
         f"{count}{' x 2 sides' * (sides == 2)}; about {_mib(plan.write_bytes)} to convert, "
-        f"{_mib(plan.fetch_bytes)} to read; {_estimate(scenario, plan)} ({plan.estimate_note})"
+        f"{_mib(plan.fetch_bytes)} to read; {_estimate(scenario, plan)} ({_width(plan)})"
     )
 
 
@@ -63,6 +63,15 @@ def rounds_words(scenario: "Scenario") -> str:
 def _estimate(scenario: "Scenario", plan: "RunPlan") -> str:
     least, most = format_duration(plan.estimate_s), format_duration(plan.most_s)
     return f"about {least}" if scenario.stopping is None else f"at least about {least}, at most about {most}"
+
+
+def _width(plan: "RunPlan") -> str:
+    """Return how far off the estimate may be, and why."""
+    least, most = format_duration(plan.least_s), format_duration(plan.largest_s)
+    return (
+        f"a guess: anything from {least} to {most}, as {plan.assumed_frac:.0%} of it is assumed and not measured here;"
+        " the run corrects it as it goes on"
+    )
 
 
 def _mib(size: int) -> str:

@@ -11,7 +11,7 @@ import typer
 from storebench import errors
 from storebench.accelerators import Accelerator, find_accelerator
 from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.checks import refuse_places, require_devices, require_writable
+from storebench.cli.checks import finite, refuse_places, require_devices, require_writable
 from storebench.cli.common import (
     dataset_named,
     exit_codes,
@@ -101,6 +101,7 @@ def run(
         float | None,
         typer.Option(
             min=1,
+            callback=finite,
             metavar="SECONDS",
             help="Kill a replicate that takes longer, and record it as failed. [default: 6 hours]",
         ),

@@ -22,6 +22,38 @@ _SUMS = ("samples", "payload_bytes")
 _FIRST = ("step", "warmup", "loss")
 """Columns that are equal in the rows of a step."""
 
+_CLOCKS = ("start_ns", "fetch_start_ns", "ready_ns")
+"""Columns that hold readings of a clock, not durations."""
+
+
+def set_to_first_node(
+    tables: Sequence[StepTable], nodes: Sequence[int], barriers_ns: Sequence[int]
+) -> list[StepTable]:
+    """Return the tables of ranks with the times of all nodes as if each had left one barrier at the same time.
+
+    Every time of another node than the first becomes the duration since that node left the barrier, by its own clock,
+    and is counted from when the first node left it. So a difference between two nodes is one of two durations, never of
+    two clocks. The tables of one node are unchanged.
+
+    Parameters
+    ----------
+    tables, nodes
+        The table of each rank, and the node that it ran on.
+    barriers_ns
+        When each rank left the barrier, by the clock of its node. The first rank of a node stands for it.
+    """
+    left_ns: dict[int, int] = {}
+    for node, barrier_ns in zip(nodes, barriers_ns, strict=True):
+        left_ns[node] = min(barrier_ns, left_ns.get(node, barrier_ns))
+    origin_ns = left_ns[nodes[0]]
+    return [
+        {
+            name: column - left_ns[node] + origin_ns if name in _CLOCKS else column
+            for name, column in table.items()
+        }
+        for table, node in zip(tables, nodes, strict=True)
+    ]
+
 
 def merged_table(tables: Sequence[StepTable]) -> StepTable:
     """Return the step table of a job.

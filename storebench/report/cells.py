@@ -18,6 +18,7 @@ from storebench.report.intervals import Interval, Round, median_interval
 from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import Row
 from storebench.results import Cell, PortionKind, steady
+from storebench.results.time_limit import ran_out_of_time
 from storebench.settings.words import CacheState, ComputeKind
 
 AUGMENTING = {"caffenet": 227, "resnet50": 224}
@@ -175,6 +176,16 @@ class CellSummary:
     def upper_bound(self) -> bool:
         """Whether its rate is an upper bound, because something other than the device may have served a part of it."""
         return any(self._bounded(row) and states.is_upper_bound(row) for row in self.counted)
+
+    @functools.cached_property
+    def cut_off(self) -> int:
+        """The number of replicates that were killed at their time limit, so that those with a rate are the faster ones."""
+        return sum(ran_out_of_time(str(row["failure"] or "")) for row in self.rows)
+
+    @property
+    def at_most(self) -> bool:
+        """Whether its rate is at most too high: it can prove the cell slower than another one, and nothing else."""
+        return self.upper_bound or self.cut_off > 0
 
     @functools.cached_property
     def unsteady(self) -> bool:

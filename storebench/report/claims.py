@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, CellSummary
-from storebench.report.decisions import FED_FRAC, Decision, Decisions, Topic
+from storebench.report.decisions import FED_FRAC, READS, Decision, Decisions, Topic
 from storebench.report.factors import BreakEven, closings, shares
-from storebench.report.intervals import Interval, Ratio, mean_interval
+from storebench.report.intervals import Interval, Ratio
 from storebench.report.ladder import Ladder, Step
 from storebench.report.panels import Panel
 from storebench.report.verdict import Bound, CellVerdict
@@ -296,10 +296,8 @@ def _of_cell(cell: CellSummary, decisions: Decisions, verdict: CellVerdict | Non
     if verdict is not None:
         yield from _limits(cell, verdict)
     if reads_device(cell):
-        proven = decisions.above(cell, "read_amplification", AMPLIFIED)
-        values = list(cell.values("read_amplification").values())
-        figure = proven or mean_interval(values, decisions.rest_alpha)
-        yield Claim(kind=Kind.AMPLIFIED, subject=cell, figure=figure, decided=proven is not None)
+        proven = decisions.above(cell, READS, AMPLIFIED) is not None
+        yield Claim(kind=Kind.AMPLIFIED, subject=cell, figure=decisions.figure(cell, READS), decided=proven)
     middle, longest = cell.median("data_wait_p50_ns"), cell.median("data_wait_max_ns")
     if middle and longest and has_distribution(cell):
         figure = Interval(mid=longest / middle, n=len(cell.values("data_wait_p50_ns")))

@@ -14,7 +14,7 @@ from storebench.report.cells import RANK_COLUMNS, CellSummary, key_without
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
 from storebench.report.panels import Panel
 from storebench.report.states import Row
-from storebench.settings.words import ComputeKind
+from storebench.settings.words import CacheState, ComputeKind
 from storebench.stats import Verdict
 
 LEAD_FRAC = 0.5
@@ -28,6 +28,12 @@ INFLATED = 1.05
 
 TOLD_FRAC = 0.25
 """Where nothing is decided, a page says how many rounds would tell a difference of this size."""
+
+WAIT = "data_wait_frac"
+"""The share of its time that a loop waits."""
+
+READS = "read_amplification"
+"""The bytes that the device delivered over those that were asked for."""
 
 
 class Topic(enum.StrEnum):
@@ -53,6 +59,8 @@ class DoubtKind(enum.StrEnum):
     """A limited rate is not shown to be steady."""
     UPPER_BOUND = "upper bound"
     """Memory may have served a part of what the rate is of."""
+    CUT_OFF = "cut off"
+    """Replicates were killed at their time limit, so the rate is that of the faster ones."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +90,9 @@ class Decision:
         with all others of the page. For `Topic.COMPUTE`: how many times as long the network computes.
     doubt
         Why nothing is decided although the interval would allow it; None if it is used.
+    alpha
+        Error of its interval; None where the page does not ask, so that it has the one of everything but the leading
+        settings.
     """
 
     topic: Topic
@@ -89,6 +100,7 @@ class Decision:
     base: CellSummary
     ratio: Ratio
     doubt: Doubt | None = None
+    alpha: float | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -144,6 +156,8 @@ class Decisions:
         Error that this look at the results may spend on all of them.
     lead_alpha, rest_alpha
         Error of one comparison: in the settings that sentences rest on, and elsewhere.
+    figure_alphas
+        (name of a figure, key of a cell) -> error of that figure by itself. Nothing is proven by any other figure.
     """
 
     found: Mapping[tuple[object, ...], Decision]
@@ -151,6 +165,7 @@ class Decisions:
     alpha: float
     lead_alpha: float
     rest_alpha: float
+    figure_alphas: Mapping[tuple[str, tuple[str, str]], float]
 
     def between(self, cell: CellSummary, base: CellSummary, topic: Topic = Topic.BACKEND) -> Decision | None:
         """Return the decision on two cells, `cell` over `base`; None if it is not a question of the page."""
@@ -173,10 +188,22 @@ class Decisions:
         one = self.inflation(cell)
         return one is not None and one.ratio.mid > INFLATED and one.slower
 
+    def figure(self, cell: CellSummary, metric: str) -> Interval | None:
+        """Return the mean of a figure of a cell; None if it was not measured.
+
+        It has an interval, which holds together with all others of the page, where the figure is one that the page may
+        rest on.
+        """
+        values = list(cell.values(metric).values())
+        if not values:
+            return None
+        alpha = self.figure_alphas.get((metric, cell.key))
+        mean = mean_interval(values, alpha or self.rest_alpha)
+        return replace(mean, lo=None, hi=None) if alpha is None else mean
+
     def waiting(self, cell: CellSummary) -> Interval | None:
-        """Return the share of its time that the loop waits, with an interval; None if it was not measured."""
-        values = list(cell.values("data_wait_frac").values())
-        return mean_interval(values, self.lead_alpha) if values else None
+        """Return the share of its time that the loop waits; None if it was not measured."""
+        return self.figure(cell, WAIT)
 
     def fed(self, cell: CellSummary) -> bool:
         """Whether the loop is proven to wait less than `FED_FRAC` of its time, its computing undisturbed."""
@@ -187,12 +214,13 @@ class Decisions:
 
     def above(self, cell: CellSummary, metric: str, limit: float) -> Interval | None:
         """Return a figure with its interval where it is proven to be above `limit`; else None."""
-        values = list(cell.values(metric).values())
-        share = mean_interval(values, self.rest_alpha) if len(values) >= stats.MIN_ROUNDS else None
-        return share if share is not None and share.lo is not None and share.lo > limit else None
+        found = self.figure(cell, metric)
+        if found is None or found.n < stats.MIN_ROUNDS or found.lo is None:
+            return None
+        return found if found.lo > limit else None
 
 
-def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False) -> Decisions:
+def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, others: int = 0) -> Decisions:
     """Return every decision on the panels of one page.
 
     The family is the page: with probability 95%, over all looks at the same runs, every interval holds.
@@ -206,6 +234,8 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False) 
         How many looks at these runs there may have been, this one included.
     by_precision
         Whether a run added rounds until its intervals were narrow enough.
+    others
+        Number of figures beside these panels from which sentences conclude, each with the error `rest_alpha`.
     """
     leads = _leads(ordered)
     lead = {question.key: question for panel in leads for question in _lead_questions(panel)}
@@ -216,9 +246,10 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False) 
         if not _asked(question, lead)
     }
     alpha = stats.look_alpha(looks, by_precision=by_precision)
-    waits = sum(len(panel.stored) for panel in leads)
-    reads = sum(len(panel.measured) for panel in leads)
-    lead_size, rest_size = max(1, len(lead) + waits), max(1, len(rest) + reads)
+    told = {(WAIT, cell.key) for panel in leads for cell in panel.stored}
+    shown = _shown_figures(ordered) - told
+    lead_size, rest_size = max(1, len(lead) + len(told)), max(1, len(rest) + len(shown) + others)
+    lead_alpha, rest_alpha = alpha * LEAD_FRAC / lead_size, alpha * (1 - LEAD_FRAC) / rest_size
     answers = [
         *_decided(list(lead.values()), lead_size, alpha * LEAD_FRAC),
         *_decided(list(rest.values()), rest_size, alpha * (1 - LEAD_FRAC)),
@@ -227,9 +258,30 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False) 
         found={(one.topic, one.cell.key, one.base.key): one for one in answers},
         looks=looks,
         alpha=alpha,
-        lead_alpha=alpha * LEAD_FRAC / lead_size,
-        rest_alpha=alpha * (1 - LEAD_FRAC) / rest_size,
+        lead_alpha=lead_alpha,
+        rest_alpha=rest_alpha,
+        figure_alphas=dict.fromkeys(told, lead_alpha) | dict.fromkeys(shown, rest_alpha),
     )
+
+
+def _shown_figures(ordered: Sequence[Panel]) -> set[tuple[str, tuple[str, str]]]:
+    """Return the figures of single cells from which sentences may conclude, by name and key of the cell.
+
+    These are the reads of every cell that is not warm, and the wait of a training loop with the store that others are
+    compared with: whether a conversion pays depends on it.
+    """
+    reads = {
+        (READS, cell.key)
+        for panel in ordered
+        for cell in panel.measured
+        if cell.cell.cache != CacheState.WARM
+    }
+    waits = {
+        (WAIT, panel.base.key)
+        for panel in ordered
+        if panel.base is not None and panel.first.cell.compute.kind is not ComputeKind.NONE
+    }
+    return reads | waits
 
 
 def _leads(ordered: Sequence[Panel]) -> list[Panel]:
@@ -314,6 +366,7 @@ def _decided(questions: Sequence[_Question], size: int, alpha: float) -> Iterato
                 base=question.base,
                 ratio=shown,
                 doubt=_doubt(question, shown),
+                alpha=alpha / size,
             )
 
 
@@ -331,7 +384,10 @@ def _doubt(question: _Question, ratio: Ratio) -> Doubt | None:
     # A rate that is at most too high can prove its own cell slower, and nothing else.
     slow = {Verdict.FASTER: question.base, Verdict.SLOWER: question.cell}.get(ratio.verdict)
     bounded = tuple(one for one in sides if one.upper_bound and one is not slow)
-    return Doubt(kind=DoubtKind.UPPER_BOUND, cells=bounded) if bounded else None
+    if bounded:
+        return Doubt(kind=DoubtKind.UPPER_BOUND, cells=bounded)
+    cut_off = tuple(one for one in sides if one.cut_off and one is not slow)
+    return Doubt(kind=DoubtKind.CUT_OFF, cells=cut_off) if cut_off else None
 
 
 def looks_at(cells: Iterable[CellSummary]) -> int:
@@ -368,6 +424,7 @@ def rounds_to_tell(decisions: Decisions, undecided: Sequence[Decision]) -> int |
             rounds.append(one.ratio.n)
     if not spreads:
         return None
-    later = decisions.lead_alpha * stats.look_alpha(decisions.looks + 1) / stats.look_alpha(decisions.looks)
+    spent = min(one.alpha or decisions.rest_alpha for one in undecided)
+    later = spent * stats.look_alpha(decisions.looks + 1) / stats.look_alpha(decisions.looks)
     needed = _needed(max(spreads), later)
     return None if needed is None else max(1, needed - min(rounds))

@@ -132,7 +132,13 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
     points = point_keys(roofs)
     found = tuple(panels(cell for cell in cells if cell.key not in points))
     asked = tuple(ordered(found))
-    made = decisions or decide(asked, looks_at(cells), by_precision=added_by_precision(cells))
+    made = decisions or decide(
+        asked,
+        looks_at(cells),
+        by_precision=added_by_precision(cells),
+        others=_concluding_figures(roofs),
+    )
+    roofs = tuple(one.concluding(made.rest_alpha) for one in roofs)
     verdicts, climbed, evens = cell_verdicts(cells, made), ladders(found, made), break_evens(found, made)
     return Facts(
         cells=tuple(cells),
@@ -146,6 +152,12 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
         break_evens=tuple(evens),
         rooflines=roofs,
     )
+
+
+def _concluding_figures(found: Sequence[Roofline]) -> int:
+    """Return the number of starving points and trained rates from which sentences may conclude."""
+    trained = {one.cell.key for roofline in found for one in roofline.trained}
+    return len(trained) + sum(len(roofline.curves) for roofline in found)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

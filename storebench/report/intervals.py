@@ -52,9 +52,9 @@ class Interval:
         return replace(self, mid=self.mid * factor, lo=lo, hi=hi)
 
 
-def median_interval(values: Sequence[float]) -> Interval:
+def median_interval(values: Sequence[float], alpha: float = stats.ALPHA) -> Interval:
     """Return the median of replicates and its interval."""
-    ends = stats.median_interval(values)
+    ends = stats.median_interval(values, alpha)
     lo, hi = (ends.low, ends.high) if ends else (None, None)
     return Interval(mid=stats.median(values), lo=lo, hi=hi, n=len(values))
 

@@ -7,6 +7,7 @@ a curve of it, and cells with emulated compute are the points that the curve is 
 
 import dataclasses
 import enum
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -104,17 +105,20 @@ class RooflineCurve:
         Its samples per second.
     constant_s
         Seconds per sample that a step takes in addition, see `RooflineModel`.
-    starving
-        The ingestion rate, in samples per second, above which an accelerator is busy less than 90% of its time.
+    rounds
+        The starving points by the supply rate of each replicate and, with overlap, by the handoff of each.
     points
         The measured points, the slowest accelerator first.
+    alpha
+        Error that may be spent on each conclusion from the starving point.
     """
 
     loader: CellSummary
     supply: Interval
     constant_s: float
-    starving: Interval
+    rounds: tuple[tuple[float, ...], ...]
     points: tuple[Point, ...]
+    alpha: float = stats.ALPHA
 
     @property
     def backend(self) -> str:
@@ -134,15 +138,28 @@ class RooflineCurve:
         )
         return Interval(mid=mid or 0.0, lo=lo, hi=hi, n=self.supply.n)
 
+    @functools.cached_property
+    def starving(self) -> Interval:
+        """The ingestion rate, in samples per second, above which an accelerator is busy less than 90% of its time.
+
+        Its interval is single: it holds by itself with probability 95%.
+        """
+        return _widest(self.rounds, stats.ALPHA)
+
+    @functools.cached_property
+    def sure(self) -> Interval:
+        """The starving point with an interval that holds together with all others of the page; conclusions rest on it."""
+        return _widest(self.rounds, self.alpha)
+
     @property
     def at_most(self) -> bool:
-        """Whether the supply rate is an upper bound, and with it the starving point."""
-        return self.loader.upper_bound
+        """Whether the supply rate is at most too high, and with it the starving point."""
+        return self.loader.at_most
 
     @property
     def certain(self) -> bool:
         """Whether the starving point has an interval that may be used."""
-        one = self.starving
+        one = self.sure
         enough = one.n >= stats.MIN_ROUNDS and one.lo is not None and one.hi is not None
         return enough and not self.loader.unsteady
 
@@ -156,9 +173,9 @@ class RooflineCurve:
         """Return whether the backend keeps an accelerator of this ingestion rate, in samples per second, busy."""
         if not self.certain:
             return Feeding.UNDECIDED
-        if (self.starving.hi or 0.0) < ingestion:
+        if (self.sure.hi or 0.0) < ingestion:
             return Feeding.STARVES
-        fed = not self.at_most and (self.starving.lo or 0.0) >= ingestion
+        fed = not self.at_most and (self.sure.lo or 0.0) >= ingestion
         return Feeding.FEEDS if fed else Feeding.UNDECIDED
 
 
@@ -229,6 +246,14 @@ class Roofline:
     def speeds(self) -> int:
         """How many speeds of emulated compute were measured."""
         return len({point.cell.cell.compute for point in self.points})
+
+    def concluding(self, alpha: float) -> "Roofline":
+        """Return this roofline with an error of `alpha` for each conclusion from a starving point or a trained rate."""
+        return dataclasses.replace(
+            self,
+            curves=tuple(dataclasses.replace(one, alpha=alpha) for one in self.curves),
+            trained=tuple(dataclasses.replace(one, alpha=alpha) for one in self.trained),
+        )
 
     def curve(self, backend: str) -> RooflineCurve | None:
         """Return the curve of a backend, or None where it has none."""
@@ -355,24 +380,32 @@ def _curve(
         loader=loader,
         supply=median_interval(rates),
         constant_s=constant_s,
-        starving=_starving(loader, rates, constant_s, alike),
+        rounds=_starving_rounds(loader, rates, constant_s, alike),
         points=(),
     )
     points = [point for cell in emulated if (point := _point(curve, cell)) is not None]
     return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda one: one.ingestion.mid)))
 
 
-def _starving(
+def _starving_rounds(
     loader: CellSummary, rates: Sequence[float], constant_s: float, emulated: Sequence[CellSummary]
-) -> Interval:
-    """Return the starving point. Its interval holds for the spread of the supply rate, and for that of the constant."""
-    found = median_interval([_model(loader, rate, constant_s).starving for rate in rates])
-    if not loader.cell.workers or found.lo is None or found.hi is None:
-        return found
+) -> tuple[tuple[float, ...], ...]:
+    """Return the starving point by the supply rate of each replicate and, with overlap, by the handoff of each."""
+    found = tuple(_model(loader, rate, constant_s).starving for rate in rates)
+    if not loader.cell.workers:
+        return (found,)
     least = min(_handing(loader, emulated), key=handing_s)
     supply = stats.median(rates)
-    other = median_interval([_model(loader, supply, own).starving for own in handing_rounds(least)])
-    ends = [end for end in (found.lo, found.hi, other.lo, other.hi) if end is not None]
+    by_handoff = tuple(_model(loader, supply, own).starving for own in handing_rounds(least))
+    return (found, by_handoff) if by_handoff else (found,)
+
+
+def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Interval:
+    """Return the starving point. Its interval holds for the spread of the supply rate, and for that of the constant."""
+    found, *others = (median_interval(values, alpha) for values in rounds)
+    if found.lo is None or found.hi is None:
+        return found
+    ends = [end for one in (found, *others) for end in (one.lo, one.hi) if end is not None]
     return dataclasses.replace(found, lo=min(ends), hi=max(ends))
 
 

@@ -22,6 +22,7 @@ from storebench.report.texts.roofline import (
     explanation_words,
     feeding_of,
     loader_words,
+    more_prep_s,
     starving_words,
     state_words,
     trained_label,
@@ -67,10 +68,9 @@ def roofline_tables(rooflines: Sequence[Roofline], accelerators: Sequence[Accele
 
 def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
     """Return the supply rate and the starving point of every backend under every setting."""
-    columns = [(f"{trained_label(one)}, {number(one.rate.mid)}/s", one.rate) for one in rooflines[0].trained]
-    columns += [
-        (f"{one.title}, {number(one.images_per_s)}/s", Interval(mid=one.images_per_s)) for one in accelerators
-    ]
+    trained = rooflines[0].trained
+    names = [f"{trained_label(one)}, {number(one.rate.mid)}/s" for one in trained]
+    names += [f"{one.title}, {number(one.images_per_s)}/s" for one in accelerators]
     listed = [(roofline, curve) for roofline in rooflines for curve in roofline.curves]
     loaders = [curve.loader for _, curve in listed]
     said = [f"{dataset_label(loaders[0])}: the fastest accelerator that each store feeds", *caveats(loaders)]
@@ -81,7 +81,7 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
             "backend",
             "supplies, images/s",
             "starves above, images/s",
-            *(f"feeds {name}" for name, _ in columns),
+            *(f"feeds {name}" for name in names),
         ),
         rows=tuple(
             (
@@ -89,7 +89,8 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
                 backend_label(curve.backend),
                 ("at most " if curve.at_most else "") + with_interval(curve.supply),
                 starving_words(curve),
-                *(_WORDS[feeding_of(curve, rate)] for _, rate in columns),
+                *(_WORDS[feeding_of(curve, one.sure, more_prep_s(one, roofline))] for one in trained),
+                *(_WORDS[feeding_of(curve, Interval(mid=one.images_per_s))] for one in accelerators),
             )
             for roofline, curve in listed
         ),
@@ -98,7 +99,8 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
         marks=("",) * len(listed),
         notes=(
             f"An accelerator starves if it is busy less than {percent(BUSY_FRAC)} of its time. {_OVERLAP} {_NO_OVERLAP} {_TERMS}",
-            "Intervals are single, 95% each; with fewer than three rounds nothing is decided.",
+            "Intervals are single, 95% each. Wider ones, which hold all at once over the page, decide what a store feeds.",
+            "With fewer than three rounds nothing is decided.",
             *(
                 f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
                 for one in accelerators

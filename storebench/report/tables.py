@@ -159,7 +159,7 @@ class _Listed:
     def bounded(self) -> str:
         """Words before the ratio to the base where one of the two rates is only an upper bound; "" elsewhere."""
         base = self.panel.base
-        bounds = (self.cell.upper_bound, base is not None and base.upper_bound)
+        bounds = (self.cell.at_most, base is not None and base.at_most)
         return {(True, False): "at most ", (False, True): "at least "}.get(bounds, "")
 
     @property
@@ -185,7 +185,7 @@ def _compared(entry: _Listed) -> str:
 
 def _rate(entry: _Listed) -> str:
     text = with_interval(entry.cell.interval("samples_per_s"))
-    return f"at most {text}" if text and entry.cell.upper_bound else text
+    return f"at most {text}" if text and entry.cell.at_most else text
 
 
 def _kept(entry: _Listed, text: str) -> str:

@@ -1,9 +1,11 @@
 """The networks that were trained on a machine: accelerators whose ingestion rate was measured."""
 
+import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from storebench import stats
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Interval, median_interval
 from storebench.settings.words import ComputeKind
@@ -17,12 +19,29 @@ class Trained:
     ----------
     cell
         The cell whose compute time is taken: with nothing to load if there is one.
-    rate
-        Samples per second if data cost nothing: samples over compute time.
+    rounds
+        Samples per second of each replicate if data cost nothing: samples over compute time.
+    prep_s
+        Seconds per sample that producers take to prepare it for this network, the most of all stores; None if no store
+        was read beside it.
+    alpha
+        Error that may be spent on each conclusion from the rate.
     """
 
     cell: CellSummary
-    rate: Interval
+    rounds: tuple[float, ...]
+    prep_s: float | None = None
+    alpha: float = stats.ALPHA
+
+    @functools.cached_property
+    def rate(self) -> Interval:
+        """Samples per second if data cost nothing, with a single interval."""
+        return median_interval(self.rounds)
+
+    @functools.cached_property
+    def sure(self) -> Interval:
+        """The rate with an interval that holds together with all others of the page; conclusions rest on it."""
+        return median_interval(self.rounds, self.alpha)
 
 
 def subject_key(cell: CellSummary) -> tuple[str, str]:
@@ -32,13 +51,17 @@ def subject_key(cell: CellSummary) -> tuple[str, str]:
 
 def ingestion_rate(cell: CellSummary) -> Interval | None:
     """Return the samples per second that a cell would train if data cost nothing; None if it computes nothing."""
+    rounds = _ingestion_rounds(cell)
+    return median_interval(rounds) if rounds else None
+
+
+def _ingestion_rounds(cell: CellSummary) -> tuple[float, ...]:
     copied = cell.rounds_per_sample("h2d_s")
-    seconds = [
-        spent + copied.get(key, 0.0)
+    return tuple(
+        1 / (spent + copied.get(key, 0.0))
         for key, spent in cell.rounds_per_sample("compute_s").items()
         if spent > 0
-    ]
-    return median_interval([1 / spent for spent in seconds]) if seconds else None
+    )
 
 
 def trained_networks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list[Trained]]:
@@ -47,16 +70,19 @@ def trained_networks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list
     A network's rate is that of its cells whose loop loads nothing else; of these, that of the fastest.
     """
     best: dict[tuple[Any, ...], Trained] = {}
+    prep_s: dict[tuple[Any, ...], float] = {}
     for cell in cells:
-        rate = ingestion_rate(cell) if cell.cell.compute.kind is ComputeKind.REAL else None
-        if rate is None:
+        rounds = _ingestion_rounds(cell) if cell.cell.compute.kind is ComputeKind.REAL else ()
+        if not rounds:
             continue
-        made, key = Trained(cell=cell, rate=rate), (subject_key(cell), cell.cell.model, cell.cell.device)
+        made, key = Trained(cell=cell, rounds=rounds), (subject_key(cell), cell.cell.model, cell.cell.device)
         if key not in best or _purer(made) > _purer(best[key]):
             best[key] = made
+        if not cell.is_null:
+            prep_s[key] = max(prep_s.get(key, 0.0), cell.per_sample("prep_s"))
     found: dict[tuple[str, str], list[Trained]] = {}
-    for (subject, _, _), one in sorted(best.items(), key=lambda pair: pair[1].rate.mid):
-        found.setdefault(subject, []).append(one)
+    for key, one in sorted(best.items(), key=lambda pair: pair[1].rate.mid):
+        found.setdefault(key[0], []).append(replace(one, prep_s=prep_s.get(key)))
     return found
 
 

@@ -83,6 +83,10 @@ class RankFacts:
         there, and the others none. A data store is asked for them, too, and has them in memory. Older records have null.
     data_store
         Its part of the data store of the ranks; null without one.
+    begin_s, end_s
+        Seconds from the moment when the first rank of its node left the barrier before the epoch until its request for the
+        first timed batch, and until the end of its last timed step, pauses included, by the clock of its machine. The
+        job lasts from the least `begin_s` to the largest `end_s`, without its pauses. Null in earlier releases.
     """
 
     node: int = 0
@@ -95,6 +99,8 @@ class RankFacts:
     device_read_bytes: int | None = None
     requested_bytes: int | None = None
     data_store: DataStoreFacts | None = None
+    begin_s: float | None = None
+    end_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +121,9 @@ class JobFacts:
         Over the rates of the ranks.
     skew
         Duration of the slowest rank less that of the fastest, over the median of all.
+    barrier_exit_s
+        Seconds from the first to the last rank of a node leaving the barrier before the epoch, of the worst node; null in
+        earlier releases.
     samples_per_s_until_first_end
         Rate of the job until its first rank ended its last step. Of a step in progress, the share counts that had passed.
     wait_for_slowest_s
@@ -150,6 +159,7 @@ class JobFacts:
     samples_per_s_max: float
     skew: float
     samples_per_s_until_first_end: float
+    barrier_exit_s: float | None = None
     wait_for_slowest_s: float | None = None
     unique_samples: int
     total_samples: int

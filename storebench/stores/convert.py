@@ -25,7 +25,7 @@ import numpy as np
 from storebench._version import __version__
 from storebench.codecs import any_size, get_codec
 from storebench.datasets import open_dataset
-from storebench.datasets.base import Dataset, DatasetSpec
+from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec
 from storebench.datasets.listing import listings_in
 from storebench.datasets.originals import Originals
 from storebench.datasets.unreadable import counted
@@ -205,15 +205,34 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
     except (SchemaVersionError, CorruptStoreError) as error:
         raise type(error)(error.what, where=error.where, hint=FORCE) from error
     if manifest.dataset.fingerprint != dataset.info.fingerprint:
+        change = _change(manifest.dataset, dataset.info)
         if options.replace is Replace.NEVER:
-            raise OutputError("the store there holds other samples", where=target, hint=FORCE)
-        options.say(f"{target}: holds other samples than requested; rebuilding it")
+            raise OutputError(f"the store there holds other samples ({change})", where=target, hint=FORCE)
+        options.say(f"{target}: holds other samples than requested ({change}); rebuilding it")
         return None
     try:
         return open_store(target)
     except CorruptStoreError as error:
         options.say(f"{error.where}: {error.what}; rebuilding the store")
         return None
+
+
+def _change(there: DatasetInfo, asked: DatasetInfo) -> str:
+    """Return how the samples that are asked for differ from those of a store, in words."""
+    sides = [
+        (
+            f"unreadable files left out: {info.provenance.skipped_files:,}",
+            f"samples: {info.count:,}",
+            f"images: {'x'.join(map(str, info.image_shape))}",
+            f"classes: {info.num_classes:,}",
+            f"origin: {info.provenance.origin}",
+        )
+        for info in (there, asked)
+    ]
+    changes = [f"{old}, now {new.partition(': ')[2]}" for old, new in zip(*sides, strict=True) if old != new]
+    if there.class_names != asked.class_names and there.num_classes == asked.num_classes:
+        changes.append("other classes")
+    return "; ".join(changes) or "the files, or what is made of them, have changed since it was built"
 
 
 def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptions) -> Store:

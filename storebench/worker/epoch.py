@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import gc
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,8 @@ class Measured:
         For a rank, judges the page cache again by the steps of all ranks (`storebench.ranks.merging.job_steps`).
     data_store
         What the data store of the ranks did on this rank; None without one.
+    barrier_ns
+        When this process left the barrier before its first step, by `time.perf_counter_ns`.
     """
 
     cache: CacheFacts
@@ -48,6 +51,7 @@ class Measured:
     counters: Counters
     judge: Judge
     data_store: DataStoreFacts | None = None
+    barrier_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
         setup.step.begin(setup.global_sizes())
         probe.start()
         setup.group.barrier()
+        barrier_ns = time.perf_counter_ns()
         plan = setup.plan(number, batches)
         with AfterStep(keeper, setup.loader.paused) as after_step:
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
@@ -122,6 +127,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
             counters=counters,
             judge=functools.partial(watch.judge, found, after, epoch=number),
             data_store=data_store,
+            barrier_ns=barrier_ns,
         ),
         Evidence(
             served=[step.indices for step in times],

@@ -15,12 +15,13 @@ from storebench.ranks.merging import (
     merged_table,
     rank_tables,
     rate_until_first_end,
+    set_to_first_node,
     waits_for_slowest_s,
 )
 from storebench.results import CacheFacts, Cell, JobFacts, Portion, RankFacts, Record, Status
 from storebench.runs.records import STEPS_DIR
 from storebench.settings.words import ComputeKind, Sync
-from storebench.training.step_table import StepTable, write_steps
+from storebench.training.step_table import StepTable, step_ends, write_steps
 from storebench.units import number_of
 from storebench.worker.epoch import Judge
 from storebench.worker.measure import epoch_record
@@ -56,7 +57,8 @@ def joined(setup: Setup, parts: Sequence[Part], cost: Communication | None, judg
     tables = [part.table for part in parts if part.table is not None]
     proofs = [part.proof for part in parts if part.proof is not None]
     assert len(tables) == len(proofs) == len(parts)
-    table = merged_table(tables)
+    nodes = [part.membership.node for part in parts]
+    table = merged_table(set_to_first_node(tables, nodes, [part.barrier_ns for part in parts]))
     proof = joined_proof(setup, first.record.epoch, proofs, _losses(table))
     records = [part.record for part in parts]
     cache, portion = _judged(first.record.cache, judge, job_steps(table))
@@ -147,6 +149,7 @@ def job_facts(
         samples_per_s_median=statistics.median(rates),
         samples_per_s_max=max(rates),
         skew=(max(seconds) - min(seconds)) / statistics.median(seconds),
+        barrier_exit_s=_exit_spread_s(parts),
         samples_per_s_until_first_end=rate_until_first_end(timed),
         wait_for_slowest_s=statistics.fmean(waits) if len(waits) == len(ranks) else None,
         unique_samples=proof.coverage.unique,
@@ -166,7 +169,10 @@ def _rank_facts(
 ) -> tuple[RankFacts, ...]:
     together = cell.compute.kind is not ComputeKind.NONE and cell.sync is not Sync.NONE
     waits = waits_for_slowest_s(timed) if together and one_clock else [None] * len(parts)
-    own = [epoch_record(part.record, steps) for part, steps in zip(parts, rank_tables(timed), strict=True)]
+    tables = rank_tables(timed)
+    own = [epoch_record(part.record, steps) for part, steps in zip(parts, tables, strict=True)]
+    first = parts[0].membership.node
+    left_ns = min(part.barrier_ns for part in parts if part.membership.node == first)
     return tuple(
         RankFacts(
             node=part.membership.node,
@@ -179,9 +185,19 @@ def _rank_facts(
             device_read_bytes=part.record.counters.device_read_bytes,
             requested_bytes=record.payload_bytes,
             data_store=part.data_store,
+            begin_s=(int(steps["start_ns"][0]) - left_ns) / 1e9,
+            end_s=(int(step_ends(steps)[-1]) - left_ns) / 1e9,
         )
-        for part, record, wait in zip(parts, own, waits, strict=True)
+        for part, record, wait, steps in zip(parts, own, waits, tables, strict=True)
     )
+
+
+def _exit_spread_s(parts: Sequence[Part]) -> float:
+    """Return the seconds from the first to the last rank of a node leaving the barrier before the epoch; of the worst node."""
+    left_ns: dict[int, list[int]] = {}
+    for part in parts:
+        left_ns.setdefault(part.membership.node, []).append(part.barrier_ns)
+    return max(max(times) - min(times) for times in left_ns.values()) / 1e9
 
 
 def _served_again(served: Sequence[npt.NDArray[np.int64]], passes: int) -> int:

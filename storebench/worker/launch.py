@@ -20,6 +20,7 @@ from storebench.probes.code import cell_environment
 from storebench.probes.machine import read_text
 from storebench.ranks.launch import RANKS_DIR, JobEnding, RankWatch, agent_command, collect_output
 from storebench.ranks.team import Team
+from storebench.results.time_limit import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked
@@ -29,7 +30,6 @@ from storebench.worker.job import EXIT_NO_ANSWER, CellJob, write_job
 GRACE_S = 3.0
 """Time for a process to end by itself before it is killed."""
 
-_NO_ANSWER_AFTER = "no answer after"
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME = "/pymp-12345678/listener-12345678"
 
@@ -192,13 +192,8 @@ def _environment(scratch: Path) -> dict[str, str]:
 def out_of_time(timeout_s: float) -> str:
     """Return the reason and the advice for a process that was killed after `timeout_s`."""
     return (
-        f"{_NO_ANSWER_AFTER} {timeout_s:g} s; give it more time with --timeout, or timeout_s in the scenario"
+        f"{NO_ANSWER_AFTER} {timeout_s:g} s; give it more time with --timeout, or timeout_s in the scenario"
     )
-
-
-def ran_out_of_time(failure: str) -> bool:
-    """Return whether a failure is that of a process that was killed because of its time limit."""
-    return _NO_ANSWER_AFTER in failure
 
 
 def ending(code: int) -> str:

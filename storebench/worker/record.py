@@ -66,6 +66,8 @@ class Part:
         The comparison of its samples; None if the epoch was not timed.
     data_store
         What the data store of the ranks did on it; None without one.
+    barrier_ns
+        When it left the barrier before its first step, by the clock of its machine; 0 if the epoch was not timed.
     """
 
     membership: Membership
@@ -73,6 +75,7 @@ class Part:
     table: StepTable | None
     proof: Proof | None
     data_store: DataStoreFacts | None = None
+    barrier_ns: int = 0
 
 
 def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Part:
@@ -118,4 +121,5 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         table=table,
         proof=proof,
         data_store=measured.data_store if measured else None,
+        barrier_ns=measured.barrier_ns if measured else 0,
     )

@@ -349,3 +349,10 @@ def test_the_spread_is_that_of_the_logarithms() -> None:
     assert stats.spread([1.0, math.e]) == pytest.approx(math.sqrt(0.5))
     assert stats.spread([1.0]) is None
     assert stats.spread([1.0, 0.0]) is None
+
+
+def test_the_median_of_two_far_values_at_a_strict_level_has_an_interval() -> None:
+    interval = median_interval([270.0, 845.0], 0.0004)
+    assert interval is not None
+    assert 0 < interval.low < 1e-200
+    assert 1e200 < interval.high < float("inf")

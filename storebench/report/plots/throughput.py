@@ -75,7 +75,7 @@ def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
                 ax,
                 end,
                 position,
-                ("at most " if cell.upper_bound else "") + with_interval(rate),
+                ("at most " if cell.at_most else "") + with_interval(rate),
             )
         name_rows(ax, shown)
         ax.set_xlabel("throughput (samples/s)")

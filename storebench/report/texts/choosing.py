@@ -89,11 +89,25 @@ def choice_of(panel: Panel, claims: Claims, varying: Collection[str] = ()) -> Ch
     # Intervals hold all at once: who beats a store beats those that this one beats.
     losses = {one.object.key: one for one in found if one.kind is Kind.FASTER and one.object is not None}
     unbeaten = [cell for cell in stored if cell.key not in losses]
-    if len(unbeaten) == 1:
+    if len(unbeaten) == 1 and len(_below(unbeaten[0], found)) == len(stored):
         (best,) = unbeaten
         direct = {one.object.key: one for one in found if _beats(best, one) and one.object is not None}
         return _decided(where, panel, stored, best, list((losses | direct).values()), claims)
-    return Choice(advice=_undecided(where, stored, unbeaten, found, claims))
+    left = unbeaten if len(unbeaten) > 1 else stored
+    return Choice(advice=_undecided(where, stored, left, found, claims))
+
+
+def _below(best: CellSummary, found: Sequence[Claim]) -> set[tuple[str, str]]:
+    """Return the keys of a store and of all that it beats, directly or because those beat others.
+
+    Stores that beat each other in a circle, each pair in rounds of its own, are not among them.
+    """
+    below, size = {best.key}, 0
+    losses = [one for one in found if one.kind is Kind.FASTER and one.object is not None]
+    while len(below) > size:
+        size = len(below)
+        below |= {one.object.key for one in losses if one.object is not None and one.subject.key in below}
+    return below
 
 
 def _beats(best: CellSummary, one: Claim) -> bool:
@@ -183,7 +197,6 @@ def _undecided(
     claims: Claims,
 ) -> Advice:
     """Return the stores that are proven slower, those that are `left`, and the number of rounds that would decide."""
-    left = left or stored
     keys = {cell.key for cell in left}
     losses = [one for one in known if one.kind is Kind.FASTER]
     pairs = [one for one in known if one.object and {one.subject.key, one.object.key} <= keys]

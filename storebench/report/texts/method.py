@@ -39,8 +39,8 @@ _RATES = (
 _INTERVALS = (
     "Figures are medians over replicates; if a replicate has several epochs, their median counts. Intervals"
     " are computed from replicates, never from steps. Ratios are paired by round, on logarithms, with Student's t; with"
-    " probability 95% the intervals of all ratios on this page hold at once, within this run. Intervals of rates are"
-    " individual, 95% each. Fewer than three rounds decide nothing, and rounds that were added to a run make intervals wider."
+    " probability 95% the intervals of all ratios on this page hold at once, within this run. Those of rates, starving points"
+    " and break-evens are single, 95% each. Fewer than three rounds decide nothing, and rounds that were added to a run make intervals wider."
 )
 _VERDICTS = (
     "If a cell without loading (null) and a warm cell were measured beside a cold one, fetch stall is cold minus warm"

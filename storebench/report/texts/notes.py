@@ -38,7 +38,7 @@ def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
         notes += [*_cold(cells, rows), *_limits(cells)]
     if any(cell.cell.cache == CacheState.WARM and cell.usable for cell in cells):
         notes.append(WARM)
-    notes += [*_pauses(cells), *_passes(cells)]
+    notes += [*_cut_off(cells), *_pauses(cells), *_passes(cells)]
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
@@ -62,6 +62,16 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
         )
     if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED_STATES):
         yield "without a rate = the records do not show for which steps the cache state held"
+
+
+def _cut_off(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Yield a note on the cells of which only the faster replicates have a rate."""
+    names = [backend_label(cell.backend) for cell in cells if cell.cut_off and cell.counted]
+    if names:
+        yield (
+            f"replicates ran out of time ({', '.join(names)}): the rate is that of the faster ones, so it is lower. It can"
+            " prove the store slower, and nothing else"
+        )
 
 
 def _pauses(cells: Sequence[CellSummary]) -> Iterator[str]:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from storebench import stats
 from storebench.accelerators import Accelerator
-from storebench.report.cells import CellSummary
+from storebench.report.cells import AUGMENTING, CellSummary
 from storebench.report.intervals import Interval
 from storebench.report.roofline import ErrorSummary, Feeding, Roofline, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
+from storebench.report.roofline_model import BUSY_FRAC
 from storebench.report.texts.labels import (
     MODELS,
     agreed,
@@ -214,10 +215,10 @@ def _with_unit(curve: RooflineCurve, unit: str) -> str:
 
 
 def _apart(first: RooflineCurve, second: RooflineCurve) -> bool:
-    """Whether two starving points are decided and their intervals do not touch."""
+    """Whether two starving points are decided and proven to differ: their intervals for conclusions do not touch."""
     if not (first.decided and second.decided):
         return False
-    one, other = first.starving, second.starving
+    one, other = first.sure, second.sure
     return (one.hi or 0.0) < (other.lo or 0.0) or (other.hi or 0.0) < (one.lo or 0.0)
 
 
@@ -228,23 +229,46 @@ def _on_this_machine(lead: Roofline) -> str:
         return ""
     curves = _decided(lead)
     named = f"{trained_label(here)} at {with_interval(here.rate)} images/s"
-    if all(feeding_of(curve, here.rate) is Feeding.FEEDS for curve in curves):
+    prep_s = more_prep_s(here, lead)
+    if all(feeding_of(curve, here.sure, prep_s) is Feeding.FEEDS for curve in curves):
         alone = agreed(curves[0].loader, "it keeps", "they keep")
         each = "each of them keeps" if len(curves) > 1 else alone
         return f"; {each} {named} busy at least 90% of its time"
-    return f"; {named} is {', '.join(_feeding_parts(here.rate, curves))}"
+    return f"; {named} is {', '.join(_feeding_parts(here.sure, curves, prep_s))}"
 
 
-def feeding_of(curve: RooflineCurve, rate: Interval) -> Feeding:
-    """Return whether a backend keeps an accelerator busy whose ingestion rate was measured with an interval."""
+def feeding_of(curve: RooflineCurve, rate: Interval, prep_s: float | None = 0.0) -> Feeding:
+    """Return whether a backend keeps an accelerator busy whose ingestion rate was measured with an interval.
+
+    Parameters
+    ----------
+    prep_s
+        Seconds per sample that producers take beyond what the curve was measured with; None if that is unknown, so that
+        only starving can be told.
+    """
     verdicts = {curve.feeding(end) for end in (rate.lo, rate.mid, rate.hi) if end is not None}
-    return verdicts.pop() if len(verdicts) == 1 else Feeding.UNDECIDED
+    told = verdicts.pop() if len(verdicts) == 1 else Feeding.UNDECIDED
+    if told is not Feeding.FEEDS or prep_s == 0:
+        return told
+    if prep_s is None:
+        return Feeding.UNDECIDED
+    cell, lowest = curve.loader.cell, curve.sure.lo or 0.0
+    # The starving point is 1 / 0.9 of the supply rate with overlap and a ninth without.
+    share = BUSY_FRAC / cell.workers if cell.workers else BUSY_FRAC / (1 - BUSY_FRAC)
+    prepared = 1 / (1 / lowest + prep_s * share / cell.ranks) if lowest else 0.0
+    return Feeding.FEEDS if prepared >= max(rate.mid, rate.hi or 0.0) else Feeding.UNDECIDED
 
 
-def _feeding_parts(rate: Interval, curves: Sequence[RooflineCurve]) -> list[str]:
+def more_prep_s(one: Trained, roofline: Roofline) -> float | None:
+    """Return the seconds per sample for a network's augmentation that a roofline was measured without; None if unknown."""
+    model = one.cell.cell.model
+    return 0.0 if model not in AUGMENTING or roofline.first.cell.model == model else one.prep_s
+
+
+def _feeding_parts(rate: Interval, curves: Sequence[RooflineCurve], prep_s: float | None = 0.0) -> list[str]:
     names: dict[Feeding, list[str]] = {}
     for curve in curves:
-        names.setdefault(feeding_of(curve, rate), []).append(backend_label(curve.backend))
+        names.setdefault(feeding_of(curve, rate, prep_s), []).append(backend_label(curve.backend))
     words = {
         Feeding.FEEDS: "kept busy at least 90% of its time by {}",
         Feeding.STARVES: "starved by {}",

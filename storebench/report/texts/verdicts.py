@@ -34,6 +34,9 @@ def doubt_words(doubt: Doubt | None) -> str:
         unsteady = " and ".join(backend_label(cell.backend) for cell in doubt.cells)
         return f"not shown to be steady: {unsteady}"
     names = [backend_label(cell.backend) for cell in doubt.cells]
+    if doubt.kind is DoubtKind.CUT_OFF:
+        killed = number_of(sum(cell.cut_off for cell in doubt.cells), "replicate")
+        return f"{killed} of {' and '.join(names)} ran out of time, and the others are the faster ones"
     why = "because memory may have served a part of it"
     if len(names) == 1:
         return f"the rate of {names[0]} is only an upper bound, {why}; it could prove {names[0]} slower, not faster"
@@ -41,9 +44,9 @@ def doubt_words(doubt: Doubt | None) -> str:
 
 
 def bounded(claim: Claim) -> str:
-    """Return "at least " where the rate of the slower side is only an upper bound, so that the ratio is a lower one."""
+    """Return "at least " where the rate of the slower side is at most too high, so that the ratio is at most too low."""
     slower = claim.object if claim.kind is Kind.FASTER else None
-    return "at least " if slower is not None and slower.upper_bound else ""
+    return "at least " if slower is not None and slower.at_most else ""
 
 
 def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:

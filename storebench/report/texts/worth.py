@@ -15,7 +15,7 @@ from storebench.report.texts.labels import ORIGINAL, backend_label, duration, nu
 from storebench.report.texts.roofline import loader_words, starving_words
 from storebench.report.texts.verdicts import more_rounds
 from storebench.settings.words import CacheState
-from storebench.units import rounded_bytes
+from storebench.units import number_of, rounded_bytes
 
 BASES = (ORIGINAL, "png")
 """Backends that the others are held against: the first of them that was measured."""
@@ -150,10 +150,14 @@ def _floor(base: RooflineCurve) -> str:
 
 
 def _bounded(lead: Roofline, base: RooflineCurve) -> str:
-    return (
-        f"It cannot be told ({_where(lead)}): memory may have served a part of {_files(base)}, so their rate is only an"
-        " upper bound. More images would tell, further rounds would not."
-    )
+    if base.loader.upper_bound:
+        why = f"memory may have served a part of {_files(base)}, so their rate is only an upper bound"
+        more = "More images would tell, further rounds would not."
+    else:
+        late = number_of(base.loader.cut_off, "replicate")
+        why = f"{late} of {_files(base)} ran out of time, so their rate is that of the faster ones"
+        more = "A longer time limit would tell."
+    return f"It cannot be told ({_where(lead)}): {why}. {more}"
 
 
 def _keep(

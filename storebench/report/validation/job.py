@@ -4,11 +4,17 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from storebench.ranks.merging import RANK, rank_tables, rate_until_first_end, waits_for_slowest_s
+from storebench.ranks.merging import (
+    RANK,
+    job_steps,
+    rank_tables,
+    rate_until_first_end,
+    waits_for_slowest_s,
+)
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import JobFacts, RankFacts, Record
 from storebench.settings.words import ComputeKind
-from storebench.training.step_table import StepTable, wall_ns
+from storebench.training.step_table import StepTable, step_ends, wall_ns
 from storebench.units import number_of
 
 _SAME = 1e-6
@@ -37,6 +43,7 @@ def check_job(record: Record) -> Iterator[Finding]:
         )
     yield from _asked(record, job)
     yield from _shares(record, job)
+    yield from _since_barrier(record, job)
     yield from _spread(record, job)
     yield from _samples(record, job)
 
@@ -64,11 +71,28 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
         }
         if rank.requested_bytes is not None:  # older records lack it
             figures["requested_bytes"] = int(table["payload_bytes"].sum())
+        figures |= _moments(job, timed, table)
         yield from _differing(record, rank, figures, f"job.per_rank[{number}]")
     figures = {"samples_per_s_until_first_end": rate_until_first_end(timed)}
     if all(rank.wait_for_slowest_s is not None for rank in job.per_rank):
         figures["wait_for_slowest_s"] = statistics.fmean(waits_for_slowest_s(timed))
     yield from _differing(record, job, figures, "job")
+    timed_s = wall_ns(job_steps(timed)) / 1e9
+    if not _close(record.timed_s, timed_s):
+        message = f"{record.timed_s:.6g}, but the steps of its ranks last {timed_s:.6g}"
+        yield finding(Kind.STEPS, record, "timed_s", message)
+
+
+def _moments(job: JobFacts, timed: StepTable, table: StepTable) -> dict[str, float]:
+    """Return when a rank began and ended since the barrier, if rank 0 began when it says; empty for earlier releases."""
+    begin_s = job.per_rank[0].begin_s
+    if begin_s is None:
+        return {}
+    first_ns = int(timed["start_ns"][0])
+    return {
+        "begin_s": begin_s + (int(table["start_ns"][0]) - first_ns) / 1e9,
+        "end_s": begin_s + (int(step_ends(table)[-1]) - first_ns) / 1e9,
+    }
 
 
 def _differing(
@@ -113,6 +137,31 @@ def _shares(record: Record, job: JobFacts) -> Iterator[Finding]:
         if not _close(mean_s, getattr(record, name)):
             message = f"{getattr(record, name):.6g}, but the mean of the ranks is {mean_s:.6g}"
             yield finding(Kind.ARITHMETIC, record, name, message)
+
+
+def _since_barrier(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Find times since the barrier that do not fit the duration of the job or of a rank."""
+    known = [
+        (rank.begin_s, rank.end_s, rank.seconds)
+        for rank in job.per_rank
+        if rank.begin_s is not None and rank.end_s is not None
+    ]
+    if not known:
+        return
+    if len(known) < len(job.per_rank):
+        message = f"only {len(known)} of {len(job.per_rank)} ranks say when they began and ended"
+        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+        return
+    first_s, last_s = min(begin for begin, _, _ in known), max(end for _, end, _ in known)
+    if first_s < 0:
+        message = f"a rank began {-first_s:.6g} s before its node left the barrier"
+        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+    if record.timed_s > (last_s - first_s) * (1 + _SAME) + _SAME:
+        message = f"{record.timed_s:.6g} s, but its ranks ran for {last_s - first_s:.6g} s since they left the barrier"
+        yield finding(Kind.ARITHMETIC, record, "timed_s", message)
+    if any(seconds > (end - begin) * (1 + _SAME) + _SAME for begin, end, seconds in known):
+        message = "a rank took longer than from its begin to its end"
+        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
 
 
 def _spread(record: Record, job: JobFacts) -> Iterator[Finding]:

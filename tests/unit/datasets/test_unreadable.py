@@ -13,10 +13,18 @@ import pytest
 from PIL import Image as PilImage
 from PIL import ImageFile
 
+from storebench.codecs.decoders import DECODERS, get_decoder
+from storebench.codecs.original import OriginalCodec
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.decoding import decode_rgb
 from storebench.datasets.listing import Listings
-from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
+from storebench.errors import (
+    CorruptDataError,
+    DataNotFoundError,
+    MissingDependencyError,
+    StorebenchError,
+    UsageError,
+)
 from storebench.formats import open_reader, parse_backend
 from storebench.stores.convert import convert
 from tests.support.dataset_files import image_file, tar
@@ -79,6 +87,48 @@ def test_damage_is_found_when_a_store_is_built_whatever_the_codec(
         convert(open_dataset(spec), spec, parse_backend(backend), tmp_path / "stores")
     assert "--skip-unreadable leaves such files out" in str(caught.value)
     assert not list((tmp_path / "stores").rglob("manifest.json"))
+
+
+def ends_early() -> bytes:
+    """Return a JPEG half of whose data is missing before its end marker: decoders fill the rest with grey."""
+    content = picture()
+    middle = (content.index(b"\xff\xda") + len(content)) // 2
+    return content[:middle].rstrip(b"\xff") + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("decoder", sorted(DECODERS))
+def test_a_file_that_decoders_fill_with_grey_counts_as_readable(decoder: str, tmp_path: Path) -> None:
+    try:
+        codec = OriginalCodec(get_decoder(decoder))
+    except MissingDependencyError:
+        pytest.skip(f"{decoder} is not installed")
+    files = {"a/1.jpg": picture(number=1), "b/2.jpg": ends_early()}
+    spec = DatasetSpec(name=f"folder:{folder_of(tmp_path / 'photos', files)}", skip_unreadable=True)
+    store = convert(open_dataset(spec), spec, parse_backend("memory+original"), tmp_path / "stores")
+    assert (store.manifest.count, store.manifest.dataset.provenance.skipped_files) == (2, 0)
+    whole, part = (np.empty((SIZE[1], SIZE[0], 3), np.uint8) for _ in range(2))
+    codec.decode_into(picture(), whole)
+    with open_reader(store.path) as reader:
+        codec.decode_into(reader.fetch(np.array([1]))[0], part)
+    assert (part[-8:] == part[-1, -1]).all(), "the rest is one grey"
+    assert not (whole[-8:] == whole[-1, -1]).all()
+
+
+def test_a_store_of_other_samples_says_what_has_changed(photos: Path, cli: Cli) -> None:
+    asked = ("convert", "memory", "--dataset", str(photos), "--skip-unreadable")
+    assert cli(*asked).returncode == 0
+    (photos / "class0" / "2b.jpg").unlink()
+    done = cli(*asked)
+    assert done.returncode == 2
+    assert "the store there holds other samples (unreadable files left out: 3, now 2)" in done.stderr
+    (photos / "class1" / "3b.png").write_bytes(picture("PNG", 3))
+    line = cli(*asked).stderr.splitlines()[-1]
+    assert "(unreadable files left out: 3, now 1; samples: 10, now 11)" in line
+    folder_of(
+        photos, {"class1/3.jpg": picture(number=30), "class1/3b.png": b"no image", "class0/2b.jpg": b""}
+    )
+    line = cli(*asked).stderr.splitlines()[-1]
+    assert "(the files, or what is made of them, have changed since it was built)" in line
 
 
 def test_pillow_is_strict_whatever_another_library_has_asked_it_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.membership import Membership
 from storebench.ranks.nodes import Board, Place, place_of
+from storebench.report.validation.validate import validate
 from storebench.runs.records import read_records
 from tests.support.harness_tools import Bench
 
@@ -60,13 +61,13 @@ def port() -> int:
 
 
 def started(
-    bench: Bench, folder: Path, port: int, node: int, more: Mapping[str, str]
+    bench: Bench, folder: Path, port: int, node: int, more: Mapping[str, str], around: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    """Start the command of one node."""
+    """Start the command of one node, by the command `around` it."""
     words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
     places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
     return subprocess.Popen(
-        bench.command(*words, *places),
+        [*around, *bench.command(*words, *places)],
         cwd=folder,
         env={**bench.env, **slurm(node), "GLOO_SOCKET_IFNAME": "lo", **more},
         stdout=subprocess.PIPE,
@@ -99,6 +100,37 @@ def test_two_nodes_make_one_run(bench: Bench, tmp_path: Path, port: int) -> None
     assert coverage is not None
     assert coverage.complete
     assert not (tmp_path / "run1").exists(), "the first node keeps the records"
+
+
+AHEAD_S = 100_000
+OTHER_CLOCK = ("unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--kill-child")
+
+
+def has_clock_of_its_own() -> bool:
+    """Return whether a process may have another monotonic clock here: by root, in a time namespace."""
+    try:
+        done = subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+@pytest.mark.full
+def test_a_node_whose_clock_is_a_day_ahead_changes_no_figure(bench: Bench, tmp_path: Path, port: int) -> None:
+    if not has_clock_of_its_own():
+        pytest.skip("no time namespaces here, or no permission to make one")
+    (tmp_path / "two.toml").write_text(SCENARIO.format(ranks="2", backend="lmdb"))
+    around = ((), OTHER_CLOCK)
+    [(first, error), (second, also)] = ended(
+        [started(bench, tmp_path, port, node, {}, around[node]) for node in range(2)]
+    )
+    assert (first, second) == (0, 0), error + also
+    [record] = read_records(tmp_path / "run")
+    assert record.job is not None
+    assert record.job.nodes == 2
+    assert record.timed_s < 60
+    assert all(0 <= (one.begin_s or 0) < (one.end_s or 0) < 60 for one in record.job.per_rank)
+    assert validate([tmp_path / "run"]) == []
 
 
 def test_a_rank_that_is_killed_on_another_node_is_named(bench: Bench, tmp_path: Path, port: int) -> None:

@@ -159,6 +159,10 @@ def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> Non
     assert job.samples_per_s_until_first_end > 0
     assert job.barrier_s is not None
     assert 0 < job.barrier_s < 0.1
+    assert job.barrier_exit_s is not None
+    assert 0 <= job.barrier_exit_s < 1
+    begins, ends = ([getattr(one, name) for one in job.per_rank] for name in ("begin_s", "end_s"))
+    assert record.timed_s <= max(ends) - min(begins) <= record.timed_s + 1
     assert job.gradient_bytes == 4 * sum(value.size for value in found.weights[0].values())
     assert job.exposed_communication_s is not None
     assert job.exposed_pairs >= 5
@@ -176,8 +180,18 @@ FORGED: dict[str, Any] = {
     "job.wait_for_slowest_s": lambda job: replace(job, wait_for_slowest_s=50.0),
     "job.global_batch_size": lambda job: replace(job, global_batch_size=7),
     "job.nodes": lambda job: replace(job, nodes=5),
+    "job.per_rank[1].begin_s": lambda job: with_rank(job, 1, begin_s=3600.0),
+    "job.per_rank[2].end_s": lambda job: with_rank(job, 2, end_s=3600.0),
+    "job.per_rank[0].end_s": lambda job: with_rank(job, 0, begin_s=-1.0),
+    "job.per_rank": lambda job: with_rank(job, 1, end_s=None),
     "job.sync": lambda job: replace(job, sync=Sync.AFTER),
 }
+
+
+def with_rank(job: JobFacts, rank: int, **changes: Any) -> JobFacts:
+    ranks = list(job.per_rank)
+    ranks[rank] = replace(ranks[rank], **changes)
+    return replace(job, per_rank=tuple(ranks))
 
 
 def with_rates(job: JobFacts, factor: float) -> JobFacts:
@@ -200,6 +214,46 @@ def test_facts_of_ranks_that_their_steps_contradict_are_found(bench: Bench, run_
         forged = replace(found.record, job=forge(found.job))
         findings = validate_records([(forged, run_folder / RECORDS_NAME)])
         assert figure in {one.figure for one in findings}, figure
+
+
+def test_a_job_that_claims_less_time_than_its_steps_is_found(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb"), bench, run_folder)
+    for factor in (0.5, 2.0):
+        forged = replace(found.record, timed_s=factor * found.record.timed_s)
+        findings = validate_records([(forged, run_folder / RECORDS_NAME)])
+        assert "timed_s" in {one.figure for one in findings}, factor
+
+
+def ahead_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
+    """Let the last rank be alone on a second node whose clock is a day ahead."""
+    last = group.membership.rank == group.membership.ranks - 1
+
+    def part(*args: Any, **kinds: Any) -> Part:
+        made = part_of(*args, **kinds)
+        if not last or made.table is None:
+            return made
+        ahead_ns = 24 * 3600 * 10**9
+        clocks = {name: made.table[name] + ahead_ns for name in ("start_ns", "fetch_start_ns", "ready_ns")}
+        membership = replace(made.membership, node=1)
+        return replace(
+            made,
+            table=made.table | clocks,
+            barrier_ns=made.barrier_ns + ahead_ns,
+            membership=membership,
+        )
+
+    setattr(replicate, "part_of", part)  # noqa: B010 - this process is a copy that ends with its job
+    return rank(group, job=job)
+
+
+def test_clocks_of_two_machines_are_never_subtracted(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb"), bench, run_folder, ahead_on_a_second_node)
+    assert_valid(found, run_folder)
+    assert found.job.nodes == 2
+    assert max(one.seconds for one in found.job.per_rank) <= found.record.timed_s < 60
+    since_barrier = [(one.begin_s or 0.0, one.end_s or 0.0) for one in found.job.per_rank]
+    assert all(0 <= begin_s < end_s < 60 for begin_s, end_s in since_barrier)
+    assert found.job.wait_for_slowest_s is None
 
 
 def failed_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:

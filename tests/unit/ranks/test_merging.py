@@ -15,6 +15,7 @@ from storebench.ranks.merging import (
     rank_count,
     rank_tables,
     rate_until_first_end,
+    set_to_first_node,
     waits_for_slowest_s,
 )
 from storebench.results import Cell, Counters, Record
@@ -212,3 +213,37 @@ def test_counters_of_a_job_are_sums_and_unknown_where_one_is() -> None:
         merged_counters([two, dataclasses.replace(two, device_read_bytes=None)], 25).read_amplification
         is None
     )
+
+
+DAY_NS = 24 * 3600 * 10**9
+
+
+def clock_ahead(rank: int, by_ns: int) -> StepTable:
+    """Return the table of a rank on a machine whose clock is ahead."""
+    own = table(rank)
+    return own | {name: own[name] + by_ns for name in ("start_ns", "fetch_start_ns", "ready_ns")}
+
+
+@pytest.mark.parametrize("ahead_ns", [0, DAY_NS, -DAY_NS])
+def test_a_job_on_two_nodes_does_not_depend_on_their_clocks(ahead_ns: int) -> None:
+    # Node 1 left the barrier 3 ms before its clock showed `ahead_ns`, node 0 at -1 ms of its own.
+    tables = set_to_first_node([table(0), clock_ahead(1, ahead_ns)], [0, 1], [-MS, ahead_ns - 3 * MS])
+    for name, column in table(0).items():
+        np.testing.assert_array_equal(tables[0][name], column, err_msg=name)
+    np.testing.assert_array_equal(tables[1]["start_ns"], table(1)["start_ns"] + 2 * MS)
+    np.testing.assert_array_equal(tables[1]["data_wait_ns"], table(1)["data_wait_ns"])
+    # Its last step ends at 54 ms of the common time, and the pauses of the job are 1 ms each.
+    assert wall_ns(job_steps(merged_table(tables))) == (54 - 1 - 1) * MS
+
+
+def test_the_first_rank_of_a_node_stands_for_it() -> None:
+    ahead = [clock_ahead(1, DAY_NS), clock_ahead(1, DAY_NS)]
+    tables = set_to_first_node([table(0), *ahead], [0, 1, 1], [0, DAY_NS + MS, DAY_NS])
+    for found in tables[1:]:
+        np.testing.assert_array_equal(found["ready_ns"], table(1)["ready_ns"])
+
+
+def test_the_tables_of_one_node_are_unchanged() -> None:
+    for rank, found in enumerate(set_to_first_node([table(0), table(1)], [0, 0], [-MS, 2 * MS])):
+        for name, column in table(rank).items():
+            np.testing.assert_array_equal(found[name], column, err_msg=name)

@@ -1,19 +1,24 @@
 """What a page decides: doubts, siblings, rounds that would tell, and what the loop waits."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.decisions import DoubtKind, Topic, rounds_to_tell, siblings
+from storebench.report.decisions import READS, DoubtKind, Topic, rounds_to_tell, siblings
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.main_panel import ordered
+from storebench.report.texts.choosing import choice_of
+from storebench.report.texts.headline import headline
 from storebench.report.texts.verdicts import decision_words, doubt_words
-from storebench.results import Record
-from storebench.stats import Verdict
+from storebench.results import Record, Status
+from storebench.settings.words import CacheState
+from storebench.stats import Verdict, look_alpha
+from storebench.worker.launch import out_of_time
 from tests.support.planted import make_record, portion_of, replicates
 
 
@@ -92,6 +97,34 @@ def test_a_rate_that_is_at_most_too_high_is_doubted_where_it_wins(bounded: str, 
     assert decision.verdict is (Verdict.INCONCLUSIVE if doubted else Verdict.FASTER)
 
 
+def cut_off(name: str, waits: list[float], killed: int) -> list[Record]:
+    """Return replicates of which the last ones were killed at their time limit."""
+    *kept, failed = replicates(name, [*waits, 0.0])
+    late = [
+        dataclasses.replace(
+            failed,
+            replicate=len(waits) + number,
+            status=Status.FAILED,
+            failure=f"the cell was killed: {out_of_time(5.0)}",
+        )
+        for number in range(killed)
+    ]
+    return [*kept, *late]
+
+
+@pytest.mark.parametrize(("png_ms", "doubted"), [(10.0, True), (90.0, False)])
+def test_replicates_out_of_time_prove_their_cell_slower_and_no_more(png_ms: float, doubted: bool) -> None:
+    facts = facts_of(cut_off("png", [png_ms] * 3, killed=2) + replicates("lmdb", [50.0] * 5))
+    (decision,) = facts.decisions.found.values()
+    assert decision.ratio.proven
+    assert (decision.doubt is not None) is doubted
+    answer = headline(facts).answer
+    if doubted:
+        assert "2 replicates of PNG files ran out of time, and the others are the faster ones" in answer
+    else:
+        assert "at least" in answer
+
+
 def test_siblings_differ_in_one_field_only() -> None:
     records = [make_record("lmdb"), make_record("lmdb", workers=2), make_record("png", workers=2)]
     records += [make_record("lmdb", workers=4, cache="warm"), make_record("lmdb", dataset="mnist", size=None)]
@@ -117,6 +150,25 @@ def test_a_larger_spread_takes_more_rounds_to_tell() -> None:
     assert needed[0] is not None
     assert needed[1] is not None
     assert 1 <= needed[0] < needed[1]
+
+
+def test_the_error_of_a_comparison_decides_how_many_rounds_would_tell() -> None:
+    values = ([30.0, 33.0, 27.0], [31.0, 30.0, 32.0])
+    facts = facts_of(
+        [
+            record
+            for cache in ("cold", "warm")
+            for name, waits in zip(("png", "lmdb"), values, strict=True)
+            for record in replicates(name, waits, cache=cache)
+        ]
+    )
+    decisions = facts.decisions
+    pairs = {one.cell.cell.cache: one for one in decisions.found.values() if one.topic is Topic.BACKEND}
+    assert pairs[CacheState.COLD].alpha == pytest.approx(decisions.lead_alpha)
+    assert pairs[CacheState.WARM].alpha == pytest.approx(decisions.rest_alpha)
+    strict, loose = (dataclasses.replace(pairs[CacheState.WARM], alpha=alpha) for alpha in (1e-6, 0.02))
+    assert (rounds_to_tell(decisions, [strict]) or 0) > (rounds_to_tell(decisions, [loose]) or 0)
+    assert rounds_to_tell(decisions, [strict, loose]) == rounds_to_tell(decisions, [strict])
 
 
 def test_where_no_number_of_rounds_would_tell_none_is_named() -> None:
@@ -145,6 +197,72 @@ def test_a_figure_is_above_a_limit_where_its_whole_interval_is(
     facts = facts_of(records)
     above = facts.decisions.above(facts.cells[0], "read_amplification", limit)
     assert (above is not None) is proven
+
+
+def test_a_loop_is_called_fed_only_if_the_page_spent_error_on_it() -> None:
+    waits = [0.5, 0.51, 0.5]
+    records = [
+        record
+        for cache in ("cold", "warm")
+        for name in ("png", "lmdb")
+        for record in replicates(name, waits, cache=cache)
+    ]
+    facts = facts_of(records)
+    fed = {(one.backend, one.cell.cache) for one in facts.cells if facts.decisions.fed(one)}
+    assert fed == {("png", "cold"), ("lmdb", "cold"), ("png", "warm")}
+    other = next(one for one in facts.cells if (one.backend, one.cell.cache) == ("lmdb", "warm"))
+    share = facts.decisions.waiting(other)
+    assert share is not None
+    assert (share.mid, share.lo, share.hi) == (pytest.approx(0.0479, abs=1e-3), None, None)
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_comparisons_and_figures_spend_no_more_than_the_pages_error(looks: int) -> None:
+    waits = [4.0, 4.1, 4.2]
+    kinds: list[dict[str, Any]] = [
+        {"cache": "cold"},
+        {"cache": "warm"},
+        {"cache": "cold", "workers": 2},
+        {"cache": "cold", "compute": "none", "model": "none", "compute_ms": 0.0},
+        {"cache": "cold", "dataset": "mnist", "size": None},
+    ]
+    records = [
+        dataclasses.replace(record, run_id=f"run-{look}")
+        for look in range(looks)
+        for changes in kinds
+        for name in ("png", "lmdb", "hdf5")
+        for record in replicates(name, waits, **changes)
+    ]
+    facts = facts_of(records)
+    decisions = facts.decisions
+    assert decisions.alpha == pytest.approx(look_alpha(looks))
+    leads = {panel.first.dataset_key: panel for panel in reversed(facts.ordered)}.values()
+    pairs = sum(math.comb(len(panel.stored), 2) for panel in leads)
+    curves = sum(len(one.curves) + len(one.trained) for one in facts.rooflines)
+    assert curves
+    assert all(curve.alpha == decisions.rest_alpha for one in facts.rooflines for curve in one.curves)
+    rest = len(decisions.found) - pairs + curves
+    spent = pairs * decisions.lead_alpha + rest * decisions.rest_alpha + sum(decisions.figure_alphas.values())
+    assert spent == pytest.approx(decisions.alpha)
+    proven = {key for key in decisions.figure_alphas if key[0] == READS}
+    assert {key for _, key in proven} == {one.key for one in facts.cells if one.cell.cache == "cold"}
+
+
+def test_stores_that_beat_each_other_in_a_circle_make_no_choice() -> None:
+    # Each pair shares rounds of its own, as where a machine changes while replicates fail.
+    circle = {"hdf5": {0: 10.0, 2: 90.0}, "leveldb": {0: 90.0, 1: 10.0}, "lmdb": {1: 90.0, 2: 10.0}}
+    records = [
+        make_record(name, replicate=4 * block + number, wait_ms=wait)
+        for name, waits in circle.items()
+        for block, wait in waits.items()
+        for number in range(4)
+    ]
+    noisy = [1.0, 900.0, 5.0, 300.0] * 3
+    records += [make_record("png", replicate=number, wait_ms=wait) for number, wait in enumerate(noisy)]
+    facts = facts_of(records)
+    assert facts.main is not None
+    assert sum(one.ratio.proven for one in facts.decisions.found.values()) == 3
+    assert choice_of(facts.main, facts.claims).cell is None
 
 
 def test_panels_are_asked_in_an_order_that_no_rate_decides() -> None:

@@ -12,6 +12,8 @@ from storebench.report.frame import to_frame
 from storebench.report.roofline import Feeding, Point, Roofline, rooflines
 from storebench.report.roofline_errors import Cause
 from storebench.report.roofline_model import RooflineModel
+from storebench.report.roofline_tables import starving_table
+from storebench.report.texts.roofline import roofline_answer
 from storebench.results import Percentiles, Record
 from tests.support.planted import make_record, portion_of
 from tests.support.planted_roofline import (
@@ -347,3 +349,23 @@ def test_a_starving_point_that_the_handoff_limits_has_its_uncertainty() -> None:
     assert curve.starving.lo is not None
     assert curve.starving.hi is not None
     assert curve.starving.lo < middle / 1.2 < middle / 0.8 < curve.starving.hi
+
+
+@pytest.mark.parametrize(
+    ("prep_ms", "said"), [(1.0, "busy at least 90% of its time"), (160.0, "is undecided for PNG files")]
+)
+def test_a_network_is_fed_if_its_augmentation_leaves_the_time(prep_ms: float, said: str) -> None:
+    # Reading alone feeds 1,000 images/s, and the network takes 500; 10 ms of augmentation per image would leave 180.
+    beside = [
+        make_record("png", replicate=n, compute_ms=32.0, batch_size=16, prep_ms=prep_ms) for n in range(3)
+    ]
+    found = roofline_of(*loader_records("png", 900.0, workers=2), *beside)
+    assert said in (roofline_answer([found]) or "")
+    (row,) = starving_table([found]).rows
+    assert row[-1] == ("yes" if prep_ms == 1.0 else "cannot be told")
+
+
+def test_a_network_whose_augmentation_was_not_measured_is_not_called_fed() -> None:
+    alone = [make_record("null", replicate=n, compute_ms=32.0, batch_size=16, wait_ms=0.0) for n in range(3)]
+    found = roofline_of(*loader_records("png", 900.0, workers=2), *alone)
+    assert "is undecided for PNG files" in (roofline_answer([found]) or "")

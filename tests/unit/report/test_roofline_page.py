@@ -50,7 +50,8 @@ def paper_roofline() -> list[Record]:
     records += loader_records("lmdb", 2500.0, readahead_kib=8192, **LIMITED)
     records += curve_records("png", 560.0, decode_ms=100.0) + curve_records("lmdb", 9000.0)
     records += curve_records("lmdb:direct", 20_000.0) + curve_records("memory:native", 26_000.0)
-    return records + [make_record("null", replicate=n, compute_ms=1280.0, wait_ms=0.0) for n in range(3)]
+    alone = [make_record("null", replicate=n, compute_ms=1280.0, wait_ms=0.0) for n in range(3)]
+    return records + alone + [make_record("png", replicate=n, compute_ms=1280.0) for n in range(3)]
 
 
 def test_the_answer_says_who_is_fed_and_what_decides_it() -> None:
@@ -114,6 +115,7 @@ def test_an_accelerator_is_fed_by_some_and_starved_by_others() -> None:
 def test_a_network_that_some_stores_starve_is_not_said_to_be_fed() -> None:
     records = loader_records("png", 540.0) + loader_records("lmdb", 9000.0)
     records += [make_record("null", replicate=n, compute_ms=160.0, wait_ms=0.0) for n in range(3)]
+    records += [make_record("png", replicate=n, compute_ms=160.0) for n in range(3)]
     answer = roofline_answer(rooflines_of(*records))
     assert answer is not None
     assert (

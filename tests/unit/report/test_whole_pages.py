@@ -7,10 +7,12 @@ import pytest
 from scipy import stats as scipy_stats
 
 from benchmarks.drawn_pages import BACKENDS, Truth, claimed, drawn_page, false_claims
-from storebench.report.claims import Kind
+from storebench.report.claims import AMPLIFIED, Kind
+from storebench.report.decisions import FED_FRAC
 from storebench.report.facts import derive
+from storebench.report.roofline import Feeding
 from storebench.report.texts.advice import recommend
-from storebench.stats import compare
+from storebench.stats import ALPHA, compare
 
 PAGES = 100
 EQUAL = dict.fromkeys(BACKENDS, 1000.0)
@@ -30,6 +32,37 @@ def test_at_most_5_of_100_pages_of_equal_backends_claim_falsely(rounds: int) -> 
         truth = Truth(spread=(0.05, 0.15, 0.3)[number % 3], rounds=rounds, samples_per_s=EQUAL)
         false += bool(false_claims(drawn_page(truth, rng), truth))
     assert false <= most_false(PAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [3, pytest.param(5, marks=pytest.mark.full)])
+def test_at_most_5_of_100_pages_are_false_where_every_limit_is_just_met(rounds: int) -> None:
+    rng = np.random.default_rng(20 + rounds)
+    false = 0
+    for number in range(PAGES // 2):
+        truth = Truth(
+            spread=(0.05, 0.15, 0.3)[number % 3],
+            rounds=rounds,
+            samples_per_s=EQUAL,
+            waits_frac=FED_FRAC,
+            amplification=AMPLIFIED,
+        )
+        false += bool(false_claims(drawn_page(truth, rng), truth))
+    assert false <= most_false(PAGES // 2)
+
+
+@pytest.mark.slow
+def test_single_intervals_would_make_many_pages_of_rooflines_false() -> None:
+    rng = np.random.default_rng(4)
+    alarmed = 0
+    for _ in range(10):
+        truth = Truth(spread=0.15, rounds=4, samples_per_s=EQUAL)
+        facts = derive(drawn_page(truth, rng))
+        curves = [curve for one in facts.rooflines for curve in one.concluding(ALPHA).curves]
+        rights = [1000 / (0.9 if curve.loader.cell.workers else 9.0) for curve in curves]
+        told = [curve.feeding(right) for curve, right in zip(curves, rights, strict=True)]
+        alarmed += any(one is not Feeding.UNDECIDED for one in told)
+    assert alarmed >= 3
 
 
 @pytest.mark.slow
