@@ -25,7 +25,7 @@ def inspect(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="An LMDB or HDF5 file, the folder that holds data.mdb or data.h5, or the folder of a LevelDB."
+            help="An LMDB or HDF5 file, the folder that holds data.mdb or data.h5, or the folder of a LevelDB.",
         ),
     ],
     database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,

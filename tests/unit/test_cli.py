@@ -208,7 +208,10 @@ def test_a_time_limit_is_a_number_of_seconds(seconds: str, cli: Cli, tmp_path: P
     ("words", "said"),
     [
         ("inspect", "missing argument 'PATH'. 'storebench inspect --help' explains it."),
-        ("convert --wrong", "--wrong (Possible options: --from, --json). 'storebench convert --help' explains it."),
+        (
+            "convert --wrong",
+            "--wrong (Possible options: --from, --json). 'storebench convert --help' explains it.",
+        ),
         ("trace . there", "(there). 'storebench trace --help' explains it."),
         ("mesure", "'mesure'. 'storebench --help' lists all commands."),
         ("data fetch", "'storebench data fetch --help' explains it."),
