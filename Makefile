@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
+        bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-ranks bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
         bench-overhead bench-torchrun bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test test-full test-faults lint clean distclean
 
@@ -97,6 +97,11 @@ bench-loaders: setup ## Processes, threads or a ring: the cost of the handoff
 	$(BIN)/storebench bench scenarios/loaders.toml --out $(RUNS)/$(NOW)-loaders
 	$(BIN)/storebench report $(RUNS)/$(NOW)-loaders --out $(REPORT)-loaders
 
+bench-ranks: setup ## Jobs of 1, 2 and 4 ranks, and what exchanging gradients costs them (at most 15 minutes on 2 cores)
+	$(BIN)/storebench bench scenarios/ranks.toml --out $(RUNS)/$(NOW)-ranks
+	$(BIN)/storebench bench scenarios/overlap.toml --out $(RUNS)/$(NOW)-overlap
+	$(BIN)/storebench report $(RUNS)/$(NOW)-ranks $(RUNS)/$(NOW)-overlap --out $(REPORT)-ranks
+
 bench-lmdbio: setup ## LMDBIO's ladder: the gain of each optimisation
 	$(BIN)/storebench bench scenarios/lmdbio.toml --out $(RUNS)/$(NOW)-lmdbio
 	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio --out $(REPORT)-lmdbio
@@ -168,13 +173,15 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
 
-reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about two hours)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs)
+reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about two hours and a quarter)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
 	$(BIN)/storebench bench scenarios/paper.toml --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
+	$(BIN)/storebench bench scenarios/ranks.toml --out results/reference/ranks
+	$(BIN)/storebench bench scenarios/overlap.toml --out results/reference/overlap
 
 figures: setup ## Draw the plots of the README and of docs/ from results/reference
 	$(BIN)/python -m tests.docs.figures

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from storebench.report.plots.cold_curve import plot_cold_curve
     from storebench.report.plots.container_codec import plot_container_codec
     from storebench.report.plots.loss import plot_loss
+    from storebench.report.plots.rank_steps import plot_rank_steps
+    from storebench.report.plots.ranks import plot_ranks
     from storebench.report.plots.roofline import plot_roofline
     from storebench.report.plots.size import plot_size
     from storebench.report.plots.steady_state import plot_steady_state
@@ -40,6 +42,8 @@ __all__ = [
     "plot_cold_curve",
     "plot_container_codec",
     "plot_loss",
+    "plot_rank_steps",
+    "plot_ranks",
     "plot_roofline",
     "plot_size",
     "plot_steady_state",
@@ -61,6 +65,8 @@ _HOMES = {
     "plot_cold_curve": "storebench.report.plots.cold_curve",
     "plot_container_codec": "storebench.report.plots.container_codec",
     "plot_loss": "storebench.report.plots.loss",
+    "plot_rank_steps": "storebench.report.plots.rank_steps",
+    "plot_ranks": "storebench.report.plots.ranks",
     "plot_roofline": "storebench.report.plots.roofline",
     "plot_size": "storebench.report.plots.size",
     "plot_steady_state": "storebench.report.plots.steady_state",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import StorebenchError
+from storebench.ranks.launch import Tell
 from storebench.ranks.nodes import Board, Place
 from storebench.results import Cell
 from storebench.runner import Prepared, Watcher, prepare
@@ -55,13 +56,13 @@ def follow(
         if "job" not in told:
             board.set(f"left/{place.node}", {})
             return failures
-        answer = _run(told["job"], prepared, folder, place)
+        answer = _run(told["job"], prepared, folder, place, watcher.ranks)
         board.set(f"ended/{number}/{place.node}", answer)
         failures += [answer["failure"]] if "failure" in answer else []
     raise AssertionError
 
 
-def _run(text: str, prepared: dict[Cell, Prepared], folder: Path, place: Place) -> dict[str, Any]:
+def _run(text: str, prepared: dict[Cell, Prepared], folder: Path, place: Place, tell: Tell) -> dict[str, Any]:
     """Run this node's ranks of one job; return its failure, if it failed here."""
     with scratch_folder("replicate") as scratch:
         order = scratch / "order.json"
@@ -81,7 +82,7 @@ def _run(text: str, prepared: dict[Cell, Prepared], folder: Path, place: Place) 
                 image=around.image,
             )
             with _log(job, folder, place) as log:
-                return answer_of(job, scratch, log, around, job.timeout_s)
+                return answer_of(job, scratch, log, around, job.timeout_s, tell)
 
 
 @contextlib.contextmanager

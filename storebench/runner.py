@@ -24,6 +24,8 @@ from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import cell_environment, running_digest
 from storebench.probes.other_work import OtherWork
+from storebench.ranks.launch import Tell
+from storebench.ranks.progress import Position
 from storebench.ranks.room import check_room
 from storebench.results import Cell, Record, Status
 from storebench.rounds import Costs, NextRound, PanelPrecision, next_round
@@ -67,6 +69,9 @@ class Watcher(Protocol):
     def started(self, work: Work, position: int, total: int) -> None:
         """React to the start of a replicate."""
 
+    def ranks(self, positions: Sequence[Position]) -> None:
+        """React to how far the ranks of the job on this node have come; called several times per second."""
+
     def finished(self, work: Work, records: Sequence[Record]) -> None:
         """React to the records of a finished replicate."""
 
@@ -82,6 +87,9 @@ class Silent:
         return BuildOptions(replace=Replace.STALE)
 
     def started(self, work: Work, position: int, total: int) -> None:
+        """Report nothing."""
+
+    def ranks(self, positions: Sequence[Position]) -> None:
         """Report nothing."""
 
     def finished(self, work: Work, records: Sequence[Record]) -> None:
@@ -327,7 +335,14 @@ def _measured(
         attempt = 1 if earlier is None else earlier.attempt + 1
         with run.attempt() as tables:
             records = _replicate(
-                run, work, prepared, tables, attempt=attempt, drop_caches=drop_caches, leader=leader
+                run,
+                work,
+                prepared,
+                tables,
+                attempt=attempt,
+                drop_caches=drop_caches,
+                leader=leader,
+                tell=watcher.ranks,
             )
             records = run.record(records, tables, again=bool(before))
         watcher.finished(work, records)
@@ -345,10 +360,11 @@ def _replicate(
     attempt: int,
     drop_caches: bool,
     leader: Leader | None,
+    tell: Tell,
 ) -> list[Record]:
     """Run one attempt at a replicate in a fresh process; return its records, with what else the machine did."""
     others = OtherWork()
-    records = _answered(run, work, prepared, tables, drop_caches=drop_caches, leader=leader)
+    records = _answered(run, work, prepared, tables, drop_caches=drop_caches, leader=leader, tell=tell)
     conditions = others.conditions(attempt)
     return [dataclasses.replace(record, conditions=conditions) for record in records]
 
@@ -361,6 +377,7 @@ def _answered(
     *,
     drop_caches: bool,
     leader: Leader | None,
+    tell: Tell,
 ) -> list[Record]:
     with (
         scratch_folder("replicate") as scratch,
@@ -385,7 +402,7 @@ def _answered(
         )
         log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
         job = job if leader is None else leader.announced(job)
-        answer = answer_of(job, scratch, log, around, run.scenario.timeout_s)
+        answer = answer_of(job, scratch, log, around, run.scenario.timeout_s, tell)
         answer = answer if leader is None else leader.blamed(job, answer)
     if "records" in answer:
         if not log.stat().st_size:

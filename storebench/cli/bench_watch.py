@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storebench.cli.common import progress, say
+from storebench.cli.rank_lines import RankLines, job_line
 from storebench.settings.words import CacheState, ComputeKind, LoaderKind
 from storebench.units import format_bytes, format_duration, number_of
 
 if TYPE_CHECKING:
+    from storebench.ranks.progress import Position
     from storebench.results import Cell, Record
     from storebench.rounds import NextRound
     from storebench.runs.folder import Run
@@ -47,6 +49,7 @@ class StderrWatcher:
 
     def __init__(self) -> None:
         self._pace = Pace()
+        self._ranks = RankLines()
 
     def store(self, cell: "Cell") -> "BuildOptions":  # noqa: ARG002 - one way to build for all
         """Build with progress; a store of other samples is replaced, and a line says so."""
@@ -59,12 +62,20 @@ class StderrWatcher:
         left = self._pace.left(total - position)
         say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}{left}")
         self._pace.began()
+        self._ranks.began()
+
+    def ranks(self, positions: Sequence["Position"]) -> None:
+        """Show how far the ranks of the job have come."""
+        self._ranks.show(positions)
 
     def finished(self, work: "Work", records: Sequence["Record"]) -> None:
         """Print the outcome of each epoch."""
         self._pace.ended(work.cell.cell_id)
+        self._ranks.clear()
         for record in records:
-            say(f"    {outcome(record)}")
+            lines = (outcome(record), job_line(record))
+            for line in filter(None, lines):
+                say(f"    {line}")
         conditions = records[0].conditions
         if conditions is not None and conditions.disturbed:
             say(f"    {conditions.disturbed}")

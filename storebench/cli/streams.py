@@ -27,6 +27,17 @@ def say(line: str) -> None:
         _to_nowhere(sys.stderr)
 
 
+def rewrite(line: str) -> None:
+    """Write one message over the line that the cursor of a terminal is in; "" removes it."""
+    try:
+        sys.stderr.write(f"\r\x1b[2K{plain(line)}")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _to_nowhere(sys.stderr)
+
+
 def put(*lines: str) -> None:
     """Write lines to standard output as plain text, all of them or none (`write_out`)."""
     write_out("".join(f"{plain(line)}\n" for line in lines))

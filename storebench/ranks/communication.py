@@ -1,6 +1,27 @@
-"""The cost of communication between the ranks of a job, as `storebench.ranks.exposed` measures it."""
+"""The cost of communication between the ranks of a job, as `storebench.ranks.exposed` and `storebench.ranks.link` measure it."""
 
 from dataclasses import dataclass
+
+from storebench.results import LinkKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The link between the ranks of a job, while each of them sends to the next one and receives from the one before.
+
+    Attributes
+    ----------
+    kind
+        What connects the ranks.
+    bytes_per_s
+        Bytes that every rank sends per second, and receives at the same time.
+    latency_s
+        Seconds that a message of a few bytes takes, with the call that sends it.
+    """
+
+    kind: LinkKind
+    bytes_per_s: float
+    latency_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +40,8 @@ class Communication:
         Median duration of the steps without exchange.
     pairs
         Number of pairs.
+    link
+        The link between the ranks; None where nothing is exchanged.
     """
 
     barrier_s: float | None = None
@@ -26,3 +49,22 @@ class Communication:
     exposed_s: float | None = None
     step_s: float | None = None
     pairs: int = 0
+    link: Link | None = None
+
+
+def ring_bound_s(size: int, ranks: int, bytes_per_s: float, latency_s: float) -> float:
+    """Return the least seconds of a ring all-reduce.
+
+    Every rank sends 2 (ranks - 1) messages, each of a share of 1 / ranks of the bytes, and each after the one before has
+    arrived.
+
+    Parameters
+    ----------
+    size
+        Bytes that each rank contributes.
+    ranks
+        Ranks of the ring.
+    bytes_per_s, latency_s
+        Of the link from each rank to the next one.
+    """
+    return 2 * (ranks - 1) * (size / ranks / bytes_per_s + latency_s)

@@ -3,12 +3,13 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storebench.ranks.endings import RankFailure, failure_of, read_failures
+from storebench.ranks.progress import Position
 from storebench.ranks.stalls import StallWatch
 from storebench.ranks.team import Team
 
@@ -22,6 +23,15 @@ FAILED_GRACE_S = 4.0
 """Time for the other ranks to end after one has failed, before they are killed."""
 
 _LOOK_EVERY_S = 0.25
+
+Tell = Callable[[Sequence[Position]], None]
+"""Called with the position of each rank of a job on this node, in their order, while the job goes on."""
+
+
+def tell_nobody(_positions: Sequence[Position]) -> None:
+    """Show nothing."""
+
+
 _NOISE = ("[Gloo] Rank ",)
 """Lines that torch.distributed prints about ranks that work."""
 
@@ -77,10 +87,15 @@ class RankWatch:
         Seconds without progress after which a rank counts as hanging.
     timeout_s
         Seconds that the job may take.
+    tell
+        Told how far the ranks have come, at each look.
     """
 
-    def __init__(self, folder: Path, team: Team, *, stall_s: float, timeout_s: float) -> None:
+    def __init__(
+        self, folder: Path, team: Team, *, stall_s: float, timeout_s: float, tell: Tell = tell_nobody
+    ) -> None:
         folder.mkdir()
+        self._tell = tell
         self._folder = folder
         self._ranks = team.here
         self._stalls = StallWatch(folder, self._ranks, stall_s, all_here=team.nodes == 1)
@@ -109,6 +124,7 @@ class RankWatch:
             failure = failure_of(self._folder, self._ranks) or failures[0]
             return _failed(failure, None)
         stalled = self._stalls.failure()
+        self._tell(self._stalls.positions)
         if stalled is not None:
             return JobEnding(code=None, failure=stalled, position=self._stalls.blamed[0].order)
         return JobEnding(code=None) if time.monotonic() > self._deadline else None

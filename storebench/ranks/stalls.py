@@ -55,6 +55,11 @@ class StallWatch:
         start_s = clock()
         self._last = {rank: (Position(rank=rank), start_s) for rank in ranks}
 
+    @property
+    def positions(self) -> list[Position]:
+        """How far each rank on this node had come at the last look, in their order."""
+        return [position for position, _ in self._last.values()]
+
     def failure(self) -> str | None:
         """Return the line that names the rank that hangs; None while all make progress."""
         now_s = self._clock()

@@ -13,6 +13,7 @@ from storebench.report.cells import CellSummary
 from storebench.report.facts import Facts, PageFacts
 from storebench.report.page import Content, Limit, Section, html, markdown
 from storebench.report.plots.style import png_bytes
+from storebench.report.rank_tables import rank_tables
 from storebench.report.roofline_tables import roofline_tables
 from storebench.report.shortfall import left_out
 from storebench.report.summary import Told, facts_of, incomplete
@@ -30,6 +31,7 @@ from storebench.report.texts.labels import (
     setting_label,
 )
 from storebench.report.texts.papers import factor_lines, then_and_now
+from storebench.report.texts.ranks import interference_lines
 from storebench.report.texts.roofline import accelerator_sentence, roofline_answer
 from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.verdicts import limit_sentence
@@ -40,6 +42,9 @@ from storebench.units import number_of
 
 _ROOFLINE_FILES = ("roofline", "roofline-points")
 """Files of the tables of the storage roofline: the starving points, and the measured points."""
+
+_JOB_FILES = ("ranks-communication", "ranks-interference")
+"""Files of the tables of jobs of ranks: the cost of communication, and what it and loading cost each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +171,8 @@ def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator], an
         fed=fed if fed and fed not in answer else "",
         feeding=tuple(_feeding(sound, accelerators)),
         roofline_tables=tuple(roofline_tables(shown.rooflines, accelerators)),
+        job_lines=tuple(interference_lines(shown)),
+        job_tables=tuple(rank_tables(shown)),
         advice=tuple(recommend(sound)),
         limits=tuple(_limit(cell, shown) for cell in limited),
         ceilings=tuple((name, number(rate)) for name, rate in shown.ceilings.items() if rate),
@@ -198,6 +205,8 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
         yield f"{table}.md", "\n".join(one.to_markdown() for one in section.tables)
         yield f"{table}.tex", "\n".join(one.to_latex() for one in section.tables)
         for name, one in zip(_ROOFLINE_FILES, section.roofline_tables, strict=False):
+            yield f"{name}-{section.slug}.csv", to_csv([one])
+        for name, one in zip(_JOB_FILES, section.job_tables, strict=False):
             yield f"{name}-{section.slug}.csv", to_csv([one])
         for plot in section.plots:
             yield f"{plot.name}.svg", plot.svg

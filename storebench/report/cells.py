@@ -254,6 +254,10 @@ class CellSummary:
         """Return a sum of time as seconds per timed sample for each replicate, the median over its epochs."""
         return self._rounds_per(metric, "timed_samples")
 
+    def rounds_per_step(self, metric: str) -> dict[Round, float]:
+        """Return a sum of time as seconds per timed step for each replicate, the median over its epochs."""
+        return self._rounds_per(metric, "timed_steps")
+
     def _per(self, metric: str, counter: str) -> float:
         values = list(self._rounds_per(metric, counter).values())
         return _middle(values) if values else 0.0

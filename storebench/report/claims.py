@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, CellSummary
-from storebench.report.decisions import FED_FRAC, READS, Decision, Decisions, Topic
+from storebench.report.decisions import EXPOSED, FED_FRAC, READS, Decision, Decisions, Topic
 from storebench.report.factors import BreakEven, closings, shares
 from storebench.report.intervals import Interval, Ratio
 from storebench.report.ladder import Ladder, Step
@@ -65,6 +65,8 @@ class Kind(enum.StrEnum):
     """The longest wait of an epoch is `figure` times the median one."""
     CLOSES = "closes"
     """The subject's decoder closes a share of the gap between the object, the default decoder, and raw pixels."""
+    EXPOSED = "exposed"
+    """Exchanging gradients lengthens a step of the subject, a job of ranks, by `figure` seconds."""
 
 
 COMPARED = (Kind.FASTER, Kind.EQUAL, Kind.UNDECIDED)
@@ -76,6 +78,7 @@ _FREE: Mapping[Topic, frozenset[str]] = {
     Topic.RUNG: frozenset({"share"}),
     Topic.WORKERS: frozenset({"workers"}),
     Topic.RANKS: frozenset(RANK_COLUMNS),
+    Topic.SYNC: frozenset({"sync"}),
     Topic.CACHE: _STATE,
     Topic.COMPUTE: _STATE | {"loss"},
 }
@@ -243,6 +246,7 @@ def claims_of(
         *(one for panel in panels for one in _largest(panel)),
         *(_pays(one, before) for one in break_evens if not refusal(one, panels, before)),
         *(one for panel in panels for one in _closes(panel, before)),
+        *(one for panel in panels for one in _exposed(panel, decisions)),
     ]
     return Claims(found=(*compared, *single), decisions=decisions)
 
@@ -398,6 +402,15 @@ def _closes(panel: Panel, claims: Claims) -> Iterator[Claim]:
             decided=proven,
             decision=change.decision,
         )
+
+
+def _exposed(panel: Panel, decisions: Decisions) -> Iterator[Claim]:
+    """Yield what exchanging gradients costs a step of each job of ranks."""
+    for cell in panel.measured if panel.first.cell.ranks > 1 else ():
+        figure = decisions.figure(cell, EXPOSED)
+        if figure is not None:
+            proven = decisions.above(cell, EXPOSED, 0.0) is not None
+            yield Claim(kind=Kind.EXPOSED, subject=cell, figure=figure, decided=proven)
 
 
 def _share_claims(claim: Claim) -> Iterator[Claim]:

@@ -14,7 +14,7 @@ from storebench.report.cells import RANK_COLUMNS, CellSummary, key_without
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
 from storebench.report.panels import Panel
 from storebench.report.states import Row
-from storebench.settings.words import CacheState, ComputeKind
+from storebench.settings.words import CacheState, ComputeKind, Sync
 from storebench.stats import Verdict
 
 LEAD_FRAC = 0.5
@@ -35,6 +35,9 @@ WAIT = "data_wait_frac"
 READS = "read_amplification"
 """The bytes that the device delivered over those that were asked for."""
 
+EXPOSED = "job_exposed_communication_s"
+"""Seconds by which exchanging gradients lengthens a step of a job of ranks."""
+
 
 class Topic(enum.StrEnum):
     """What differs between the two sides of a decision."""
@@ -43,6 +46,8 @@ class Topic(enum.StrEnum):
     WORKERS = "workers"
     RANKS = "ranks"
     """A job of several ranks against one process with as many samples per step, of one rank or of all."""
+    SYNC = "sync"
+    """A job whose ranks exchange gradients at another moment, or never, against the same job otherwise."""
     CACHE = "cache"
     COMPUTE = "compute"
     """The network's computing beside a backend against its computing with nothing to load."""
@@ -239,12 +244,11 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
     """
     leads = _leads(ordered)
     lead = {question.key: question for panel in leads for question in _lead_questions(panel)}
-    rest = {
-        question.key: question
-        for panel in ordered
-        for question in _rest_questions(panel, ordered, is_lead=panel in leads)
-        if not _asked(question, lead)
-    }
+    asked = itertools.chain(
+        *(_rest_questions(panel, ordered, is_lead=panel in leads) for panel in ordered),
+        _job_questions(ordered),
+    )
+    rest = {question.key: question for question in asked if not _asked(question, lead)}
     alpha = stats.look_alpha(looks, by_precision=by_precision)
     told = {(WAIT, cell.key) for panel in leads for cell in panel.stored}
     shown = _shown_figures(ordered) - told
@@ -267,7 +271,7 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
 def _shown_figures(ordered: Sequence[Panel]) -> set[tuple[str, tuple[str, str]]]:
     """Return the figures of single cells from which sentences may conclude, by name and key of the cell.
 
-    These are the reads of every cell that is not warm, and the wait of a training loop with the store that others are
+    These are the reads of every cell that is not warm, the exposed communication of every job of ranks, and the wait of a training loop with the store that others are
     compared with: whether a conversion pays depends on it.
     """
     reads = {
@@ -281,7 +285,14 @@ def _shown_figures(ordered: Sequence[Panel]) -> set[tuple[str, tuple[str, str]]]
         for panel in ordered
         if panel.base is not None and panel.first.cell.compute.kind is not ComputeKind.NONE
     }
-    return reads | waits
+    exposed = {
+        (EXPOSED, cell.key)
+        for panel in ordered
+        if panel.first.cell.ranks > 1
+        for cell in panel.measured
+        if cell.values(EXPOSED)
+    }
+    return reads | waits | exposed
 
 
 def _leads(ordered: Sequence[Panel]) -> list[Panel]:
@@ -312,10 +323,48 @@ def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> I
     for cell in panel.stored:
         counts = sorted(siblings(cell, found, "workers"), key=lambda one: one.cell.workers)
         yield from (_rates(Topic.WORKERS, more, counts[0]) for more in counts[1:])
-        yield from (_rates(Topic.RANKS, job, cell) for job in jobs_beside(cell, found))
         states = {one.state: one for one in siblings(cell, found, "cache")}
         if "cold" in states and "warm" in states:
             yield _rates(Topic.CACHE, states["warm"], states["cold"])
+
+
+def _job_questions(ordered: Sequence[Panel]) -> Iterator[_Question]:
+    """Yield the pairs of a job and one process, and of two jobs that differ in when gradients are exchanged."""
+    jobs: dict[object, list[CellSummary]] = {}
+    for cell in _stored_jobs(ordered):
+        jobs.setdefault(_work_of_ranks(cell), []).append(cell)
+    if not jobs:
+        return
+    for alone in (cell for panel in ordered for cell in panel.stored if cell.cell.ranks == 1):
+        beside = (job for job in jobs.get(_work_of_ranks(alone), ()) if _does_the_work(job, alone))
+        yield from (_rates(Topic.RANKS, job, alone) for job in beside)
+    for ways in ways_to_exchange(ordered):
+        yield from (_rates(Topic.SYNC, cell, base) for cell, base in itertools.combinations(ways, 2))
+
+
+def _stored_jobs(found: Sequence[Panel]) -> Iterator[CellSummary]:
+    return (cell for panel in found for cell in panel.stored if cell.cell.ranks > 1)
+
+
+def _work_of_ranks(cell: CellSummary) -> tuple[object, ...]:
+    return (cell.backend, *key_without(cell, *RANK_COLUMNS))
+
+
+def _does_the_work(job: CellSummary, alone: CellSummary) -> bool:
+    """Return whether each rank of a job, or all of them together, serve as many samples per step as one process."""
+    return (job.cell.global_batch_size or job.cell.batch_size) == alone.cell.batch_size
+
+
+def ways_to_exchange(found: Sequence[Panel]) -> list[list[CellSummary]]:
+    """Return the jobs that differ in when gradients are exchanged and in nothing else, group by group, in the order of `Sync`."""
+    groups: dict[object, list[CellSummary]] = {}
+    for cell in _stored_jobs(found):
+        groups.setdefault((cell.backend, *key_without(cell, "sync")), []).append(cell)
+    return [
+        sorted(group, key=lambda one: list(Sync).index(one.cell.sync))
+        for group in groups.values()
+        if len(group) > 1
+    ]
 
 
 def siblings(cell: CellSummary, found: Sequence[Panel], varying: str) -> list[CellSummary]:
@@ -332,16 +381,8 @@ def jobs_beside(cell: CellSummary, found: Sequence[Panel]) -> list[CellSummary]:
     """
     if cell.cell.ranks > 1:
         return []
-    key, batch_size = key_without(cell, *RANK_COLUMNS), cell.cell.batch_size
-    measured = (panel.of(cell.backend) for panel in found)
-    jobs = [
-        one
-        for one in measured
-        if one is not None
-        and one.cell.ranks > 1
-        and (one.cell.global_batch_size or one.cell.batch_size) == batch_size
-        and key_without(one, *RANK_COLUMNS) == key
-    ]
+    key = _work_of_ranks(cell)
+    jobs = [one for one in _stored_jobs(found) if _work_of_ranks(one) == key and _does_the_work(one, cell)]
     return sorted(jobs, key=lambda one: one.cell.ranks)
 
 

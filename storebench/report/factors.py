@@ -96,7 +96,7 @@ def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None
     raw_files = _corner(panel, "files", ("raw", ()), "")
     encoded = _corner(panel, fast.cell.backend.format, codec, fast.cell.backend.reader)
     corners = [one for one in (slow, raw_files, encoded, fast) if one is not None]
-    shared = _shared([one.values("samples_per_s") for one in corners])
+    shared = shared_rounds([one.values("samples_per_s") for one in corners])
     if len(corners) < 3 or not shared:
         return None
     a, b, c, d = (_times(one, shared) for one in (slow, raw_files, encoded, fast))
@@ -109,7 +109,7 @@ def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None
         codec_in_container=_difference(c, d),
         container_encoded=_difference(a, c),
         container_raw=_difference(b, d),
-        interaction=_cost([w - x - y + z for w, x, y, z in zip(a, b, c, d, strict=True)]) if both else None,
+        interaction=interaction_cost(a, b, c, d, figures=_FIGURES) if both else None,
     )
 
 
@@ -124,7 +124,8 @@ def _corner(panel: Panel, container: str, codec: tuple[str, Pairs], reader: str)
     return next((one for one in found if one.cell.backend.reader == reader), next(iter(found), None))
 
 
-def _shared(values: Sequence[Mapping[Round, float]]) -> list[Round]:
+def shared_rounds(values: Sequence[Mapping[Round, float]]) -> list[Round]:
+    """Return the rounds in which every side was measured."""
     return [key for key in values[0] if all(key in other for other in values)]
 
 
@@ -135,11 +136,41 @@ def _times(cell: CellSummary | None, shared: Sequence[Round]) -> list[float]:
 
 
 def _difference(dear: Sequence[float], cheap: Sequence[float]) -> Interval | None:
-    return _cost([x - y for x, y in zip(dear, cheap, strict=True)]) if dear and cheap else None
+    return difference(dear, cheap, figures=_FIGURES) if dear and cheap else None
 
 
-def _cost(differences: Sequence[float]) -> Interval:
-    return mean_interval(differences, stats.ALPHA / _FIGURES)
+def difference(dear: Sequence[float], cheap: Sequence[float], *, figures: int) -> Interval:
+    """Return by how much one side costs more than another, round by round.
+
+    Parameters
+    ----------
+    dear, cheap
+        The costs of both sides in the same rounds.
+    figures
+        Intervals that hold all at once with this one.
+    """
+    return mean_interval([x - y for x, y in zip(dear, cheap, strict=True)], stats.ALPHA / figures)
+
+
+def interaction_cost(
+    both: Sequence[float],
+    first: Sequence[float],
+    second: Sequence[float],
+    neither: Sequence[float],
+    *,
+    figures: int,
+) -> Interval:
+    """Return by how much two factors together cost more than each of them alone costs, added up.
+
+    Parameters
+    ----------
+    both, first, second, neither
+        The costs of the four corners in the same rounds.
+    figures
+        Intervals that hold all at once with this one.
+    """
+    corners = zip(both, first, second, neither, strict=True)
+    return mean_interval([w - x - y + z for w, x, y, z in corners], stats.ALPHA / figures)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +277,7 @@ def _reads_alike(one: CellSummary, other: CellSummary) -> bool:
 
 def _closed(slow: CellSummary, cell: CellSummary, fast: CellSummary, alpha: float) -> Interval | None:
     cells = (slow, cell, fast)
-    shared = _shared([one.values("samples_per_s") for one in cells])
+    shared = shared_rounds([one.values("samples_per_s") for one in cells])
     times = zip(*(_times(one, shared) for one in cells), strict=True)
     shares = [(dear - other) / (dear - cheap) for dear, other, cheap in times if dear != cheap]
     return mean_interval(shares, alpha) if shares else None

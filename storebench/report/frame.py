@@ -56,7 +56,16 @@ RENAMED = {
     "cache_resident_frac_before": "resident_frac_before",
     "cache_resident_frac_after": "resident_frac_after",
 }
-_WORDS = ("status", "au_kind", "cache_requested", "cache_verdict", "cache_below", "portion_kind", "job_sync")
+_WORDS = (
+    "status",
+    "au_kind",
+    "cache_requested",
+    "cache_verdict",
+    "cache_below",
+    "portion_kind",
+    "job_sync",
+    "job_link",
+)
 """Columns of enumerations, stored as words."""
 
 _DROPPED = {"reasons", "reader_notes", "environment"}

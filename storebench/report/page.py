@@ -55,6 +55,8 @@ class Section:
     fed: str = ""
     feeding: tuple[str, ...] = ()
     roofline_tables: tuple[Table, ...] = ()
+    job_lines: tuple[str, ...] = ()
+    job_tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

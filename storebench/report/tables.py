@@ -289,8 +289,8 @@ def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
         cell.cell.cache,
         cell.cell.workers,
         cell.backend,
-        *_ends(cell.interval("samples_per_s")),
-        *((1.0, 1.0, 1.0) if entry.is_base else _ends(slower)),
+        *ends(cell.interval("samples_per_s")),
+        *((1.0, 1.0, 1.0) if entry.is_base else ends(slower)),
         cell.median("data_wait_frac"),
         entry.bound,
         None if cell.is_null else cell.fact("bytes_on_disk"),
@@ -306,12 +306,13 @@ def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
         _compared(entry),
         cell.median("whole_cpu_s_per_sample"),
         cell.median("whole_cores_used"),
-        *_ends(entry.inflation),
+        *ends(entry.inflation),
         cell.cell.memory_bytes,
         cell.cell.readahead_kib,
         *(cell.fact(name) for name in PLACE_COLUMNS),
     )
 
 
-def _ends(interval: Interval | None) -> tuple[float | None, float | None, float | None]:
+def ends(interval: Interval | None) -> tuple[float | None, float | None, float | None]:
+    """Return a figure with the ends of its interval; None for what is not known."""
     return (interval.mid, interval.lo, interval.hi) if interval else (None, None, None)

@@ -4,7 +4,7 @@ from storebench.results.cache import BelowCache, CacheFacts, CacheVerdict, Resid
 from storebench.results.cell import BACKEND_FIELDS, CELL_FIELDS, DATA_FIELDS, Cell, CellFields
 from storebench.results.conditions import MOST_ATTEMPTS, OTHERS_MOST_FRAC, Conditions, disturbance
 from storebench.results.counted import Ceilings, Counters
-from storebench.results.job import DataStoreFacts, JobFacts, RankFacts
+from storebench.results.job import DataStoreFacts, JobFacts, LinkKind, RankFacts
 from storebench.results.portion import COLD_DRIFT_MOST, STEADY_DRIFT, Portion, PortionKind, steady
 from storebench.results.proof import KEPT_AT_LEAST, KEPT_BYTES, Coverage, Digests, Loss, Percentiles
 from storebench.results.record import READ_VERSIONS, SCHEMA_VERSION, Record, Status
@@ -36,6 +36,7 @@ __all__ = [
     "Digests",
     "Environment",
     "JobFacts",
+    "LinkKind",
     "Loss",
     "Percentiles",
     "Portion",

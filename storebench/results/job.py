@@ -1,8 +1,20 @@
 """The facts of a job of several ranks: each rank's share of an epoch, and the cost of training together."""
 
+import enum
 from dataclasses import dataclass
 
 from storebench.settings.words import Sync
+
+
+class LinkKind(enum.StrEnum):
+    """What connects the ranks of a job."""
+
+    LOOPBACK = "loopback"
+    """The loopback device of one machine: memory and cores, not a network."""
+    DEVICES = "devices of one machine"
+    """GPUs of one machine, however it connects them."""
+    NETWORK = "network"
+    """Several machines are connected by a network; an emulated one cannot be told from a real one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +157,17 @@ class JobFacts:
         Median duration of the same steps without synchronisation.
     exposed_pairs
         Number of these pairs.
+    link
+        What connects the ranks: "loopback" (one machine: memory and cores, not a network), "devices of one machine" (GPUs),
+        or "network" (several machines, or emulated ones). Null if not measured.
+    link_bytes_per_s, link_latency_s
+        The link as measured before the first epoch, while each rank sends to the next one and receives from the one
+        before: bytes per second in each direction, and the seconds of a message of 8 bytes with its call.
+    ring_bound_s
+        The least time in which a ring all-reduce exchanges the gradients of a step by that link:
+        2 (ranks - 1) (gradient_bytes / ranks / link_bytes_per_s + link_latency_s).
+    exposed_over_bound
+        `exposed_communication_s` over `ring_bound_s`: below 1 where the exchange is hidden behind computing.
     restarts
         How often the launcher started the ranks again. A job that was restarted has failed.
     """
@@ -169,4 +192,9 @@ class JobFacts:
     exposed_communication_s: float | None = None
     step_without_sync_s: float | None = None
     exposed_pairs: int = 0
+    link: LinkKind | None = None
+    link_bytes_per_s: float | None = None
+    link_latency_s: float | None = None
+    ring_bound_s: float | None = None
+    exposed_over_bound: float | None = None
     restarts: int = 0

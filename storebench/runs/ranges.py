@@ -10,7 +10,7 @@ _MOST = 1 << 63
 _MOST_SECONDS = 1e9
 _MOST_ROUNDS = 1 << 20
 
-_SIGNED = ("overhead_s", "counters", "loss", "job.exposed_communication_s")
+_SIGNED = ("overhead_s", "counters", "loss", "job.exposed_communication_s", "job.exposed_over_bound")
 """Fields of a record that may be negative, including their parts."""
 
 _UNBOUNDED = ("loss",)

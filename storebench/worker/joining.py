@@ -4,11 +4,12 @@ import dataclasses
 import os
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.ranks.communication import Communication
+from storebench.ranks.communication import Communication, ring_bound_s
 from storebench.ranks.merging import (
     job_steps,
     merged_counters,
@@ -160,8 +161,24 @@ def job_facts(
         exposed_communication_s=cost.exposed_s,
         step_without_sync_s=cost.step_s,
         exposed_pairs=cost.pairs,
+        **_link_facts(cost, len(parts)),
         restarts=restarts,
     )
+
+
+def _link_facts(cost: Communication, ranks: int) -> dict[str, Any]:
+    """Return the fields of a job about the link between its ranks; none where it was not measured."""
+    link, size = cost.link, cost.gradient_bytes
+    if link is None or size is None:
+        return {}
+    bound_s = ring_bound_s(size, ranks, link.bytes_per_s, link.latency_s)
+    return {
+        "link": link.kind,
+        "link_bytes_per_s": link.bytes_per_s,
+        "link_latency_s": link.latency_s,
+        "ring_bound_s": bound_s,
+        "exposed_over_bound": cost.exposed_s / bound_s if bound_s and cost.exposed_s is not None else None,
+    }
 
 
 def _rank_facts(

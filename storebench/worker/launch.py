@@ -18,7 +18,15 @@ from typing import Any
 from storebench.probes.cgroup import oom_kills
 from storebench.probes.code import cell_environment
 from storebench.probes.machine import read_text
-from storebench.ranks.launch import RANKS_DIR, JobEnding, RankWatch, agent_command, collect_output
+from storebench.ranks.launch import (
+    RANKS_DIR,
+    JobEnding,
+    RankWatch,
+    Tell,
+    agent_command,
+    collect_output,
+    tell_nobody,
+)
 from storebench.ranks.team import Team
 from storebench.results.time_limit import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
@@ -35,7 +43,12 @@ _SOCKET_NAME = "/pymp-12345678/listener-12345678"
 
 
 def answer_of(
-    job: CellJob, scratch: Path, log: Path, around: Surroundings, timeout_s: float
+    job: CellJob,
+    scratch: Path,
+    log: Path,
+    around: Surroundings,
+    timeout_s: float,
+    tell: Tell = tell_nobody,
 ) -> dict[str, Any]:
     """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line.
 
@@ -49,10 +62,12 @@ def answer_of(
         File to which the process's output is appended.
     timeout_s
         Seconds after which the process is killed with its descendants.
+    tell
+        Told how far the ranks of a job have come, several times per second.
     """
     write_job(job, scratch / "job.json")
     memory = OomWatch(job.memory_group)
-    ending = _ending(job, scratch, log, around, timeout_s)
+    ending = _ending(job, scratch, log, around, timeout_s, tell)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
     if "records" in answer:
         return answer
@@ -64,10 +79,12 @@ def answer_of(
     return {"failure": explained, "consequence": ending.consequence, "position": ending.position}
 
 
-def _ending(job: CellJob, scratch: Path, log: Path, around: Surroundings, timeout_s: float) -> JobEnding:
+def _ending(
+    job: CellJob, scratch: Path, log: Path, around: Surroundings, timeout_s: float, tell: Tell
+) -> JobEnding:
     """Run a job in one process, or in as many as it has ranks, and return how that ended."""
     if job.by_torchrun:
-        return _ranks(job, scratch / "job.json", log, around, timeout_s)
+        return _ranks(job, scratch / "job.json", log, around, timeout_s, tell)
     return JobEnding(code=_fresh_process(scratch / "job.json", log, around, timeout_s))
 
 
@@ -127,11 +144,13 @@ def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float)
             return None
 
 
-def _ranks(job: CellJob, path: Path, log: Path, around: Surroundings, timeout_s: float) -> JobEnding:
+def _ranks(
+    job: CellJob, path: Path, log: Path, around: Surroundings, timeout_s: float, tell: Tell
+) -> JobEnding:
     """Run one job in as many fresh interpreters as it has ranks, and return how it ended; they never outlive us."""
     folder = path.parent / RANKS_DIR
     team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
-    watch = RankWatch(folder, team, stall_s=job.stall_s, timeout_s=timeout_s)
+    watch = RankWatch(folder, team, stall_s=job.stall_s, timeout_s=timeout_s, tell=tell)
     command = agent_command(team, folder, _program(path))
     with _started(command, path.parent, log, around) as process:
         ending = watch.wait(process)

@@ -6,6 +6,7 @@ step tables into the job's folder, and its records, or why there are none, to th
 """
 
 import contextlib
+import dataclasses
 import datetime as dt
 import gc
 import os
@@ -18,7 +19,7 @@ from storebench.loading.loader import Loader
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
-from storebench.ranks.communication import Communication
+from storebench.ranks.communication import Communication, Link
 from storebench.ranks.launch import RANKS_DIR
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
@@ -43,12 +44,13 @@ def run(setup: Setup) -> list[Record]:
     In a job of ranks, rank 0 does so for all of them, and the others return none. A cell that is not in its cache state
     fails and is not timed.
     """
+    link = _link(setup)
     at_open = before_opening(setup)
     setup.progress.begin("the opening of the store")
     setup.opened = setup.loader.open()
     with _closed_after_an_error(setup.loader):
         epochs = [_run_epoch(setup, number, at_open) for number in range(setup.cell.epochs)]
-        cost = _communication(setup) if any(epoch.measured for epoch in epochs) else None
+        cost = _communication(setup, link) if any(epoch.measured for epoch in epochs) else None
     closed = setup.loader.close()
     if setup.limit is not None:
         setup.limit.leave()
@@ -94,14 +96,25 @@ def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
         return accuracy(step, setup.augment, store, after_batch=setup.progress.batch)
 
 
-def _communication(setup: Setup) -> Communication | None:
+def _link(setup: Setup) -> Link | None:
+    """Return the link between the ranks of a job, measured before its store is touched; None for a process that is alone."""
+    if setup.membership.alone:
+        return None
+    from storebench.ranks.link import measure_link
+
+    setup.progress.begin("the measurement of the link")
+    return measure_link(setup.step, setup.group)
+
+
+def _communication(setup: Setup, link: Link | None) -> Communication | None:
     """Return the cost of communication in a job of several ranks, on rank 0; None elsewhere."""
     if setup.membership.alone:
         return None
     from storebench.ranks.exposed import communication
 
     setup.progress.begin("the measurement of communication")
-    return communication(setup.step, setup.group, setup.cell.batch_size)
+    cost = communication(setup.step, setup.group, setup.cell.batch_size)
+    return None if cost is None else dataclasses.replace(cost, link=link)
 
 
 @contextlib.contextmanager

@@ -18,10 +18,13 @@ from storebench.results import (
     Coverage,
     Digests,
     Environment,
+    JobFacts,
+    LinkKind,
     Loss,
     Percentiles,
     Portion,
     PortionKind,
+    RankFacts,
     Record,
     ResidencyPoint,
     StoreFacts,
@@ -258,6 +261,51 @@ def make_conversion(backend: str, replicate: int, seconds: float, **changes: Any
 def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Record]:
     """Return one record a wait: the replicates of one cell."""
     return [make_record(backend, replicate=i, wait_ms=wait, **changes) for i, wait in enumerate(waits_ms)]
+
+
+def with_job(
+    record: Record, *, exposed_ms: float | None = None, slowest_ms: float = 0.0, **changes: Any
+) -> Record:
+    """Return the record of a job of ranks that did equally much: 8 MB of gradients by a link of 1 GB/s and 0.1 ms.
+
+    Exposed communication and the wait for the slowest rank are milliseconds per step; the first may be None.
+    """
+    ranks, size, rate, latency_s = record.cell.ranks, 8_000_000, 1e9, 1e-4
+    bound_s = 2 * (ranks - 1) * (size / ranks / rate + latency_s)
+    wait_s = record.timed_steps * slowest_ms / 1000
+    each = RankFacts(
+        samples=record.timed_samples // ranks,
+        seconds=record.timed_s,
+        samples_per_s=record.samples_per_s / ranks,
+        data_wait_s=record.data_wait_s,
+        compute_s=record.compute_s,
+        wait_for_slowest_s=wait_s,
+    )
+    fields: dict[str, Any] = {
+        "ranks": ranks,
+        "sync": record.cell.sync,
+        "global_batch_size": ranks * record.cell.batch_size,
+        "per_rank": (each,) * ranks,
+        "samples_per_s_min": each.samples_per_s,
+        "samples_per_s_median": each.samples_per_s,
+        "samples_per_s_max": each.samples_per_s,
+        "skew": 0.0,
+        "samples_per_s_until_first_end": record.samples_per_s,
+        "wait_for_slowest_s": wait_s,
+        "unique_samples": record.samples,
+        "total_samples": record.samples,
+        "barrier_s": 2e-4,
+        "gradient_bytes": size,
+        "exposed_communication_s": None if exposed_ms is None else exposed_ms / 1000,
+        "step_without_sync_s": 0.01,
+        "exposed_pairs": 20,
+        "link": LinkKind.LOOPBACK,
+        "link_bytes_per_s": rate,
+        "link_latency_s": latency_s,
+        "ring_bound_s": bound_s,
+        "exposed_over_bound": None if exposed_ms is None else exposed_ms / 1000 / bound_s,
+    }
+    return dataclasses.replace(record, job=JobFacts(**(fields | changes)))
 
 
 def steps_table(record: Record, *, wait_ns: Any = None) -> pd.DataFrame:

@@ -4,13 +4,16 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
 from matplotlib.axes import Axes
 
-from storebench.report.cells import CellSummary
+from storebench.plain_text import plain
+from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, Kind
 from storebench.report.decisions import Topic, jobs_beside
-from storebench.report.facts import Facts
+from storebench.report.facts import Facts, derive
 from storebench.report.intervals import Interval
+from storebench.report.panels import Panel
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import MOST_LINES, Selection
 from storebench.report.plots.style import (
@@ -24,13 +27,16 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
-from storebench.report.texts.labels import backend_label, common_setting, with_interval
+from storebench.report.texts.labels import MODELS, backend_label, common_setting, state_label, with_interval
 from storebench.report.texts.sentence import Sentence
-from storebench.settings.words import Fill, Share, Sync
+from storebench.settings.words import ComputeKind, Fill, Share, Sync
 
 QUESTION = "What do more ranks on this machine deliver?"
 
-_NOTE = "All ranks share one machine and its cores. Dotted: as many times one process as there are ranks"
+MOST_PLOTS = 4
+"""Settings of one dataset that are drawn; the tables hold all of them."""
+
+_IDEAL = "ideal: as many times the first point as there are ranks"
 _LINES = ("-", "--", "-.")
 
 
@@ -49,13 +55,18 @@ class RankLine:
     """
 
     alone: CellSummary
-    jobs: tuple[CellSummary, ...]
-    efficiencies: tuple[Interval | None, ...]
+    jobs: tuple[CellSummary, ...] = ()
+    efficiencies: tuple[Interval | None, ...] = ()
+
+    @property
+    def cells(self) -> tuple[CellSummary, ...]:
+        """All cells of the line."""
+        return (self.alone, *self.jobs)
 
     @property
     def label(self) -> str:
         """The backend, and how its ranks share their work where that is not the usual way."""
-        cell = self.jobs[0].cell
+        cell = self.cells[-1].cell
         words = [backend_label(self.alone.backend)]
         words += ["global batch"] if cell.global_batch_size is not None else []
         words += [f"gradients {cell.sync}"] if cell.sync is not Sync.OVERLAPPED else []
@@ -65,28 +76,50 @@ class RankLine:
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot if stores of the panel were also read by jobs of several ranks."""
-    lines = rank_lines(selection.facts)
-    if lines:
-        told = ranks_answer(selection.facts)
+    """Yield one plot for each setting under which stores were read by one process and by jobs of several ranks."""
+    facts = selection.facts
+    for number, panel in enumerate(rank_panels(facts)[:MOST_PLOTS]):
+        told = ranks_answer(facts, panel)
+        question = QUESTION if number == 0 else f"{QUESTION[:-1]}, {_setting(panel)}?"
         yield Plot(
-            name="ranks",
-            question=QUESTION,
+            name="ranks" if number == 0 else f"ranks-{number + 1}-{panel.first.cell.cache}",
+            question=question,
             answer=told.text,
             claims=told.claims,
-            draw=functools.partial(plot_ranks, lines[:MOST_LINES]),
+            draw=functools.partial(_draw, rank_lines(facts, panel)[:MOST_LINES], question),
         )
 
 
-def rank_lines(facts: Facts) -> list[RankLine]:
-    """Return one line for each store of the main panel and each way in which its ranks share their work."""
+def _setting(panel: Panel) -> str:
+    """Return the cache state and the work of a panel, which tell its plot from those of others."""
+    cell = panel.first.cell
+    emulated = cell.compute.kind is ComputeKind.EMULATED
+    work = (
+        f"emulated steps of {cell.compute.duration} ms" if emulated else MODELS.get(cell.model, "loader only")
+    )
+    return plain(f"{state_label(panel.speaker)}, {work}")
+
+
+def rank_panels(facts: Facts) -> list[Panel]:
+    """Return the panels of one process with a job of several ranks beside them, in the order of importance."""
+    jobs = [panel for panel in facts.ordered if panel.first.cell.ranks > 1]
+    return [
+        panel
+        for panel in (facts.ordered if jobs else ())
+        if panel.first.cell.ranks == 1 and any(jobs_beside(cell, jobs) for cell in panel.stored)
+    ]
+
+
+def rank_lines(facts: Facts, panel: Panel) -> list[RankLine]:
+    """Return one line for each store of a panel of one process, and each way in which ranks share its work."""
     lines = []
-    for alone in facts.main.stored if facts.main else ():
+    for alone in panel.stored:
         ways: dict[object, list[CellSummary]] = {}
         for job in jobs_beside(alone, facts.ordered):
             cell = job.cell
             shared = (cell.share, cell.store_fill)
-            ways.setdefault((cell.global_batch_size is not None, cell.sync, cell.pad, shared), []).append(job)
+            way = (cell.global_batch_size is not None, cell.sync, cell.pad, shared)
+            ways.setdefault(way, []).append(job)
         for jobs in ways.values():
             efficiencies = tuple(_efficiency(facts, job, alone) for job in jobs)
             lines.append(RankLine(alone=alone, jobs=tuple(jobs), efficiencies=efficiencies))
@@ -98,7 +131,7 @@ def _efficiency(facts: Facts, job: CellSummary, alone: CellSummary) -> Interval 
     return None if decision is None else decision.ratio.scaled(1 / job.cell.ranks)
 
 
-def ranks_answer(facts: Facts) -> Sentence:
+def ranks_answer(facts: Facts, panel: Panel) -> Sentence:
     """Return the number of backends that are proven to deliver more with several ranks, and the largest gain with its efficiency."""
     asked = {
         alone.backend: [
@@ -106,7 +139,7 @@ def ranks_answer(facts: Facts) -> Sentence:
             for job in jobs_beside(alone, facts.ordered)
             if (claim := facts.claims.between(job, alone, Topic.RANKS)) is not None
         ]
-        for alone in (facts.main.stored if facts.main else ())
+        for alone in panel.stored
     }
     asked = {backend: found for backend, found in asked.items() if found}
     if not asked:
@@ -134,26 +167,40 @@ def _times(claim: Claim) -> float:
     return claim.figure.mid if claim.figure else 0.0
 
 
-def plot_ranks(lines: Sequence[RankLine], *, ax: Axes | None = None) -> Axes:
+def plot_ranks(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
     """Draw throughput against the number of ranks, and below it the efficiency, one line per backend.
 
     Parameters
     ----------
-    lines
-        The lines, at least one.
+    results
+        The table that `storebench.load_results` returned, filtered to one setting. Of several settings, the first one in
+        the report's order is drawn that has a process and jobs of ranks. Intervals hold together for this table.
     ax
         Axes to draw on; None makes a new figure. Only a new figure has axes for the efficiency.
     """
-    counts = sorted({1, *(job.cell.ranks for line in lines for job in line.jobs)})
+    facts = derive(as_cells(results))
+    found = rank_panels(facts)
+    if found:
+        lines = rank_lines(facts, found[0])
+    else:
+        lines = [RankLine(alone=cell) for cell in (facts.main.measured if facts.main else ())]
+    return _draw(lines[:MOST_LINES], QUESTION, ax)
+
+
+def _draw(lines: Sequence[RankLine], question: str, ax: Axes | None = None) -> Axes:
+    counts = sorted({cell.cell.ranks for line in lines for cell in line.cells})
+    shares = any(one is not None for line in lines for one in line.efficiencies)
     with styled():
-        ax, below = companion(new_axes(4.8, ax), own=ax is None)
+        ax, below = companion(new_axes(4.8 if shares else 3.6, ax), own=ax is None and shares)
         for number, line in enumerate(lines):
-            _draw(ax, below, line, counts, _LINES[number % len(_LINES)])
+            _draw_line(ax, below, line, counts, _LINES[number % len(_LINES)])
         for axes in (ax, below):
             if axes is not None:
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(counts)
                 plain_ticks(axes.xaxis)
+        if any(line.jobs for line in lines):
+            ax.plot([], [], color="black", linestyle=":", linewidth=0.9, label=_IDEAL)
         ax.set_yscale("log")
         plain_numbers(ax.yaxis)
         ax.set_ylabel("throughput (samples/s)")
@@ -164,19 +211,25 @@ def plot_ranks(lines: Sequence[RankLine], *, ax: Axes | None = None) -> Axes:
             below.set_ylabel("efficiency (%)")
         legend_below(ax)
         cells = [line.alone for line in lines]
-        title(ax, QUESTION, f"{common_setting(cells)}. {_NOTE}", cells)
+        title(ax, question, f"{common_setting(cells)}. {_where(lines)}", cells)
     return ax
 
 
-def _draw(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[int], pattern: str) -> None:
+def _where(lines: Sequence[RankLine]) -> str:
+    nodes = max((int(job.fact("job_nodes") or 1) for line in lines for job in line.jobs), default=1)
+    return "All ranks share one machine and its cores" if nodes == 1 else f"Ranks on up to {nodes} nodes"
+
+
+def _draw_line(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[int], pattern: str) -> None:
     """Draw the rates of a line with the ideal beside them, and its efficiencies."""
-    style, cells = look(line.alone), (line.alone, *line.jobs)
-    rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in cells]
-    ax.plot(
-        counts, [count * rates[0].mid for count in counts], color=style.colour, linestyle=":", linewidth=0.9
-    )
+    style = look(line.alone)
+    rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in line.cells]
+    first = rates[0].mid / line.alone.cell.ranks
+    if line.jobs:
+        ideal = [count * first for count in counts]
+        ax.plot(counts, ideal, color=style.colour, linestyle=":", linewidth=0.9)
     ax.errorbar(
-        [cell.cell.ranks for cell in cells],
+        [cell.cell.ranks for cell in line.cells],
         [rate.mid for rate in rates],
         yerr=whiskers(rates),
         color=style.colour,

@@ -58,6 +58,8 @@ PART_COLOURS = {
     "decode": "#88CCEE",
     "prep": "#44AA99",
     "handoff": "#999933",
+    "exposed communication": "#CC6677",
+    "wait for the slowest rank": "#117733",
 }
 
 _LEGEND_PT = 8.5

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
+from storebench.ranks.communication import ring_bound_s
 from storebench.ranks.merging import (
     RANK,
     job_steps,
@@ -46,6 +47,7 @@ def check_job(record: Record) -> Iterator[Finding]:
     yield from _since_barrier(record, job)
     yield from _spread(record, job)
     yield from _samples(record, job)
+    yield from _bound(record, job)
 
 
 def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
@@ -190,6 +192,25 @@ def _samples(record: Record, job: JobFacts) -> Iterator[Finding]:
     if job.duplicates and not record.cell.pad:
         message = f"{job.duplicates} samples were served again, and no padding was asked for"
         yield finding(Kind.COVERAGE, record, "job.duplicates", message)
+
+
+def _bound(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Find a lower bound that does not follow from bytes and link, and a multiple of it that does not follow from both."""
+    size, rate, latency_s = job.gradient_bytes, job.link_bytes_per_s, job.link_latency_s
+    known = size is not None and rate and latency_s is not None
+    bound_s = ring_bound_s(size or 0, job.ranks, rate or 1.0, latency_s or 0.0) if known else None
+    exposed_s = job.exposed_communication_s
+    expected = {
+        "ring_bound_s": bound_s,
+        "exposed_over_bound": exposed_s / bound_s if bound_s and exposed_s is not None else None,
+    }
+    for name, right in expected.items():
+        said = getattr(job, name)
+        agrees = said is right is None or (said is not None and right is not None and _close(said, right))
+        if not agrees:
+            words = [f"{one:.6g}" if one is not None else "nothing" for one in (said, right)]
+            message = f"{words[0]}, but bytes, link and exposed communication give {words[1]}"
+            yield finding(Kind.ARITHMETIC, record, f"job.{name}", message)
 
 
 def _close(one: float, other: float) -> bool:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -77,6 +78,8 @@ def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Pat
     assert record.coverage is not None
     assert record.coverage.complete
     assert "tiny, 2 ranks" in done.stderr
+    assert re.search(r"^    2 ranks: [\d,]+ to [\d,]+ samples/s each, skew ", done.stderr, re.MULTILINE)
+    assert "exposed communication" in done.stderr
     assert not list((tmp_path / "run" / LOGS_DIR).iterdir()), "a job that works prints nothing"
 
 

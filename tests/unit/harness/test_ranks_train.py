@@ -13,11 +13,12 @@ import pytest
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import Batch, EpochPlan
-from storebench.ranks import exposed
+from storebench.ranks import exposed, link
+from storebench.ranks.communication import ring_bound_s
 from storebench.ranks.group import Group
 from storebench.ranks.shards import shard_of
 from storebench.report.validation.validate import validate_records
-from storebench.results import CacheVerdict, Cell, JobFacts, Record
+from storebench.results import CacheVerdict, Cell, JobFacts, LinkKind, Record
 from storebench.runs.records import RECORDS_NAME
 from storebench.settings.words import Sync
 from storebench.training.steps import CpuStep
@@ -93,6 +94,7 @@ def trained(cell: Cell, bench: Bench, run: Path, work: Any = rank) -> Trained:
 def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let communication be measured for a moment only."""
     monkeypatch.setattr(exposed, "BUDGET_S", 0.05)
+    monkeypatch.setattr(link, "BUDGET_S", 0.01)
 
 
 def assert_valid(found: Trained, run: Path) -> None:
@@ -166,6 +168,13 @@ def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> Non
     assert job.gradient_bytes == 4 * sum(value.size for value in found.weights[0].values())
     assert job.exposed_communication_s is not None
     assert job.exposed_pairs >= 5
+    assert job.link is LinkKind.LOOPBACK
+    assert job.link_bytes_per_s is not None
+    assert job.link_latency_s is not None
+    assert job.gradient_bytes is not None
+    bound_s = ring_bound_s(job.gradient_bytes, RANKS, job.link_bytes_per_s, job.link_latency_s)
+    assert job.ring_bound_s == pytest.approx(bound_s)
+    assert job.exposed_over_bound == pytest.approx(job.exposed_communication_s / bound_s)
     table = steps_of(record, run_folder)
     assert table["rank"].tolist() == [0, 1, 2] * 7
     assert table["step"].tolist() == sorted([*range(7)] * 3)
@@ -185,6 +194,8 @@ FORGED: dict[str, Any] = {
     "job.per_rank[0].end_s": lambda job: with_rank(job, 0, begin_s=-1.0),
     "job.per_rank": lambda job: with_rank(job, 1, end_s=None),
     "job.sync": lambda job: replace(job, sync=Sync.AFTER),
+    "job.ring_bound_s": lambda job: replace(job, ring_bound_s=2 * job.ring_bound_s),
+    "job.exposed_over_bound": lambda job: replace(job, exposed_over_bound=0.0),
 }
 
 
@@ -297,6 +308,7 @@ def test_ranks_that_only_load_do_not_wait_for_each_other(bench: Bench, run_folde
     assert_valid(found, run_folder)
     assert found.job.sync is None
     assert found.job.wait_for_slowest_s is found.job.exposed_communication_s is None
+    assert found.job.link is found.job.ring_bound_s is None
     assert (found.job.total_samples, found.job.duplicates) == (2 * SAMPLES, 0)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from storebench.ranks import agent
-from storebench.ranks.launch import JobEnding, RankWatch, collect_output
+from storebench.ranks.launch import JobEnding, RankWatch, Tell, collect_output, tell_nobody
+from storebench.ranks.progress import Position
 from storebench.ranks.team import Team
 
 RANK = """
@@ -118,8 +119,10 @@ def run_agent(arguments: list[str], folder: Path) -> None:
         os._exit(agent.main(arguments))
 
 
-def run(folder: Path, fault: str, *, stall_s: float = 30, ranks: int = 2) -> JobEnding:
-    watch = RankWatch(folder, Team(ranks=ranks), stall_s=stall_s, timeout_s=60)
+def run(
+    folder: Path, fault: str, *, stall_s: float = 30, ranks: int = 2, tell: Tell = tell_nobody
+) -> JobEnding:
+    watch = RankWatch(folder, Team(ranks=ranks), stall_s=stall_s, timeout_s=60, tell=tell)
     with started(folder, fault, ranks) as process:
         ending = watch.wait(process)  # type: ignore[arg-type]
         if ending.failure is not None:
@@ -169,8 +172,10 @@ def test_ranks_that_do_not_end_by_themselves_are_not_waited_for(folder: Path) ->
     assert run(folder, "deaf") == JobEnding(code=None, failure="rank 1 on node 0: a bug")
 
 
-def test_a_stopped_rank_is_named(folder: Path) -> None:
-    ending = run(folder, "stopped", stall_s=1)
+def test_a_stopped_rank_is_named_and_all_positions_told(folder: Path) -> None:
+    told: list[Sequence[Position]] = []
+    ending = run(folder, "stopped", stall_s=1, tell=told.append)
+    assert [(one.rank, one.name, one.batches) for one in told[-1]] == [(0, "epoch 0", 1), (1, "epoch 0", 0)]
     assert ending.code is None
     assert (ending.failure or "").startswith(
         "rank 1 on node 0 made no progress for 1 s during epoch 0; its process"

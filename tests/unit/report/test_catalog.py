@@ -25,7 +25,14 @@ from storebench.report.plots.selection import MOST_CELLS, Selection, drawable, w
 from storebench.report.plots.style import WRAP, new_axes
 from storebench.results import Record
 from storebench.runs.conversions import append_conversion
-from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
+from tests.support.planted import (
+    make_conversion,
+    make_record,
+    paper_records,
+    replicates,
+    with_job,
+    write_run,
+)
 
 LIMIT: dict[str, Any] = {"cache": "limited", "memory_bytes": 300 << 20}
 
@@ -47,7 +54,9 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     records = paper_records() + paper_records("warm") + ladder_records()
     records += replicates("lmdb+png", [60.0] * 3, bytes_on_disk=1 << 30) + replicates("files+raw", [30.0] * 3)
     records += replicates("lmdb", [3.0] * 3, workers=2)
-    records += replicates("lmdb", [3.0] * 3, ranks=2)
+    for sync, exposed_ms in (("overlapped", 1.0), ("after", 2.0)):
+        jobs = replicates("lmdb", [3.0] * 3, ranks=2, sync=sync)
+        records += [with_job(record, exposed_ms=exposed_ms) for record in jobs]
     records += [make_record("lmdb", **LIMIT)]
     run = write_run(tmp_path_factory.mktemp("catalog") / "run", records, with_steps=True)
     for replicate in range(3):

@@ -12,7 +12,9 @@ from storebench.report.claims import Kind
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
-from storebench.report.plots.ranks import QUESTION, plot_ranks, rank_lines, ranks_answer
+from storebench.report.panels import Panel
+from storebench.report.plots.ranks import QUESTION, drawn, plot_ranks, rank_lines, rank_panels, ranks_answer
+from storebench.report.plots.selection import Selection
 from storebench.results import Record
 from tests.support.planted import replicates
 
@@ -31,12 +33,18 @@ def facts_of(*groups: list[Record]) -> Facts:
     return derive(summarise(to_frame((record, Path("run/records.jsonl")) for record in records)))
 
 
+def lead(facts: Facts) -> Panel:
+    """Return the first panel of one process that jobs stand beside, or else the first of all."""
+    assert facts.main is not None
+    return next(iter(rank_panels(facts)), facts.main)
+
+
 def test_jobs_that_deliver_more_are_counted_with_their_efficiency() -> None:
     facts = facts_of(
         *(cell("lmdb"), cell("lmdb", 1.5, ranks=2), cell("lmdb", 1.8, ranks=4)),
         *(cell("png", 0.5), cell("png", 0.5, ranks=2)),
     )
-    told = ranks_answer(facts)
+    told = ranks_answer(facts, lead(facts))
     assert told.text.startswith(
         "1 of 2 backends is proven to deliver more with several ranks on this machine; the largest gain is 1.80"
     )
@@ -48,15 +56,15 @@ def test_jobs_that_deliver_more_are_counted_with_their_efficiency() -> None:
 def test_jobs_that_deliver_no_more_are_said_not_to() -> None:
     facts = facts_of(cell("lmdb"), cell("lmdb", 0.9, ranks=2))
     assert (
-        ranks_answer(facts).text
+        ranks_answer(facts, lead(facts)).text
         == "No backend is proven to deliver more with several ranks on this machine than with one."
     )
 
 
 def test_nothing_is_said_of_jobs_without_one_process_beside_them() -> None:
     facts = facts_of(cell("lmdb", 1.5, ranks=2), cell("png", 0.5, ranks=2))
-    assert rank_lines(facts) == []
-    assert ranks_answer(facts).text.startswith("No backend was measured with several numbers of ranks")
+    assert rank_panels(facts) == []
+    assert list(drawn(Selection(facts=facts))) == []
 
 
 def test_each_way_to_share_the_work_is_a_line_of_its_own() -> None:
@@ -71,7 +79,7 @@ def test_each_way_to_share_the_work_is_a_line_of_its_own() -> None:
             "lmdb", 1.1, ranks=2, batch_size=16
         ),  # a job of as much work as another process, which was not run
     )
-    lines = {line.label: line for line in rank_lines(facts)}
+    lines = {line.label: line for line in rank_lines(facts, lead(facts))}
     assert sorted(lines) == ["LMDB", "LMDB, global batch", "LMDB, gradients after"]
     assert [job.cell.ranks for job in lines["LMDB"].jobs] == [2, 4]
     shares = [share.mid for share in lines["LMDB"].efficiencies if share]
@@ -80,7 +88,7 @@ def test_each_way_to_share_the_work_is_a_line_of_its_own() -> None:
 
 def test_the_plot_shows_rates_above_and_efficiency_below() -> None:
     facts = facts_of(cell("lmdb"), cell("lmdb", 1.5, ranks=2), cell("lmdb", 1.6, ranks=4))
-    ax = plot_ranks(rank_lines(facts))
+    ax = plot_ranks(facts.cells)
     figure = ax.get_figure(root=True)
     assert isinstance(figure, Figure)
     above, below = figure.axes
@@ -89,3 +97,34 @@ def test_the_plot_shows_rates_above_and_efficiency_below() -> None:
     assert [tick.get_text() for tick in below.get_xticklabels()] == ["1", "2", "4"]
     assert below.get_ylim()[1] > 100
     assert QUESTION in [legend.get_title().get_text() for legend in figure.legends]
+
+
+def test_each_setting_with_jobs_has_a_plot_and_decisions_of_its_own() -> None:
+    cold = SETTING | {"cache": "cold"}
+    facts = facts_of(
+        *(cell("lmdb"), cell("lmdb", 1.5, ranks=2)),
+        *(cell("lmdb", 0.5, **cold), cell("lmdb", 0.45, ranks=2, **cold)),
+    )
+    plots = list(drawn(Selection(facts=facts)))
+    assert [plot.name for plot in plots] == ["ranks", "ranks-2-warm"]
+    assert plots[0].answer.startswith("No backend is proven to deliver more")
+    assert plots[1].answer.startswith("1 of 1 backends is proven to deliver more")
+    assert plots[1].question == "What do more ranks on this machine deliver, warm, CaffeNet?"
+    for plot in plots:
+        assert all(claim.fair for claim in plot.claims)
+
+
+def test_the_ideal_is_a_multiple_of_one_process() -> None:
+    facts = facts_of(cell("lmdb"), cell("lmdb", 1.5, ranks=2), cell("lmdb", 1.6, ranks=4))
+    ax = plot_ranks(facts.cells)
+    alone = facts.cells[0].median("samples_per_s")
+    dotted = [line for line in ax.lines if line.get_linestyle() == ":" and len(line.get_xdata())]
+    [ideal] = dotted
+    assert alone is not None
+    assert list(ideal.get_ydata()) == pytest.approx([alone, 2 * alone, 4 * alone])
+
+
+def test_without_jobs_the_rates_of_one_process_are_drawn() -> None:
+    ax = plot_ranks(facts_of(cell("lmdb"), cell("png", 0.5)).cells)
+    assert ax.get_xlabel() == "ranks"
+    assert ax.has_data()

@@ -1,0 +1,99 @@
+"""How far the ranks of a job have come, and what each of them did, on standard error."""
+
+import itertools
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from storebench.cli.common import PLAIN_LINE_EVERY_S, say
+from storebench.cli.streams import rewrite
+
+if TYPE_CHECKING:
+    from storebench.ranks.progress import Position
+    from storebench.results import JobFacts, Record
+
+_REWRITE_EVERY_S = 1.0
+
+
+class RankLines:
+    """The progress of a running job: a line that is written over on a terminal, plain lines otherwise."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._shown = ""
+        self._said_s = 0.0
+
+    def began(self) -> None:
+        """Note that a job starts now."""
+        self._said_s = time.monotonic()
+
+    def show(self, positions: "Sequence[Position]") -> None:
+        """Show how far its ranks have come, not too often."""
+        now_s = time.monotonic()
+        if now_s - self._said_s < (_REWRITE_EVERY_S if self._terminal else PLAIN_LINE_EVERY_S):
+            return
+        self._said_s, line = now_s, f"    {progress_line(positions)}"
+        if not self._terminal:
+            say(line)
+        elif line != self._shown:
+            rewrite(line[: shutil.get_terminal_size().columns - 1])
+            self._shown = line
+
+    def clear(self) -> None:
+        """Remove the line from a terminal."""
+        if self._shown:
+            rewrite("")
+            self._shown = ""
+
+
+def progress_line(positions: "Sequence[Position]") -> str:
+    """Return in one line how far the ranks of a job have come, those that are furthest behind first."""
+    groups = itertools.groupby(
+        sorted(positions, key=lambda one: (one.phase, one.rank)), lambda one: one.phase
+    )
+    return "; ".join(_together(list(group)) for _, group in groups)
+
+
+def _together(group: "Sequence[Position]") -> str:
+    """Return in words how far the ranks in one phase have come: "ranks 0 to 3: epoch 0, 118 to 121 batches (fewest: rank 2)"."""
+    least = min(group, key=lambda one: one.batches)
+    most = max(one.batches for one in group)
+    line = f"{_numbers([one.rank for one in group])}: {group[0].name}"
+    if not most:
+        return line
+    if least.batches == most:
+        return f"{line}, {most:,} {'batch' if most == 1 else 'batches'}"
+    return f"{line}, {least.batches:,} to {most:,} batches (fewest: rank {least.rank})"
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def job_line(record: "Record") -> str:
+    """Return what the ranks of a job did in an epoch, in one line; "" for one process and for an epoch without steps."""
+    job = record.job
+    if job is None or not record.timed_steps:
+        return ""
+    parts = [
+        f"{job.ranks} ranks: {job.samples_per_s_min:,.0f} to {job.samples_per_s_max:,.0f} samples/s each",
+        f"skew {job.skew:.1%}",
+    ]
+    if job.wait_for_slowest_s is not None:
+        parts.append(
+            f"wait for the slowest {1000 * job.wait_for_slowest_s / record.timed_steps:.2f} ms per step"
+        )
+    return ", ".join([*parts, *_exposed(job)])
+
+
+def _exposed(job: "JobFacts") -> list[str]:
+    if job.exposed_communication_s is None:
+        return []
+    bound = "" if job.ring_bound_s is None else f" (lower bound {1000 * job.ring_bound_s:.2f} ms)"
+    return [f"exposed communication {1000 * job.exposed_communication_s:.2f} ms per step{bound}"]

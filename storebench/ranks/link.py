@@ -1,0 +1,112 @@
+"""The bandwidth and the latency of the link between the ranks of a job, measured before its epochs.
+
+All ranks form a ring: each sends a message to the next one while it receives one from the one before, as in a ring
+all-reduce. So the ranks share whatever they share in one: the loopback device and the cores of one machine, or a network.
+"""
+
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+from storebench.ranks.communication import Link
+from storebench.ranks.data_parallel import Exchanging, RankStep
+from storebench.ranks.group import Group
+from storebench.results import LinkKind
+from storebench.training.steps import Step
+
+BUDGET_S = 0.2
+"""Time for messages of the chosen size; `FEWEST_MESSAGES` are sent even if they take longer."""
+
+FEWEST_MESSAGES = 5
+MOST_MESSAGES = 30
+
+_LEAST_BYTES, _MOST_BYTES = 1 << 16, 1 << 22
+_LONG_S = 0.01
+"""A message that takes so long is long enough for the bandwidth."""
+
+_SMALL_BYTES = 8
+_SMALL_TRIALS, _SMALL_IN_A_ROW = 5, 20
+
+
+def measure_link(step: Step, group: Group) -> Link | None:
+    """Measure the link between the ranks; every rank calls it at the same time, before anything is timed.
+
+    Parameters
+    ----------
+    step
+        The step of this rank. Messages are on the device on which its gradients are.
+    group
+        All ranks.
+
+    Returns
+    -------
+    Link or None
+        The same on every rank; None where the step has no gradients.
+    """
+    if not isinstance(step, Exchanging):
+        return None
+    device = step.device if isinstance(step, RankStep) else torch.device("cpu")
+    ring = _Ring(group, device)
+    ring.message_s(_SMALL_BYTES)  # connects neighbours
+    small = [ring.message_s(_SMALL_BYTES, _SMALL_IN_A_ROW) for _ in range(_SMALL_TRIALS)]
+    size, message_s = _LEAST_BYTES, ring.message_s(_LEAST_BYTES)
+    while message_s < _LONG_S and size < _MOST_BYTES:
+        size *= 2
+        message_s = ring.message_s(size)
+    # All ranks know the slowest one's time, so they agree on the number.
+    count = min(MOST_MESSAGES, max(FEWEST_MESSAGES, int(BUDGET_S / message_s)))
+    large = [ring.message_s(size) for _ in range(count)]
+    return Link(
+        kind=_kind(group, device),
+        bytes_per_s=size / statistics.median(large),
+        latency_s=statistics.median(small),
+    )
+
+
+class _Ring:
+    """The ranks in a ring.
+
+    Parameters
+    ----------
+    group
+        All ranks.
+    device
+        Where the messages are.
+    """
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        me = group.membership
+        self._group = group
+        self._device = device
+        self._next = (me.rank + 1) % me.ranks
+        self._previous = (me.rank - 1) % me.ranks
+
+    def message_s(self, size: int, count: int = 1) -> float:
+        """Return the seconds of one of `count` messages in a row from every rank to the next one; the slowest rank counts."""
+        sent = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        received = torch.empty_like(sent)
+        self._group.barrier()
+        start = time.perf_counter()
+        for _ in range(count):
+            self._shift(sent, received)
+        own_s = (time.perf_counter() - start) / count
+        return max(self._group.exchange(own_s))
+
+    def _shift(self, sent: torch.Tensor, received: torch.Tensor) -> None:
+        messages = [
+            dist.P2POp(dist.isend, sent, self._next),
+            dist.P2POp(dist.irecv, received, self._previous),
+        ]
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def _kind(group: Group, device: torch.device) -> LinkKind:
+    nodes = len(set(group.exchange(group.membership.node)))
+    if nodes > 1:
+        return LinkKind.NETWORK
+    return LinkKind.LOOPBACK if device.type == "cpu" else LinkKind.DEVICES

@@ -1,0 +1,120 @@
+"""What loading data and exchanging gradients cost each other: a job with both, with either, and with neither.
+
+The four corners are a job that reads a store and exchanges gradients, the same job with ``sync = "none"``, and the same two
+with the backend `null`, which loads nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from storebench.report.cells import CellSummary, ceiling_key, key_without
+from storebench.report.factors import difference, interaction_cost, shared_rounds
+from storebench.report.intervals import Interval
+from storebench.settings.words import Sync
+
+PARTS = {"step": "timed_s", "data wait": "data_wait_s", "compute": "compute_s"}
+"""Part of a step -> the column with its sum. Computing includes the exchange of gradients."""
+
+_FIGURES = 3 * len(PARTS)
+"""Intervals of one job; they share the permitted error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effects:
+    """What loading and exchanging add to one part of a step, in seconds per step, over rounds.
+
+    Attributes
+    ----------
+    part
+        A key of `PARTS`.
+    loading
+        The time that loading adds where nothing is exchanged.
+    exchange
+        The time that the exchange adds where nothing is loaded.
+    interaction
+        The time that both together add beyond the sum of the two: what they cost each other. It is negative where one
+        is hidden behind the other.
+    """
+
+    part: str
+    loading: Interval
+    exchange: Interval
+    interaction: Interval
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Interference:
+    """The four corners of a job; the intervals of its effects hold all at once.
+
+    Attributes
+    ----------
+    both
+        It loads and exchanges.
+    loading
+        It loads and exchanges nothing.
+    exchange
+        It exchanges, and `null` stands for its store.
+    neither
+        It does neither.
+    effects
+        On the parts of a step, in the order of `PARTS`.
+    """
+
+    both: CellSummary
+    loading: CellSummary
+    exchange: CellSummary
+    neither: CellSummary
+    effects: tuple[Effects, ...]
+
+    @property
+    def step(self) -> Effects:
+        """The effects on the whole step."""
+        return self.effects[0]
+
+
+def interferences(cells: Iterable[CellSummary]) -> list[Interference]:
+    """Return the four corners of each job of ranks of which all were measured in the same rounds."""
+    jobs = [cell for cell in cells if cell.cell.ranks > 1 and cell.values("samples_per_s")]
+    nulls = {ceiling_key(cell): cell for cell in jobs if cell.is_null}
+    stored = [cell for cell in jobs if not cell.is_null]
+    silent = {_key(cell): cell for cell in stored if cell.cell.sync is Sync.NONE}
+    return [
+        one
+        for both in stored
+        if both.cell.sync is not Sync.NONE
+        for one in _corners(both, silent.get(_key(both)), nulls)
+    ]
+
+
+def _key(cell: CellSummary) -> tuple[object, ...]:
+    """Return what a job shares with those that differ in when gradients are exchanged."""
+    return (cell.backend, *key_without(cell, "sync"))
+
+
+def _corners(
+    both: CellSummary, loading: CellSummary | None, nulls: dict[tuple[object, ...], CellSummary]
+) -> Iterator[Interference]:
+    exchange = nulls.get(ceiling_key(both))
+    neither = None if loading is None else nulls.get(ceiling_key(loading))
+    if loading is None or exchange is None or neither is None:
+        return
+    corners = (both, loading, exchange, neither)
+    effects = tuple(_effects(part, column, corners) for part, column in PARTS.items())
+    if None not in effects:
+        found = tuple(one for one in effects if one is not None)
+        yield Interference(both=both, loading=loading, exchange=exchange, neither=neither, effects=found)
+
+
+def _effects(part: str, column: str, corners: tuple[CellSummary, ...]) -> Effects | None:
+    """Return the effects on one part of a step; None if no round has all corners."""
+    by_round = [cell.rounds_per_step(column) for cell in corners]
+    shared = shared_rounds(by_round)
+    if not shared:
+        return None
+    both, loading, exchange, neither = ([one[key] for key in shared] for one in by_round)
+    return Effects(
+        part=part,
+        loading=difference(loading, neither, figures=_FIGURES),
+        exchange=difference(exchange, neither, figures=_FIGURES),
+        interaction=interaction_cost(both, loading, exchange, neither, figures=_FIGURES),
+    )

@@ -1,0 +1,130 @@
+"""Exposed communication of jobs that exchange gradients at different moments, held against the lower bound of their link."""
+
+import functools
+from collections.abc import Iterator, Sequence
+
+from matplotlib.axes import Axes
+
+from storebench.report.cells import CellSummary
+from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.decisions import EXPOSED, Topic, ways_to_exchange
+from storebench.report.facts import Facts
+from storebench.report.intervals import Interval
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.rank_steps import job_name
+from storebench.report.plots.selection import MOST_CELLS, Selection
+from storebench.report.plots.style import (
+    beside,
+    label_rows,
+    legend_below,
+    look,
+    make_room,
+    new_axes,
+    spaced_numbers,
+    styled,
+    title,
+    whiskers,
+)
+from storebench.report.texts.labels import common_setting, number, with_interval
+from storebench.report.texts.sentence import Sentence
+from storebench.settings.words import Sync
+
+QUESTION = "Does overlapping hide the exchange of gradients?"
+
+
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield the plot if jobs exchanged gradients at different moments."""
+    groups = exchanging(selection.facts)
+    if groups:
+        cells = [cell for group in groups for cell in group if cell.median(EXPOSED) is not None]
+        told = overlap_answer(groups, selection.facts.claims)
+        yield Plot(
+            name="overlap",
+            question=QUESTION,
+            answer=told.text,
+            claims=told.claims,
+            draw=functools.partial(_draw, cells[:MOST_CELLS], selection.facts.claims),
+        )
+
+
+def exchanging(facts: Facts) -> list[list[CellSummary]]:
+    """Return the groups of jobs that differ in when gradients are exchanged, of which at least one was measured to do so."""
+    groups = ways_to_exchange(facts.ordered)
+    return [group for group in groups if any(cell.median(EXPOSED) is not None for cell in group)]
+
+
+def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> Sentence:
+    """Return in how many jobs overlapping is proven to gain over an exchange after the backward pass, and the largest gain."""
+    pairs = [{cell.cell.sync: cell for cell in group} for group in groups]
+    asked = [
+        (pair[Sync.OVERLAPPED], claim)
+        for pair in pairs
+        if Sync.OVERLAPPED in pair and Sync.AFTER in pair
+        if (claim := claims.between(pair[Sync.OVERLAPPED], pair[Sync.AFTER], Topic.SYNC)) is not None
+    ]
+    if not asked:
+        return Sentence(text="No job exchanged gradients both during and after the backward pass.")
+    gains = [claim for cell, claim in asked if claim.kind is Kind.FASTER and claim.subject is cell]
+    losses = [claim for cell, claim in asked if claim.kind is Kind.FASTER and claim.subject is not cell]
+    said = tuple(claim for _, claim in asked)
+    if gains:
+        most = max(gains, key=_times)
+        text = (
+            f"Overlapping is proven to gain in {len(gains)} of {len(asked)} jobs, at most {with_interval(most.figure)} times"
+            f" ({job_name(most.subject)})"
+        )
+    else:
+        text = f"In none of {len(asked)} jobs is overlapping proven to gain over an exchange after the backward pass"
+    text += f"; in {len(losses)} it is proven to lose." if losses else "."
+    return Sentence(text=text, claims=said)
+
+
+def _times(claim: Claim) -> float:
+    return claim.figure.mid if claim.figure else 0.0
+
+
+def _draw(cells: Sequence[CellSummary], claims: Claims, ax: Axes | None = None) -> Axes:
+    figures = [_figure(cell, claims) for cell in cells]
+    bounds = [cell.median("job_ring_bound_s") for cell in cells]
+    with styled():
+        ax = new_axes(1.6 + 0.4 * len(cells), ax)
+        places = range(len(cells))
+        for place, cell, figure, bound_s in zip(places, cells, figures, bounds, strict=True):
+            style = look(cell)
+            ax.errorbar(
+                [1000 * figure.mid],
+                [place],
+                xerr=whiskers([figure.scaled(1000)]),
+                color=style.colour,
+                marker=style.marker,
+                linestyle="none",
+                capsize=3,
+                markersize=6,
+            )
+            if bound_s is not None:
+                ax.plot([1000 * bound_s] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.5)
+            times = cell.median("job_exposed_over_bound")
+            end = max(_end(figure), bound_s or 0.0)
+            beside(ax, 1000 * end, place, "" if times is None else f"{number(times, 2)} x bound")
+        ax.plot([], [], color="black", linewidth=1.5, label="lower bound of a ring all-reduce by this link")
+        label_rows(ax, [job_name(cell) for cell in cells])
+        ax.set_ylim(len(cells) - 0.45, -0.55)
+        ax.grid(visible=False, axis="y")
+        ax.axvline(0, color="#888888", linewidth=0.8)
+        ax.set_xlabel("exposed communication (ms per step)")
+        legend_below(ax)
+        note = f"{common_setting(cells)}. Exchange in pairs of steps on the same batch, with and without it"
+        title(ax, QUESTION, note, cells)
+        make_room(ax)
+        spaced_numbers(ax)
+    return ax
+
+
+def _end(figure: Interval) -> float:
+    return figure.hi if figure.known and figure.hi is not None else figure.mid
+
+
+def _figure(cell: CellSummary, claims: Claims) -> Interval:
+    claim = claims.on(Kind.EXPOSED, cell)
+    found = cell.interval(EXPOSED) if claim is None else claim.figure
+    return found or Interval(mid=0.0)

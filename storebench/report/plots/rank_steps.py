@@ -1,0 +1,200 @@
+"""The parts of a step in jobs of ranks: waiting for data, computing, exposed communication, waiting for the slowest rank."""
+
+import functools
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from storebench.plain_text import plain
+from storebench.report.cells import (
+    PASSES,
+    RANK_COLUMNS,
+    STATE_COLUMNS,
+    CellSummary,
+    as_cells,
+    key_without,
+)
+from storebench.report.claims import Claims, Kind
+from storebench.report.decisions import EXPOSED
+from storebench.report.facts import Facts
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.selection import Selection, drawable, with_count
+from storebench.report.plots.style import (
+    PART_COLOURS,
+    Look,
+    bar,
+    beside,
+    label_rows,
+    legend_below,
+    make_room,
+    new_axes,
+    spaced_numbers,
+    styled,
+    title,
+)
+from storebench.report.texts.labels import backend_label, common_setting, duration, percent
+from storebench.report.texts.ranks import milliseconds
+from storebench.report.texts.sentence import Sentence
+from storebench.settings.words import ComputeKind, Sync
+
+QUESTION = "Where does a step of several ranks go?"
+
+MOST_PLOTS = 4
+"""Settings of one dataset that are drawn; the tables hold all of them."""
+
+_NOTE = (
+    "Means over the ranks, whole epoch. Exposed communication is measured in pairs of steps after the epoch, and is a part"
+    " of the time in which the loop computes, as is the wait for the slowest rank"
+)
+
+
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield one plot for each setting that jobs of several ranks trained under."""
+    facts = selection.facts
+    for number, cells in enumerate(job_groups(facts)[:MOST_PLOTS]):
+        told = rank_steps_answer(cells, facts.claims)
+        yield Plot(
+            name="rank-steps" if number == 0 else f"rank-steps-{number + 1}",
+            question=QUESTION,
+            answer=with_count(told.text, cells),
+            claims=told.claims,
+            draw=functools.partial(plot_rank_steps, drawable(cells)),
+        )
+
+
+def job_groups(facts: Facts) -> list[list[CellSummary]]:
+    """Return the cells that train, of each setting under which jobs of ranks do: jobs and the single processes beside them.
+
+    Settings are in the order of the page, and cells in that of their ranks and backends.
+    """
+    known = {cell.key: cell for panel in facts.ordered for cell in panel.listed}
+    trained = [
+        cell for cell in known.values() if cell.usable and cell.cell.compute.kind is not ComputeKind.NONE
+    ]
+    groups: dict[object, list[CellSummary]] = {}
+    for cell in trained:
+        if not cell.is_null:
+            groups.setdefault(_work(cell), []).append(cell)
+    jobs = [group for group in groups.values() if any(cell.cell.ranks > 1 for cell in group)]
+    return [
+        sorted([*group, *(cell for cell in trained if _loads_nothing_for(cell, group[0]))], key=_place)
+        for group in jobs
+    ]
+
+
+def _work(cell: CellSummary, *more: str) -> tuple[object, ...]:
+    return key_without(cell, "backend", PASSES, *RANK_COLUMNS, *more)
+
+
+def _loads_nothing_for(cell: CellSummary, stored: CellSummary) -> bool:
+    """Return whether a null cell does the work of a stored one; it has no cache state."""
+    return cell.is_null and _work(cell, *STATE_COLUMNS) == _work(stored, *STATE_COLUMNS)
+
+
+def _place(cell: CellSummary) -> tuple[object, ...]:
+    return (cell.is_null, cell.backend, cell.cell.ranks, list(Sync).index(cell.cell.sync))
+
+
+def rank_steps_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
+    """Return how many jobs are proven to take longer because gradients are exchanged, and which of them most."""
+    found = claims.each(Kind.EXPOSED, cells)
+    if not found:
+        return Sentence(text="Exposed communication was not measured in these jobs.")
+    proven = [one for one in found if one.decided]
+    if not proven:
+        text = "No job is proven to take longer per step because its ranks exchange gradients."
+        return Sentence(text=text, claims=tuple(found))
+    most = max(proven, key=lambda one: one.figure.mid if one.figure else 0.0)
+    others = [one for one in proven if one is not most]
+    share = _exposed_s(most.subject) / (_step_s(most.subject) or 1.0)
+    text = (
+        f"{len(proven)} of {len(found)} jobs {'is' if len(proven) == 1 else 'are'} proven to take longer per step because"
+        f" their ranks exchange gradients, most of all {milliseconds(most.figure)}, {percent(share)} of a step"
+        f" ({job_name(most.subject)})."
+    )
+    return Sentence(text=text, claims=(most, *others))
+
+
+def plot_rank_steps(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
+    """Draw the parts of a step, one bar per backend, number of ranks and moment of the exchange.
+
+    Parameters
+    ----------
+    results
+        The table that `storebench.load_results` returned, filtered to the cells to draw.
+    ax
+        Axes to draw on; None makes a new figure.
+    """
+    cells = [cell for cell in as_cells(results) if cell.usable]
+    with styled():
+        ax = new_axes(1.5 + 0.34 * len(cells), ax)
+        for position, cell in enumerate(cells):
+            _stack(ax, cell, position)
+        label_rows(ax, [job_name(cell) for cell in cells])
+        ax.set_ylim(len(cells) - 0.45, -0.55)
+        ax.grid(visible=False, axis="y")
+        ax.set_xlabel("time per step (ms)")
+        ax.set_xlim(0, 1.05 * max((_step_s(cell) * 1000 for cell in cells), default=1.0) or 1.0)
+        for name in _drawn_parts(cells):
+            ax.barh(0, 0, color=PART_COLOURS[name], label=name)
+        legend_below(ax)
+        title(ax, QUESTION, f"{common_setting(cells)}. {_NOTE}", cells)
+        make_room(ax)
+        spaced_numbers(ax)
+    return ax
+
+
+def job_name(cell: CellSummary) -> str:
+    """Return the backend of a cell, its ranks, and when they exchange gradients."""
+    ranks, sync = cell.cell.ranks, cell.cell.sync
+    words = [backend_label(cell.backend), "1 process" if ranks == 1 else f"{ranks} ranks"]
+    words += (
+        [{Sync.AFTER: "exchange after", Sync.NONE: "no exchange"}.get(sync, "overlapped")]
+        if ranks > 1
+        else []
+    )
+    words += ["global batch"] if cell.cell.global_batch_size is not None else []
+    return plain(", ".join(words))
+
+
+def step_parts(cell: CellSummary) -> dict[str, float]:
+    """Return the mean seconds of each part of a step; together they are the time of the loop.
+
+    What exposed communication and the wait for the slowest rank leave of the time in which the loop computes is its
+    computing. A negative exposed communication, which is noise, counts as 0.
+    """
+    compute_s = cell.per_step("whole_compute_s")
+    slowest_s = min(cell.per_step("whole_job_wait_for_slowest_s"), compute_s)
+    exposed_s = min(_exposed_s(cell), compute_s - slowest_s)
+    return {
+        "data wait": cell.per_step("whole_data_wait_s"),
+        "copy": cell.per_step("whole_h2d_s"),
+        "compute": compute_s - slowest_s - exposed_s,
+        "exposed communication": exposed_s,
+        "wait for the slowest rank": slowest_s,
+    }
+
+
+def _exposed_s(cell: CellSummary) -> float:
+    return max(0.0, cell.median(EXPOSED) or 0.0)
+
+
+def _step_s(cell: CellSummary) -> float:
+    return sum(step_parts(cell).values())
+
+
+def _drawn_parts(cells: Sequence[CellSummary]) -> list[str]:
+    parts = [step_parts(cell) for cell in cells]
+    return [name for name in (parts[0] if parts else ()) if any(one[name] > 0 for one in parts)]
+
+
+def _stack(ax: Axes, cell: CellSummary, position: float) -> None:
+    left, parts = 0.0, step_parts(cell)
+    for name, seconds in parts.items():
+        if seconds > 0:
+            style = Look(colour=PART_COLOURS[name], hatch="", marker="", line="-")
+            bar(ax, position, seconds * 1000, style, height=0.6, left=left)
+        left += seconds * 1000
+    waits = parts["data wait"] * 1000 / (left or 1.0)
+    beside(ax, left, position, f"{duration(left / 1000)}, {percent(waits)} waiting for data")

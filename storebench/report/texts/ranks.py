@@ -1,0 +1,42 @@
+"""Sentences on jobs of ranks: what loading data and exchanging gradients cost each other."""
+
+from storebench import stats
+from storebench.report.cells import CellSummary
+from storebench.report.facts import Facts
+from storebench.report.interference import Interference, interferences
+from storebench.report.intervals import Interval
+from storebench.report.texts.labels import backend_label, setting_label, with_interval
+
+
+def job_label(cell: CellSummary) -> str:
+    """Return a job in words: its backend and its setting."""
+    return f"{backend_label(cell.backend)}, {setting_label(cell)}"
+
+
+def milliseconds(seconds: Interval | None) -> str:
+    """Return a duration in milliseconds with its interval: "3.10 ms [2.91, 3.32]"; "" for None."""
+    return "" if seconds is None else with_interval(seconds.scaled(1000), " ms")
+
+
+def interference_lines(facts: Facts) -> list[str]:
+    """Return one sentence for each job whose four corners were measured."""
+    return [interference_sentence(one) for one in interferences(facts.cells)]
+
+
+def interference_sentence(one: Interference) -> str:
+    """Return what loading and exchanging add to a step, each alone and together, and whether they cost each other anything."""
+    parts = ", ".join(f"{effects.part} {milliseconds(effects.interaction)}" for effects in one.effects[1:])
+    return (
+        f"{job_label(one.both)}: loading alone adds {milliseconds(one.step.loading)} to a step, exchanging gradients alone"
+        f" {milliseconds(one.step.exchange)}, and both together {milliseconds(one.step.interaction)} beyond the sum of the"
+        f" two (of {parts}); {_meaning(one.step.interaction)}."
+    )
+
+
+def _meaning(interaction: Interval) -> str:
+    if interaction.n >= stats.MIN_ROUNDS and interaction.lo is not None and interaction.hi is not None:
+        if interaction.lo > 0:
+            return "they are proven to slow each other down"
+        if interaction.hi < 0:
+            return "each is proven to hide a part of the other"
+    return "it is not proven that they cost each other anything"

@@ -1,0 +1,74 @@
+"""The link between ranks: its bandwidth and latency are those of real messages, and the lower bound follows from them."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from storebench.ranks.communication import Link, ring_bound_s
+from storebench.ranks.data_parallel import make_rank_step
+from storebench.ranks.group import Group
+from storebench.ranks.link import measure_link
+from storebench.results import LinkKind
+from storebench.settings.words import Compute, Sync
+from tests.support.rank_processes import in_ranks
+
+SIZE = 1 << 22
+APART = 8.0
+"""Other work on the machine may slow down either measurement."""
+
+
+def measured(group: Group) -> Link | None:
+    step = make_rank_step(Compute("emulated:1"), None, (28, 28, 1), 10, "cpu", sync=Sync.AFTER)
+    return measure_link(step, group)
+
+
+def by_hand(group: Group) -> tuple[Link | None, float]:
+    """Return the measured link, and the bytes per second of messages that this test sends to the next rank."""
+    link, me = measured(group), group.membership
+    content, received = torch.zeros(SIZE, dtype=torch.uint8), torch.empty(SIZE, dtype=torch.uint8)
+    seconds = []
+    for _ in range(9):
+        dist.barrier()
+        start = time.perf_counter()
+        sending = dist.isend(content, (me.rank + 1) % me.ranks)
+        dist.recv(received, (me.rank - 1) % me.ranks)
+        assert sending is not None
+        sending.wait()
+        seconds.append(time.perf_counter() - start)
+    return link, SIZE / sorted(seconds)[4]
+
+
+def test_the_least_time_of_a_ring_all_reduce() -> None:
+    # Three further ranks, two rounds: six messages of 2 MB at 1 GB/s and a millisecond each.
+    assert ring_bound_s(8_000_000, 4, 1e9, 1e-3) == pytest.approx(0.018)
+    assert ring_bound_s(8_000_000, 1, 1e9, 1e-3) == 0
+
+
+def test_the_bandwidth_is_that_of_messages_between_the_ranks() -> None:
+    answers = in_ranks(2, by_hand)
+    links = [link for link, _ in answers]
+    assert links[0] == links[1]
+    link = links[0]
+    assert link is not None
+    assert link.kind is LinkKind.LOOPBACK
+    slowest = min(rate for _, rate in answers)
+    assert slowest / APART < link.bytes_per_s < slowest * APART
+    assert 1e-6 < link.latency_s < 0.05
+    assert link.latency_s < SIZE / link.bytes_per_s
+
+
+def test_three_ranks_agree_on_their_link_within_bounded_time() -> None:
+    start = time.monotonic()
+    first, second, third = in_ranks(3, measured)
+    assert time.monotonic() - start < 10
+    assert first == second == third is not None
+
+
+def test_a_job_that_exchanges_nothing_has_no_link() -> None:
+    def work(group: Group) -> Link | None:
+        step = make_rank_step(Compute("none"), None, (28, 28, 1), 10, "cpu", sync=Sync.OVERLAPPED)
+        return measure_link(step, group)
+
+    assert in_ranks(2, work) == [None, None]
