@@ -68,6 +68,8 @@ def job_groups(facts: Facts) -> list[list[CellSummary]]:
 
     Settings are in the order of the page, and cells in that of their ranks and backends.
     """
+    if not any(panel.first.cell.ranks > 1 for panel in facts.ordered):
+        return []
     known = {cell.key: cell for panel in facts.ordered for cell in panel.listed}
     trained = [
         cell for cell in known.values() if cell.usable and cell.cell.compute.kind is not ComputeKind.NONE

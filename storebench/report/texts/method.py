@@ -17,6 +17,7 @@ def method(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
         ("Replicates", _replicates(cells)),
         *_rounds(cells),
         *_other_work(cells),
+        *_ranks(cells),
         ("Cache", _cache(cells)),
         ("Same work", _same_work(cells)),
         ("Rates", _RATES),
@@ -113,6 +114,29 @@ def _other_work(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     if disturbed:
         said += f" {disturbed} of them count."
     return [("Other work", said)]
+
+
+def _ranks(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
+    """Return where the ranks of jobs ran, and what their figures are of; nothing without jobs."""
+    jobs = [cell for cell in cells if cell.cell.ranks > 1 and cell.usable]
+    if not jobs:
+        return []
+    counts = sorted({cell.cell.ranks for cell in jobs})
+    nodes = max(int(row["job_nodes"] or 1) for cell in jobs for row in cell.usable)
+    where = (
+        "processes of one machine, which share its cores, its memory, its disk and its loopback device"
+        if nodes == 1
+        else f"processes on up to {nodes} nodes; the records do not tell emulated nodes from machines"
+    )
+    numbers = ", ".join(map(str, counts))
+    return [
+        (
+            "Ranks",
+            f"Jobs of {numbers} ranks were {where}. Their times are means over the ranks, their rates are all samples over the"
+            " time from the first request to the last end. Exposed communication comes from pairs of steps with and without"
+            " the exchange of gradients, after the last epoch; the link was measured before the first one.",
+        )
+    ]
 
 
 def _cache(cells: Sequence[CellSummary]) -> str:

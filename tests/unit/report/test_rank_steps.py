@@ -250,6 +250,7 @@ def test_the_tables_hold_bytes_link_bound_and_interaction() -> None:
 def test_the_page_has_the_jobs_section_with_both_tables() -> None:
     content = page_content(derive_page(cells_of(*corners())))
     for page in (html(content), markdown(content)):
+        assert "Jobs of 2 ranks were processes of one machine" in page
         assert "What do jobs of many ranks spend on each other?" in page
         assert "what communication costs the jobs of ranks" in page
         assert "slow each other down" in page
