@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench import stats
-from storebench.report.cells import RANK_COLUMNS, CellSummary, key_without
+from storebench.report.cells import CellSummary, key_without
 from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
+from storebench.report.jobs import does_the_work, stored_jobs, ways_to_exchange, work_of_ranks
 from storebench.report.panels import Panel
 from storebench.report.states import Row
-from storebench.settings.words import CacheState, ComputeKind, Sync
+from storebench.settings.words import CacheState, ComputeKind
 from storebench.stats import Verdict
 
 LEAD_FRAC = 0.5
@@ -331,40 +332,15 @@ def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> I
 def _job_questions(ordered: Sequence[Panel]) -> Iterator[_Question]:
     """Yield the pairs of a job and one process, and of two jobs that differ in when gradients are exchanged."""
     jobs: dict[object, list[CellSummary]] = {}
-    for cell in _stored_jobs(ordered):
-        jobs.setdefault(_work_of_ranks(cell), []).append(cell)
+    for cell in stored_jobs(ordered):
+        jobs.setdefault(work_of_ranks(cell), []).append(cell)
     if not jobs:
         return
     for alone in (cell for panel in ordered for cell in panel.stored if cell.cell.ranks == 1):
-        beside = (job for job in jobs.get(_work_of_ranks(alone), ()) if _does_the_work(job, alone))
+        beside = (job for job in jobs.get(work_of_ranks(alone), ()) if does_the_work(job, alone))
         yield from (_rates(Topic.RANKS, job, alone) for job in beside)
     for ways in ways_to_exchange(ordered):
         yield from (_rates(Topic.SYNC, cell, base) for cell, base in itertools.combinations(ways, 2))
-
-
-def _stored_jobs(found: Sequence[Panel]) -> Iterator[CellSummary]:
-    return (cell for panel in found for cell in panel.stored if cell.cell.ranks > 1)
-
-
-def _work_of_ranks(cell: CellSummary) -> tuple[object, ...]:
-    return (cell.backend, *key_without(cell, *RANK_COLUMNS))
-
-
-def _does_the_work(job: CellSummary, alone: CellSummary) -> bool:
-    """Return whether each rank of a job, or all of them together, serve as many samples per step as one process."""
-    return (job.cell.global_batch_size or job.cell.batch_size) == alone.cell.batch_size
-
-
-def ways_to_exchange(found: Sequence[Panel]) -> list[list[CellSummary]]:
-    """Return the jobs that differ in when gradients are exchanged and in nothing else, group by group, in the order of `Sync`."""
-    groups: dict[object, list[CellSummary]] = {}
-    for cell in _stored_jobs(found):
-        groups.setdefault((cell.backend, *key_without(cell, "sync")), []).append(cell)
-    return [
-        sorted(group, key=lambda one: list(Sync).index(one.cell.sync))
-        for group in groups.values()
-        if len(group) > 1
-    ]
 
 
 def siblings(cell: CellSummary, found: Sequence[Panel], varying: str) -> list[CellSummary]:
@@ -372,18 +348,6 @@ def siblings(cell: CellSummary, found: Sequence[Panel], varying: str) -> list[Ce
     key = key_without(cell, varying)
     measured = (panel.of(cell.backend) for panel in found)
     return [one for one in measured if one is not None and key_without(one, varying) == key]
-
-
-def jobs_beside(cell: CellSummary, found: Sequence[Panel]) -> list[CellSummary]:
-    """Return the measured jobs of several ranks that do the work of one process, in the order of their ranks.
-
-    Either each rank or all of them together serve as many samples per step as the process.
-    """
-    if cell.cell.ranks > 1:
-        return []
-    key = _work_of_ranks(cell)
-    jobs = [one for one in _stored_jobs(found) if _work_of_ranks(one) == key and _does_the_work(one, cell)]
-    return sorted(jobs, key=lambda one: one.cell.ranks)
 
 
 def _rates(topic: Topic, cell: CellSummary, base: CellSummary) -> _Question:

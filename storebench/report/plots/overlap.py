@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims, Kind
-from storebench.report.decisions import EXPOSED, Topic, ways_to_exchange
+from storebench.report.decisions import EXPOSED, Topic
 from storebench.report.facts import Facts
 from storebench.report.intervals import Interval
+from storebench.report.jobs import ways_to_exchange
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.rank_steps import job_name
 from storebench.report.plots.selection import MOST_CELLS, Selection

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, Kind
-from storebench.report.decisions import Topic, jobs_beside
+from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.intervals import Interval
+from storebench.report.jobs import jobs_beside
 from storebench.report.panels import Panel
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import MOST_LINES, Selection

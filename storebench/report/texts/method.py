@@ -129,14 +129,12 @@ def _ranks(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
         else f"processes on up to {nodes} nodes; the records do not tell emulated nodes from machines"
     )
     numbers = ", ".join(map(str, counts))
-    return [
-        (
-            "Ranks",
-            f"Jobs of {numbers} ranks were {where}. Their times are means over the ranks, their rates are all samples over the"
-            " time from the first request to the last end. Exposed communication comes from pairs of steps with and without"
-            " the exchange of gradients, after the last epoch; the link was measured before the first one.",
-        )
-    ]
+    said = (
+        f"Jobs of {numbers} ranks were {where}. Their times are means over the ranks, their rates are all samples over the"
+        " time from the first request to the last end. Exposed communication comes from pairs of steps with and without"
+        " the exchange of gradients, after the last epoch; the link was measured before the first one."
+    )
+    return [("Ranks", said)]
 
 
 def _cache(cells: Sequence[CellSummary]) -> str:

@@ -1,0 +1,46 @@
+"""Which jobs of ranks are held against which cells: against one process, and against jobs that exchange gradients otherwise."""
+
+from collections.abc import Iterator, Sequence
+
+from storebench.report.cells import RANK_COLUMNS, CellSummary, key_without
+from storebench.report.panels import Panel
+from storebench.settings.words import Sync
+
+
+def stored_jobs(found: Sequence[Panel]) -> Iterator[CellSummary]:
+    """Yield the measured jobs of several ranks that read a store."""
+    return (cell for panel in found for cell in panel.stored if cell.cell.ranks > 1)
+
+
+def work_of_ranks(cell: CellSummary) -> tuple[object, ...]:
+    """Return the key that a job shares with the process that does its work, however its ranks share that."""
+    return (cell.backend, *key_without(cell, *RANK_COLUMNS))
+
+
+def does_the_work(job: CellSummary, alone: CellSummary) -> bool:
+    """Return whether each rank of a job, or all of them together, serve as many samples per step as one process."""
+    return (job.cell.global_batch_size or job.cell.batch_size) == alone.cell.batch_size
+
+
+def ways_to_exchange(found: Sequence[Panel]) -> list[list[CellSummary]]:
+    """Return the jobs that differ in when gradients are exchanged and in nothing else, group by group, in the order of `Sync`."""
+    groups: dict[object, list[CellSummary]] = {}
+    for cell in stored_jobs(found):
+        groups.setdefault((cell.backend, *key_without(cell, "sync")), []).append(cell)
+    return [
+        sorted(group, key=lambda one: list(Sync).index(one.cell.sync))
+        for group in groups.values()
+        if len(group) > 1
+    ]
+
+
+def jobs_beside(cell: CellSummary, found: Sequence[Panel]) -> list[CellSummary]:
+    """Return the measured jobs of several ranks that do the work of one process, in the order of their ranks.
+
+    Either each rank or all of them together serve as many samples per step as the process.
+    """
+    if cell.cell.ranks > 1:
+        return []
+    key = work_of_ranks(cell)
+    jobs = [one for one in stored_jobs(found) if work_of_ranks(one) == key and does_the_work(one, cell)]
+    return sorted(jobs, key=lambda one: one.cell.ranks)
