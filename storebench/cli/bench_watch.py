@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from storebench.cli.common import progress, say
 from storebench.cli.rank_lines import RankLines, job_line
-from storebench.settings.words import CacheState, ComputeKind, LoaderKind
+from storebench.settings.words import CacheState, ComputeKind, LoaderKind, Sync
 from storebench.units import format_bytes, format_duration, number_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,11 @@ def describe(cell: "Cell") -> str:
         number_of(cell.workers, "worker") + loader,
         compute,
     ]
-    return ", ".join(parts if cell.ranks == 1 else [*parts, f"{cell.ranks} ranks"])
+    if cell.ranks > 1:
+        parts.append(f"{cell.ranks} ranks")
+    if cell.sync is not Sync.OVERLAPPED:
+        parts.append(f"sync {cell.sync}")
+    return ", ".join(parts)
 
 
 def outcome(record: "Record") -> str:

@@ -47,7 +47,7 @@ def measure_link(step: Step, group: Group) -> Link | None:
     """
     if not isinstance(step, Exchanging):
         return None
-    device = step.device if isinstance(step, RankStep) else torch.device("cpu")
+    device = _device(step)
     ring = _Ring(group, device)
     ring.message_s(_SMALL_BYTES)  # connects neighbours
     small = [ring.message_s(_SMALL_BYTES, _SMALL_IN_A_ROW) for _ in range(_SMALL_TRIALS)]
@@ -103,6 +103,11 @@ class _Ring:
             work.wait()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def _device(step: Exchanging) -> torch.device:
+    """Return where the gradients of a step are."""
+    return step.device if isinstance(step, RankStep) else torch.device("cpu")
 
 
 def _kind(group: Group, device: torch.device) -> LinkKind:

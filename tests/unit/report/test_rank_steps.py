@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -158,8 +159,8 @@ def test_exposed_communication_is_drawn_beside_its_lower_bound() -> None:
     [plot] = overlap.drawn(Selection(facts=facts_of(*ways(overlapped=2.0, after=9.0, none=0.0))))
     labels = [label.get_text() for label in plot.ax.get_yticklabels()]
     assert labels == ["LMDB, 2 ranks, overlapped", "LMDB, 2 ranks, exchange after"]
-    upright = [line for line in plot.ax.lines if len(set(map(float, line.get_xdata()))) == 1]
-    bounds = {round(float(line.get_xdata()[0]), 6) for line in upright if line.get_color() == "black"}
+    upright = [np.asarray(line.get_xdata(), float) for line in plot.ax.lines if line.get_color() == "black"]
+    bounds = {round(float(one[0]), 6) for one in upright if len(set(one)) == 1}
     assert bounds == {8.2}
     assert {text.get_text() for text in plot.ax.texts} == {"0.24 x bound", "1.1 x bound"}
 
