@@ -29,6 +29,7 @@ from storebench.report.plots.style import (
 from storebench.report.texts.labels import common_setting, number, with_interval
 from storebench.report.texts.sentence import Sentence
 from storebench.settings.words import Sync
+from storebench.units import number_of
 
 QUESTION = "Does overlapping hide the exchange of gradients?"
 
@@ -71,11 +72,11 @@ def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> S
     if gains:
         most = max(gains, key=_times)
         text = (
-            f"Overlapping is proven to gain in {len(gains)} of {len(asked)} jobs, at most {with_interval(most.figure)} times"
+            f"Overlapping is proven to gain in {len(gains)} of {number_of(len(asked), 'job')}, at most {with_interval(most.figure)} times"
             f" ({job_name(most.subject)})"
         )
     else:
-        text = f"In none of {len(asked)} jobs is overlapping proven to gain over an exchange after the backward pass"
+        text = f"In none of {number_of(len(asked), 'job')} is overlapping proven to gain over an exchange after the backward pass"
     text += f"; in {len(losses)} it is proven to lose." if losses else "."
     return Sentence(text=text, claims=said)
 

@@ -37,6 +37,7 @@ from storebench.report.texts.labels import backend_label, common_setting, durati
 from storebench.report.texts.ranks import milliseconds
 from storebench.report.texts.sentence import Sentence
 from storebench.settings.words import ComputeKind, Sync
+from storebench.units import number_of
 
 QUESTION = "Where does a step of several ranks go?"
 
@@ -111,7 +112,7 @@ def rank_steps_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     others = [one for one in proven if one is not most]
     share = _exposed_s(most.subject) / (_step_s(most.subject) or 1.0)
     text = (
-        f"{len(proven)} of {len(found)} jobs {'is' if len(proven) == 1 else 'are'} proven to take longer per step because"
+        f"{len(proven)} of {number_of(len(found), 'job')} {'is' if len(proven) == 1 else 'are'} proven to take longer per step because"
         f" their ranks exchange gradients, most of all {milliseconds(most.figure)}, {percent(share)} of a step"
         f" ({job_name(most.subject)})."
     )

@@ -143,7 +143,7 @@ def ways(**costs_ms: float) -> list[list[Record]]:
 def test_overlapping_that_gains_is_told_with_its_gain() -> None:
     facts = facts_of(*ways(overlapped=2.0, after=9.0, none=0.0))
     [plot] = overlap.drawn(Selection(facts=facts))
-    assert plot.answer.startswith("Overlapping is proven to gain in 1 of 1 jobs, at most 1.44")
+    assert plot.answer.startswith("Overlapping is proven to gain in 1 of 1 job, at most 1.44")
     assert plot.answer.endswith(" times (LMDB, 2 ranks, overlapped).")
     assert [(one.topic, one.decided, one.fair) for one in plot.claims] == [(Topic.SYNC, True, True)]
 
@@ -151,7 +151,7 @@ def test_overlapping_that_gains_is_told_with_its_gain() -> None:
 def test_overlapping_that_loses_is_said_to() -> None:
     [plot] = overlap.drawn(Selection(facts=facts_of(*ways(overlapped=9.0, after=2.0))))
     assert plot.answer == (
-        "In none of 1 jobs is overlapping proven to gain over an exchange after the backward pass; in 1 it is proven to lose."
+        "In none of 1 job is overlapping proven to gain over an exchange after the backward pass; in 1 it is proven to lose."
     )
 
 
