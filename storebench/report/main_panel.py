@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from storebench.report.panels import Panel
-from storebench.settings.words import ComputeKind, Share
+from storebench.settings.words import ComputeKind, Share, Sync
 
 DEFAULT_READAHEAD_KIB = 128
 """Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
@@ -42,6 +42,7 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         rate.n if rate else 0,
         -cell.ranks,
         cell.share is Share.NONE,
+        cell.sync is Sync.OVERLAPPED,
         -cell.workers,
     )
 

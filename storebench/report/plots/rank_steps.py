@@ -36,7 +36,7 @@ from storebench.report.plots.style import (
 from storebench.report.texts.labels import backend_label, common_setting, duration, percent
 from storebench.report.texts.ranks import milliseconds
 from storebench.report.texts.sentence import Sentence
-from storebench.settings.words import ComputeKind, Sync
+from storebench.settings.words import ComputeKind, Share, Sync
 from storebench.units import number_of
 
 QUESTION = "Where does a step of several ranks go?"
@@ -158,6 +158,7 @@ def job_name(cell: CellSummary) -> str:
         else []
     )
     words += ["global batch"] if cell.cell.global_batch_size is not None else []
+    words += [f"share {cell.cell.share}"] if cell.cell.share is not Share.NONE else []
     return plain(", ".join(words))
 
 
