@@ -10,10 +10,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+
+from benchmarks.control_groups import control_group, hierarchy, joining, limit_reads
 
 QUOTA_US, PERIOD_US = 3_000, 5_000
 """60% of one core, in slices that are shorter than any round, so that every round is slowed alike."""
@@ -72,13 +73,13 @@ def one_core() -> Iterator[Place]:
 @contextlib.contextmanager
 def quota() -> Iterator[Place]:
     """Allow `QUOTA_US` of every `PERIOD_US`."""
-    with _group("cpu") as (group, version):
-        if version == 2:
-            (group / "cpu.max").write_text(f"{QUOTA_US} {PERIOD_US}")
+    with control_group(_name(), "cpu") as group:
+        if group.version == 2:
+            (group.folder / "cpu.max").write_text(f"{QUOTA_US} {PERIOD_US}")
         else:
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
-        yield Place(prefix=_joining(group))
+            (group.folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group.folder / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
+        yield Place(prefix=joining(group.folder))
 
 
 @contextlib.contextmanager
@@ -94,15 +95,11 @@ def slow_device() -> Iterator[Place]:
         undo.callback(_run, "losetup", "--detach", loop)
         _run("mount", loop, str(mount))
         undo.callback(_run, "umount", str(mount))
-        group, version = undo.enter_context(_group("blkio", "io"))
+        group = undo.enter_context(control_group(_name(), "blkio", "io"))
         number = Path(loop).stat().st_rdev
         device = f"{os.major(number)}:{os.minor(number)}"
-        if version == 2:
-            (group / "io.max").write_text(f"{device} rbps={DEVICE_BYTES_PER_S} riops={DEVICE_READS_PER_S}")
-        else:
-            (group / "blkio.throttle.read_bps_device").write_text(f"{device} {DEVICE_BYTES_PER_S}")
-            (group / "blkio.throttle.read_iops_device").write_text(f"{device} {DEVICE_READS_PER_S}")
-        yield Place(prefix=_joining(group), temporary=mount)
+        limit_reads(group, device, DEVICE_BYTES_PER_S, DEVICE_READS_PER_S)
+        yield Place(prefix=joining(group.folder), temporary=mount)
 
 
 MACHINES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
@@ -120,56 +117,11 @@ def unavailable() -> str:
         return "it needs root, for control groups and a loop device"
     if len(os.sched_getaffinity(0)) < 2:
         return "it needs two cores"
-    return "" if _hierarchy("cpu") and _hierarchy("blkio", "io") else "there are no writable control groups"
+    return "" if hierarchy("cpu") and hierarchy("blkio", "io") else "there are no writable control groups"
 
 
-def _hierarchy(*controllers: str) -> tuple[Path, int] | None:
-    """Return the folder in which groups with one of the controllers are made, and the version of the hierarchy."""
-    root = Path("/sys/fs/cgroup")
-    for name in controllers:
-        if (root / name / "tasks").is_file():
-            return root / name, 1
-    available = root / "cgroup.controllers"
-    if available.is_file() and set(available.read_text().split()) & set(controllers):
-        return root, 2
-    return None
-
-
-@contextlib.contextmanager
-def _group(*controllers: str) -> Iterator[tuple[Path, int]]:
-    """Make a control group; it is removed in the end."""
-    found = _hierarchy(*controllers)
-    if found is None:
-        raise OSError(f"no control groups with {controllers[0]}")
-    root, version = found
-    if version == 2:
-        for name in controllers:
-            with contextlib.suppress(OSError):
-                (root / "cgroup.subtree_control").write_text(f"+{name}")
-    group = root / f"storebench-selftest-{os.getpid()}"
-    group.mkdir()
-    try:
-        yield group, version
-    finally:
-        _remove(group)
-
-
-def _remove(group: Path, most_s: float = 10.0) -> None:
-    """Remove a control group; its last process may take a moment to leave it."""
-    deadline = time.monotonic() + most_s
-    while True:
-        try:
-            group.rmdir()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        else:
-            return
-
-
-def _joining(group: Path) -> tuple[str, ...]:
-    return "sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"
+def _name() -> str:
+    return f"storebench-selftest-{os.getpid()}"
 
 
 def _run(*command: str) -> str:

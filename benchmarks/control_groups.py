@@ -1,0 +1,129 @@
+"""Control groups of emulated machines and nodes, version 1 or 2: made for a context, and entered by new processes."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A control group.
+
+    Attributes
+    ----------
+    folder
+        Its folder.
+    version
+        1 or 2, that of its hierarchy.
+    """
+
+    folder: Path
+    version: int
+
+
+def hierarchy(*controllers: str) -> tuple[Path, int] | None:
+    """Return the folder in which groups with one of the controllers are made, and the version; None if there is none."""
+    for name in controllers:
+        if (ROOT / name / "tasks").is_file():
+            return ROOT / name, 1
+    available = ROOT / "cgroup.controllers"
+    if available.is_file() and set(available.read_text().split()) & set(controllers):
+        return ROOT, 2
+    return None
+
+
+@contextlib.contextmanager
+def control_group(name: str, *controllers: str) -> Iterator[Group]:
+    """Make a control group, and remove it in the end.
+
+    Parameters
+    ----------
+    name
+        Name of its folder.
+    controllers
+        Names of one controller; version 2 has other names for some of them.
+
+    Raises
+    ------
+    OSError
+        There is no such controller, or no group can be made.
+    """
+    found = hierarchy(*controllers)
+    if found is None:
+        raise OSError(f"no control groups with {controllers[0]}")
+    root, version = found
+    if version == 2:
+        delegate(root, *controllers)
+    group = Group(folder=root / name, version=version)
+    group.folder.mkdir()
+    try:
+        yield group
+    finally:
+        remove(group.folder)
+
+
+def delegate(parent: Path, *controllers: str) -> None:
+    """Give controllers to the groups below a group of version 2, as far as the kernel permits it."""
+    for name in controllers:
+        with contextlib.suppress(OSError):
+            (parent / "cgroup.subtree_control").write_text(f"+{name}")
+
+
+def limit_reads(group: Group, device: str, bytes_per_s: float, reads_per_s: float | None = None) -> None:
+    """Limit what the processes of a group read from a device.
+
+    Parameters
+    ----------
+    device
+        MAJOR:MINOR.
+    bytes_per_s, reads_per_s
+        The limits; infinity or None for none.
+
+    Raises
+    ------
+    OSError
+        The kernel cannot limit reads, or the controller is not delegated.
+    """
+    endless = math.isinf(bytes_per_s)
+    if group.version == 2:
+        rate = "max" if endless else f"{bytes_per_s:.0f}"
+        reads = "max" if reads_per_s is None else f"{reads_per_s:.0f}"
+        (group.folder / "io.max").write_text(f"{device} rbps={rate} riops={reads}")
+        return
+    rate = "0" if endless else f"{bytes_per_s:.0f}"
+    (group.folder / "blkio.throttle.read_bps_device").write_text(f"{device} {rate}")
+    if reads_per_s is not None:
+        (group.folder / "blkio.throttle.read_iops_device").write_text(f"{device} {reads_per_s:.0f}")
+
+
+def joining(*folders: Path) -> tuple[str, ...]:
+    """Return the words before a command that let it run in some groups."""
+    enter = "".join(f"echo $$ > {folder}/cgroup.procs && " for folder in dict.fromkeys(folders))
+    return "sh", "-c", f'{enter}exec "$@"', "sh"
+
+
+def remove(folder: Path, most_s: float = 10.0) -> None:
+    """Remove a control group; its last process may take a moment to leave it.
+
+    Raises
+    ------
+    OSError
+        It still has processes after `most_s` seconds.
+    """
+    deadline = time.monotonic() + most_s
+    while True:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
