@@ -99,6 +99,9 @@ class RankFacts:
         Seconds from the moment when the first rank of its node left the barrier before the epoch until its request for the
         first timed batch, and until the end of its last timed step, pauses included, by the clock of its machine. The
         job lasts from the least `begin_s` to the largest `end_s`, without its pauses. Null in earlier releases.
+    resident_frac_before, resident_frac_after
+        Resident pages over all pages of the store's data files on its node, just before the first timed step and just
+        after the last; null if nothing could count them, and in older records.
     """
 
     node: int = 0
@@ -113,6 +116,8 @@ class RankFacts:
     data_store: DataStoreFacts | None = None
     begin_s: float | None = None
     end_s: float | None = None
+    resident_frac_before: float | None = None
+    resident_frac_after: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

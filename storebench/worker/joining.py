@@ -204,6 +204,8 @@ def _rank_facts(
             data_store=part.data_store,
             begin_s=(int(steps["start_ns"][0]) - left_ns) / 1e9,
             end_s=(int(step_ends(steps)[-1]) - left_ns) / 1e9,
+            resident_frac_before=part.record.cache.resident_frac_before if part.record.cache else None,
+            resident_frac_after=part.record.cache.resident_frac_after if part.record.cache else None,
         )
         for part, record, wait, steps in zip(parts, own, waits, tables, strict=True)
     )

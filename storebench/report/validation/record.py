@@ -187,6 +187,7 @@ def _cache(record: Record) -> Iterator[Finding]:
     before = cache.resident_frac_before
     if cache.verdict is not CacheVerdict.VERIFIED or cache.applies_to == "open":
         return
+    yield from _other_nodes(record)
     if before is None:
         yield finding(Kind.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
     elif record.cell.cache == CacheState.COLD and before > COLD_MOST_RESIDENT_FRAC:
@@ -195,6 +196,21 @@ def _cache(record: Record) -> Iterator[Finding]:
         yield finding(Kind.CACHE, record, "resident_frac_before", f"called warm with {before:.1%} resident")
     elif record.cell.cache == CacheState.LIMITED:
         yield from _limited(record, cache)
+
+
+def _other_nodes(record: Record) -> Iterator[Finding]:
+    """Find a node, other than the first, whose page cache was not in the state of the cell."""
+    state = record.cell.cache
+    for number, rank in enumerate(record.job.per_rank if record.job else ()):
+        before = rank.resident_frac_before
+        if before is None or not rank.node:
+            continue
+        warm = state == CacheState.COLD and before > COLD_MOST_RESIDENT_FRAC
+        cold = state == CacheState.WARM and before < WARM_LEAST_RESIDENT_FRAC
+        if warm or cold:
+            figure = f"job.per_rank[{number}].resident_frac_before"
+            message = f"called {state} with {before:.1%} resident on node {rank.node}"
+            yield finding(Kind.CACHE, record, figure, message)
 
 
 def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
