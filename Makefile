@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-ranks bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
-        bench-overhead bench-torchrun bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -127,6 +127,9 @@ bench-overhead: setup ## The cost of timing every step, and of keeping samples f
 
 bench-torchrun: setup ## The cost of torchrun for a single rank: one rank against a plain process
 	$(BIN)/python -m benchmarks.torchrun --stores $(STORES)
+
+bench-nodes: setup ## Emulated nodes: cache states, skew and a model of several nodes (about ten minutes; root)
+	$(BIN)/python -m benchmarks.nodes all
 
 bench-sampling: setup ## The cost of sampling residency: cold epochs with and without it, interleaved
 	$(BIN)/python -m benchmarks.sampler

@@ -47,8 +47,8 @@ def own_namespace(command: Sequence[str]) -> list[str]:
     return [unshare, "--mount", "--propagation", "private", "--", *command]
 
 
-def mount_image(image: Path, folder: Path, readahead_kib: int) -> None:
-    """Mount `image` read-only on `folder` in this process's own namespace, with the given read-ahead.
+def mount_image(image: Path, folder: Path, readahead_kib: int, *, writable: bool = False) -> None:
+    """Mount `image` on `folder` in this process's own namespace, with the given read-ahead; read-only unless `writable`.
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ def mount_image(image: Path, folder: Path, readahead_kib: int) -> None:
         The kernel refuses; the message names the step.
     """
     # mount(8) makes the device detach itself on unmounting, and tells the kernel so before it mounts.
-    _call("mount", "-o", "ro,loop", str(image), str(folder))
+    options = "loop,noatime" if writable else "ro,loop"
+    _call("mount", "-o", options, str(image), str(folder))
     device = mount_of(folder).device
     if device is None:
         raise CellFailedError("the image is mounted, but not on a device", where=folder)

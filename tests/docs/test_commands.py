@@ -82,7 +82,10 @@ def test_what_a_make_target_runs_is_there(target: str, tmp_path: Path) -> None:
         for found in re.finditer(r"bin/storebench ([^;|&\\]+)", line):
             parse(shlex.split(found[1].replace("$dataset", "mnist")))
         for module in re.findall(r"-m ((?:tests|benchmarks)\.[\w.]+)", line):
-            assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), f"make {target}: no {module}"
+            path = ROOT / module.replace(".", "/")
+            assert any(place.is_file() for place in (path.with_suffix(".py"), path / "__main__.py")), (
+                f"make {target}: no {module}"
+            )
         for scenario in re.findall(r"scenarios/[\w-]+\.toml", line):
             assert (ROOT / scenario).is_file(), f"make {target}: no {scenario}"
 

@@ -1,0 +1,82 @@
+"""Check that the page caches of all nodes are prepared and counted: a cold cell fails if one node is not cold.
+
+A process on node 1 maps one of two stores there, so that its pages cannot be evicted. Node 0 evicts its own copy. The cell
+that reads the other store is measured; the cell that reads this one must fail and name node 1.
+"""
+
+from pathlib import Path
+
+from benchmarks.nodes.cluster import Cluster, Epoch, emulated, say
+from benchmarks.nodes.limits import MB, Limits
+from benchmarks.nodes.report import print_epochs, probed
+from storebench.errors import EXIT_OK, EXIT_REGRESSION
+from storebench.scenario import load_scenario
+from storebench.stores.find import store_path
+from storebench.system.scratch import scratch_folder
+
+EVICTED, HELD = "lmdb:direct", "hdf5:direct"
+"""The reader of the store that is cold on both nodes, and that of the store that stays in the memory of node 1."""
+
+WARM_NODE = 1
+LIMITS = Limits(link_bytes_per_s=40 * MB, device_bytes_per_s=(60 * MB, 60 * MB))
+
+SCENARIO = f"""
+name = "caches"
+question = "Does a cold cell fail if one of two nodes is not cold?"
+test_limit = 0
+ceilings = false
+check_pixels = false
+timeout_s = 120
+stall_s = 60
+
+[[matrix]]
+dataset = "imagenet"
+synthetic = true
+limit = 160
+model = "tiny"
+threads = 1
+batch_size = 20
+ranks = 2
+cache = "cold"
+backends = ["{EVICTED}", "{HELD}"]
+"""
+
+
+def held_on_one(cluster: Cluster, scenario: Path, folder: Path) -> dict[str, Epoch]:
+    """Run the scenario while node 1 holds the pages of one store; return the epoch of each backend."""
+    [cell] = [cell for cell in load_scenario(scenario).cells() if cell.backend.name == HELD]
+    store = store_path(cluster.nodes[WARM_NODE].stores, cell.data, cell.backend)
+    with cluster.holding(WARM_NODE, store):
+        return {one.record.cell.backend.name: one for one in cluster.run(scenario, folder)}
+
+
+def wrong(epochs: dict[str, Epoch]) -> list[str]:
+    """Return what is not as it must be; nothing if the caches of both nodes were prepared and counted."""
+    evicted, held = epochs[EVICTED].record, epochs[HELD].record
+    found = []
+    if evicted.failed or evicted.job is None:
+        found.append(f"the cell with cold nodes failed: {evicted.failure}")
+    elif not all(rank.device_read_bytes for rank in evicted.job.per_rank):
+        found.append("a node that should be cold read nothing from its disk")
+    if not held.failed:
+        found.append(f"node {WARM_NODE} was not cold, and the cell did not fail")
+    elif f"node {WARM_NODE}: " not in (held.failure or ""):
+        found.append(f"the failure does not name node {WARM_NODE}: {held.failure}")
+    return found
+
+
+def main() -> int:
+    """Run both cells and print whether the right one failed."""
+    with scratch_folder("nodes") as scratch:
+        scenario = scratch / "caches.toml"
+        scenario.write_text(SCENARIO, encoding="utf-8")
+        with emulated(LIMITS, [scenario]) as cluster:
+            probed(cluster)
+            epochs = held_on_one(cluster, scenario, scratch / "run")
+    print_epochs(epochs.values())
+    found = wrong(epochs)
+    for line in found or [
+        f"caches were prepared and counted on both nodes: {HELD} failed for node {WARM_NODE}"
+    ]:
+        say(line)
+    return EXIT_REGRESSION if found else EXIT_OK

@@ -1,0 +1,410 @@
+"""Emulated nodes on this machine: set up, limited, probed, used for runs of storebench, and torn down completely."""
+
+import contextlib
+import json
+import math
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.nodes.disks import disk_image
+from benchmarks.nodes.limits import Limits, Observed, Probed
+from benchmarks.nodes.network import connect, limit_links
+from benchmarks.nodes.node import (
+    PROBE,
+    READAHEAD_KIB,
+    Node,
+    held,
+    node_groups,
+    sweep_groups,
+    variables_of,
+    wait_until_free,
+)
+from benchmarks.nodes.tools import require
+from benchmarks.nodes.watch import Watch, counts_of
+from storebench.errors import CellFailedError, OutputError
+from storebench.filesystem import sync
+from storebench.leftovers import sweep
+from storebench.probes.cgroup import find_controller, remove_stale
+from storebench.probes.code import cell_environment
+from storebench.results import Record
+from storebench.runs.records import RECORDS_NAME, read_records
+from storebench.runs.step_files import find_table, read_steps
+from storebench.system.interrupts import Held
+from storebench.system.processes import end_processes, marked
+from storebench.system.scratch import scratch_folder, temporary_place
+from storebench.training.step_table import step_ends
+from storebench.worker.launch import end
+
+FEWEST_NODES, MOST_NODES = 2, 4
+RUN = "run"
+"""Folder of the records, in the folder that a run is given."""
+
+LIMITS_NAME = "emulated-nodes.json"
+"""File beside it: the limits, and what was measured of them."""
+
+TIMEOUT_S = 6 * 3600.0
+"""Most time for a run; each of its replicates has a limit of its own."""
+
+_PORT = 29_400
+_PORTS = 3  # one for the board, two for jobs in turn
+_PROBE_PORT = 29_300
+_LOOK_EVERY_S = 0.1
+_END_S = 15.0
+_TABLE = ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns")
+
+
+def say(line: str) -> None:
+    """Print a line that says what it is about."""
+    print(f"emulated nodes: {line}", flush=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """A record of a run on emulated nodes.
+
+    Attributes
+    ----------
+    record
+        What storebench recorded.
+    observed
+        What links, disks and cores did meanwhile; None if nothing was timed.
+    marks
+        Why the epoch does not show what its limits say; none if they held.
+    window
+        Its first and last moment, of `time.perf_counter_ns`; None if nothing was timed.
+    """
+
+    record: Record
+    observed: Observed | None
+    marks: tuple[str, ...]
+    window: tuple[int, int] | None = None
+
+
+class Cluster:
+    """Emulated nodes with their limits.
+
+    Parameters
+    ----------
+    nodes
+        The nodes.
+    switch
+        The process that holds the namespace of the bridge between them.
+    limits
+        The limits to begin with.
+
+    Attributes
+    ----------
+    watched
+        The counters of the last run; None before the first one.
+    """
+
+    def __init__(self, nodes: Sequence[Node], switch: int, limits: Limits) -> None:
+        self.nodes = nodes
+        self._switch = switch
+        self._runs = 0
+        self.watched: Watch | None = None
+        self.limit(limits)
+
+    def limit(self, limits: Limits) -> None:
+        """Set other limits of links and disks; that of memory stays.
+
+        Raises
+        ------
+        CellFailedError
+            The kernel refuses.
+        """
+        limit_links(self._switch, [node.pid for node in self.nodes], limits.link_bytes_per_s)
+        for node, rate in zip(self.nodes, limits.device_bytes_per_s, strict=True):
+            node.limit_reads(rate)
+        self.limits = limits
+
+    def probe(self) -> Probed:
+        """Measure what links and disks reach, one after the other."""
+        following = (*self.nodes[1:], self.nodes[0])
+        return Probed(
+            sent_bytes_per_s=tuple(map(_link_rate, self.nodes, following)),
+            device_bytes_per_s=tuple(_probed(node, "read", str(node.disk / PROBE)) for node in self.nodes),
+        )
+
+    @contextlib.contextmanager
+    def holding(self, node: int, folder: Path) -> Iterator[None]:
+        """Let a process on one node map all files below a folder there, whose pages nobody can evict then.
+
+        Raises
+        ------
+        CellFailedError
+            They cannot be mapped.
+        """
+        with _started(self.nodes[node], "hold", str(folder)) as process:
+            _line_of(process)
+            yield
+
+    def run(self, scenario: Path, folder: Path, probed: Probed | None = None) -> list[Epoch]:
+        """Run a scenario on all nodes, each with the ordinary command line, and return its records with their marks.
+
+        Parameters
+        ----------
+        folder
+            Where the run, the output of each node, and what was measured of the limits go.
+        probed
+            What the nodes reach under their limits, for the marks.
+
+        Raises
+        ------
+        OutputError
+            There is a run in the folder.
+        CellFailedError
+            A command ended without records.
+        """
+        if (folder / RUN).exists():
+            raise OutputError("there is a run already", where=folder, hint="Name another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+        with Watch(lambda: counts_of(self.nodes)) as watch:
+            codes = self._commands(scenario.resolve(), folder.resolve())
+        if not (folder / RUN / RECORDS_NAME).is_file():
+            raise CellFailedError(_last_lines(folder, codes))
+        everywhere = [] if probed is None else probed.marks(self.limits)
+        killed = [
+            f"the kernel killed a process of {node.name} for lack of memory"
+            for node in self.nodes
+            if node.groups.memory.usage().oom_kills
+        ]
+        epochs = []
+        for record in read_records(folder / RUN):
+            window = _window(folder / RUN, record)
+            observed = None if window is None else watch.between(*window)
+            marks = [] if observed is None else observed.marks(self.limits)
+            epochs.append(
+                Epoch(record=record, observed=observed, marks=(*everywhere, *killed, *marks), window=window)
+            )
+        self.watched = watch
+        self._write(folder, epochs, probed)
+        return epochs
+
+    def _commands(self, scenario: Path, folder: Path) -> list[int]:
+        """Run the command of each node and return their exit codes."""
+        place = f"{self.nodes[0].address}:{_PORT + _PORTS * self._runs}"
+        self._runs += 1
+        with contextlib.ExitStack() as stack:
+            processes: list[subprocess.Popen[bytes]] = []
+            stack.callback(_end_all, processes)
+            for node in self.nodes:
+                words = ("bench", str(scenario), "--nodes", str(len(self.nodes)), "--node", str(node.number))
+                out = folder / (RUN if not node.number else f"node{node.number}")
+                places = ("--rendezvous", place, "--out", str(out), "--stores", str(node.stores))
+                log = stack.enter_context(_log(folder, node).open("wb"))
+                process = subprocess.Popen(
+                    node.python("-m", "storebench", *words, *places),
+                    env=dict(node.variables),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+                processes.append(process)
+            return _codes(processes)
+
+    def _write(self, folder: Path, epochs: Sequence[Epoch], probed: Probed | None) -> None:
+        """Write what was measured of the limits beside the run."""
+        rows = [
+            {
+                "cell_id": one.record.cell.cell_id,
+                "replicate": one.record.replicate,
+                "epoch": one.record.epoch,
+                "observed": None if one.observed is None else asdict(one.observed),
+                "marks": one.marks,
+            }
+            for one in epochs
+        ]
+        disks = [None if rate == math.inf else rate for rate in self.limits.device_bytes_per_s]
+        about = {
+            "what": f"{len(self.nodes)} emulated nodes on one machine",
+            "limits": asdict(self.limits) | {"device_bytes_per_s": disks},
+            "probed": None if probed is None else asdict(probed),
+            "epochs": rows,
+        }
+        (folder / LIMITS_NAME).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def emulated(limits: Limits, scenarios: Sequence[Path] = (), folder: Path | None = None) -> Iterator[Cluster]:
+    """Set up one node per limit of a disk, and tear all of them down in the end, also after an interrupt.
+
+    What an earlier start left that was killed is removed first.
+
+    Parameters
+    ----------
+    scenarios
+        Their stores are built once, and copied to the disk of each node.
+    folder
+        Where the images of the disks are; None is the folder for temporary files.
+
+    Raises
+    ------
+    UsageError
+        This machine cannot emulate nodes.
+    CellFailedError
+        A step failed.
+    """
+    place = folder or temporary_place()
+    require(place)
+    _sweep()
+    stack = contextlib.ExitStack()
+    try:
+        scratch = stack.enter_context(scratch_folder("nodes", folder))
+        stack.callback(sweep)
+        image = disk_image(scratch, scenarios)
+        cluster = _set_up(stack, scratch, image, limits)
+        stack.callback(end_processes, [scratch])
+        yield cluster
+    finally:
+        with Held():
+            stack.close()
+
+
+def _set_up(stack: contextlib.ExitStack, scratch: Path, image: Path, limits: Limits) -> Cluster:
+    variables = variables_of(marked(scratch, cell_environment()))
+    nodes: list[Node] = []
+    for number in range(len(limits.device_bytes_per_s)):
+        own = scratch / f"node{number}"
+        disk = own / "disk"
+        disk.mkdir(parents=True)
+        copied = own / image.name
+        _copy(image, copied)
+        groups = stack.enter_context(node_groups(number, limits.memory_bytes))
+        arguments = (str(copied), str(disk), str(READAHEAD_KIB))
+        pid, device = _holding(stack, arguments, variables, f"node {number}")
+        nodes.append(
+            Node(number=number, pid=pid, disk=disk, device=device, groups=groups, variables=variables)
+        )
+    image.unlink()
+    switch, _ = _holding(stack, (), variables, "the switch")
+    connect(switch, [node.pid for node in nodes])
+    return Cluster(nodes, switch, limits)
+
+
+def _holding(
+    stack: contextlib.ExitStack, arguments: Sequence[str], variables: dict[str, str], name: str
+) -> tuple[int, str]:
+    """Hold namespaces until the stack closes; return their process and their device, which is free after that."""
+    freed: list[str] = []
+    stack.callback(wait_until_free, freed)
+    pid, device = stack.enter_context(held(arguments, variables, name))
+    freed.append(device)
+    return pid, device
+
+
+def _copy(image: Path, copied: Path) -> None:
+    """Copy an image with all its blocks, so that reading it never meets a hole."""
+    done = subprocess.run(
+        ["cp", "--sparse=never", str(image), str(copied)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise CellFailedError(done.stderr.strip() or "cp failed", where=copied)
+    sync(copied)
+
+
+def _sweep() -> None:
+    """Remove what killed starts left: processes, namespaces, disks and groups."""
+    sweep()
+    for group in find_controller().parent.glob("storebench-*"):
+        remove_stale(group)
+    sweep()
+    sweep_groups()
+
+
+def _link_rate(sender: Node, receiver: Node) -> float:
+    """Return the bytes per second of TCP from one node to another."""
+    place = (receiver.address, str(_PROBE_PORT))
+    with _started(receiver, "receive", *place) as listening:
+        _line_of(listening)
+        with _started(sender, "send", *place):
+            return float(_line_of(listening))
+
+
+def _probed(node: Node, *words: str) -> float:
+    with _started(node, *words) as process:
+        return float(_line_of(process))
+
+
+@contextlib.contextmanager
+def _started(node: Node, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run a command of `benchmarks.nodes.probes` on a node while a with statement lasts."""
+    with subprocess.Popen(
+        node.python("-m", "benchmarks.nodes.probes", *words),
+        env=dict(node.variables),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+def _line_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    if not line:
+        _, errors = process.communicate()
+        last = (errors.strip().splitlines() or ["its process has ended"])[-1]
+        raise CellFailedError(f"a probe failed ({last})")
+    return line
+
+
+def _codes(processes: Sequence["subprocess.Popen[bytes]"]) -> list[int]:
+    """Wait for the commands of all nodes, and return their exit codes.
+
+    Raises
+    ------
+    CellFailedError
+        They take longer than `TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > deadline:
+            raise CellFailedError(f"the commands of the nodes have not ended after {TIMEOUT_S:g} s")
+        time.sleep(_LOOK_EVERY_S)
+    return [process.returncode for process in processes]
+
+
+def _end_all(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """End the commands of all nodes that still run; each ends its own processes."""
+    running = [process for process in processes if process.poll() is None]
+    with Held():
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _log(folder: Path, node: Node) -> Path:
+    return folder / f"node{node.number}.log"
+
+
+def _last_lines(folder: Path, codes: Sequence[int]) -> str:
+    """Return why a run has no records: the last line of each node that failed."""
+    found = []
+    for number, code in enumerate(codes):
+        text = (folder / f"node{number}.log").read_text(encoding="utf-8", errors="replace").strip()
+        last = re.sub(r"^storebench: ", "", (text.splitlines() or [f"exit code {code}"])[-1])
+        found += [f"node {number}: {last}"] if code else []
+    return "; ".join(found) or "the run has no records"
+
+
+def _window(run: Path, record: Record) -> tuple[int, int] | None:
+    """Return the moments of the first and the last step of an epoch; None if it was not timed."""
+    table = None if record.steps_file is None else find_table(run, record.steps_file)
+    if table is None or record.steps_file is None:
+        return None
+    steps = read_steps(table, record.steps_file, _TABLE)
+    return int(steps["start_ns"].min()), int(step_ends(steps).max())

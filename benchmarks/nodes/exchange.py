@@ -1,0 +1,134 @@
+"""Count the bytes that a data store moves over the links in its second epoch: those of (N - 1) / N of the samples.
+
+Each of N nodes has one rank, which keeps the samples that it served in the first epoch. The second epoch deals the samples
+anew, so a rank holds one in N of those that it needs, and gets the others over its link. Disks deliver nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.nodes.cluster import Cluster, emulated, say
+from benchmarks.nodes.limits import MB, Limits
+from benchmarks.nodes.report import print_epochs, probed
+from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
+from storebench.system.scratch import scratch_folder
+
+MOST_ERROR_FRAC = 0.05
+MOST_READ_FRAC = 0.01
+"""Share of the samples' bytes that disks may deliver in the second epoch, such as the files of libraries."""
+
+NODES = (2, 3)
+LINK = 3 * MB
+"""Slow enough for an epoch of seconds, so that counters that are read 20 times per second tell where it begins."""
+
+SCENARIO = """
+name = "exchange"
+question = "Which bytes does the data store move over the links?"
+test_limit = 0
+ceilings = false
+check_pixels = false
+timeout_s = 120
+stall_s = 60
+
+[[matrix]]
+dataset = "cifar10"
+synthetic = true
+size = 9000
+model = "none"
+compute = "none"
+threads = 1
+batch_size = 250
+ranks = {nodes}
+epochs = 2
+share = "store"
+store_fill = "first-epoch"
+cache = "cold"
+backends = ["lmdb:direct"]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """The second epoch of a data store.
+
+    Attributes
+    ----------
+    nodes
+        Number of nodes.
+    payload_bytes
+        Bytes of all samples.
+    received_bytes, read_bytes
+        What the links and the disks of all nodes delivered.
+    """
+
+    nodes: int
+    payload_bytes: int
+    received_bytes: float
+    read_bytes: float
+
+    @property
+    def predicted_bytes(self) -> float:
+        """Bytes of the samples that other nodes hold."""
+        return (self.nodes - 1) / self.nodes * self.payload_bytes
+
+    @property
+    def error(self) -> float:
+        """Received over predicted bytes, less 1."""
+        return self.received_bytes / self.predicted_bytes - 1
+
+    @property
+    def right(self) -> bool:
+        """Whether the links moved the predicted bytes, and the disks none."""
+        quiet = self.read_bytes <= MOST_READ_FRAC * self.payload_bytes
+        return quiet and abs(self.error) <= MOST_ERROR_FRAC
+
+    def __str__(self) -> str:
+        """Return the bytes in words."""
+        return (
+            f"second epoch on {self.nodes} nodes: links moved {self.received_bytes / MB:.2f} MB, predicted "
+            f"{self.predicted_bytes / MB:.2f} MB: {self.error:+.1%}; disks delivered {self.read_bytes / MB:.2f} MB"
+        )
+
+
+def exchanged(cluster: Cluster, scenario: Path, folder: Path) -> Exchange | None:
+    """Run the scenario and return what its second epoch moved; None if it failed."""
+    epochs = cluster.run(scenario, folder, probed(cluster))
+    print_epochs(epochs)
+    first, second = epochs
+    if first.window is None or second.window is None or cluster.watched is None:
+        return None
+    # Messages for the first batch are sent before it is requested; nothing else crosses the links between epochs.
+    seen = cluster.watched.between(first.window[1], second.window[1])
+    return Exchange(
+        nodes=len(cluster.nodes),
+        payload_bytes=second.record.payload_bytes,
+        received_bytes=sum(seen.received_bytes),
+        read_bytes=sum(seen.read_bytes),
+    )
+
+
+def main() -> int:
+    """Measure two and three nodes, and print predicted and measured bytes."""
+    found: list[Exchange | None] = []
+    with scratch_folder("nodes") as scratch:
+        for nodes in NODES:
+            scenario = scratch / f"exchange-{nodes}.toml"
+            scenario.write_text(SCENARIO.format(nodes=nodes), encoding="utf-8")
+            limits = Limits(link_bytes_per_s=LINK, device_bytes_per_s=(40 * MB,) * nodes)
+            with emulated(limits, [scenario]) as cluster:
+                found.append(exchanged(cluster, scenario, scratch / f"run-{nodes}"))
+    return _concluded(found)
+
+
+def _concluded(found: Sequence[Exchange | None]) -> int:
+    for one in found:
+        say("a cell failed" if one is None else str(one))
+    if None in found:
+        return EXIT_INCONCLUSIVE
+    right = all(one is not None and one.right for one in found)
+    say(
+        f"the second epoch moves the bytes of (N - 1) / N of the samples {'within' if right else 'NOT WITHIN'} "
+        f"{MOST_ERROR_FRAC:.0%}, and reads {'nothing' if right else 'at most 1%'} from disks"
+    )
+    return EXIT_OK if right else EXIT_REGRESSION

@@ -1,0 +1,109 @@
+"""Predict the skew that a node with a slower disk makes from the limits alone, and measure it: they agree within 15%.
+
+Two nodes read equal shards of an epoch, cold, and compute nothing, so no rank waits for another. A rank that is limited by
+its disk takes as long as the disk needs for the bytes that it delivered, so the limits alone predict the skew.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.nodes.cluster import Epoch, emulated, say
+from benchmarks.nodes.limits import MB, Limits
+from benchmarks.nodes.report import print_epochs, probed
+from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
+from storebench.system.scratch import scratch_folder
+
+MOST_ERROR_FRAC = 0.15
+ROUNDS = 3
+FAST = 40 * MB
+SLOW = (30 * MB, 20 * MB, 10 * MB)
+"""Limits of the disk of node 1; that of node 0 is `FAST`."""
+
+SCENARIO = f"""
+name = "skew"
+question = "Does a slower disk on one node make the skew that its limit predicts?"
+replicates = {ROUNDS}
+test_limit = 0
+ceilings = false
+check_pixels = false
+timeout_s = 120
+stall_s = 60
+
+[[matrix]]
+dataset = "imagenet"
+synthetic = true
+size = 640
+model = "none"
+compute = "none"
+threads = 1
+batch_size = 32
+ranks = 2
+cache = "cold"
+backends = ["lmdb:direct"]
+"""
+
+
+def predicted_skew(read_bytes: Sequence[float], bytes_per_s: Sequence[float]) -> float:
+    """Return the skew of ranks that do nothing but wait for the disks of their nodes.
+
+    Parameters
+    ----------
+    read_bytes
+        What the disk delivered to each rank.
+    bytes_per_s
+        The limit of its disk.
+    """
+    seconds = [count / rate for count, rate in zip(read_bytes, bytes_per_s, strict=True)]
+    return (max(seconds) - min(seconds)) / statistics.median(seconds)
+
+
+def error_of(epoch: Epoch, limits: Limits) -> tuple[float, float] | None:
+    """Return the predicted skew of an epoch, and measured over predicted less 1; None if it was not measured."""
+    job = epoch.record.job
+    if job is None or epoch.record.failed:
+        return None
+    counts = [float(rank.device_read_bytes or 0) for rank in job.per_rank]
+    rates = [limits.device_bytes_per_s[rank.node] for rank in job.per_rank]
+    predicted = predicted_skew(counts, rates)
+    return predicted, job.skew / predicted - 1
+
+
+def main() -> int:
+    """Measure the skew for each limit and print predicted and measured."""
+    errors: list[float] = []
+    marked = failed = 0
+    with scratch_folder("nodes") as scratch:
+        scenario = scratch / "skew.toml"
+        scenario.write_text(SCENARIO, encoding="utf-8")
+        with emulated(Limits(link_bytes_per_s=FAST, device_bytes_per_s=(FAST, FAST)), [scenario]) as cluster:
+            for slow in SLOW:
+                limits = Limits(link_bytes_per_s=FAST, device_bytes_per_s=(FAST, slow))
+                cluster.limit(limits)
+                found = probed(cluster)
+                epochs = cluster.run(scenario, scratch / f"run-{slow / MB:g}", found)
+                print_epochs(epochs)
+                for one in epochs:
+                    error = error_of(one, limits)
+                    if error is None or one.record.job is None:
+                        failed += 1
+                        continue
+                    marked += bool(one.marks)
+                    errors += [] if one.marks else [error[1]]
+                    say(
+                        f"  skew {one.record.job.skew:.3f}, predicted by the limits {error[0]:.3f}: {error[1]:+.1%}"
+                        f"{' (marked: it does not count)' if one.marks else ''}"
+                    )
+    return _concluded(errors, marked, failed)
+
+
+def _concluded(errors: Sequence[float], marked: int, failed: int) -> int:
+    if failed or not errors:
+        say(f"not decided: {failed} failed, {marked} marked, {len(errors)} measured")
+        return EXIT_INCONCLUSIVE
+    worst = max(map(abs, errors))
+    within = worst <= MOST_ERROR_FRAC
+    say(
+        f"the limits predict the skew {'within' if within else 'NOT WITHIN'} {MOST_ERROR_FRAC:.0%}: "
+        f"the largest error of {len(errors)} is {worst:.1%}; {marked} marked"
+    )
+    return EXIT_OK if within else EXIT_REGRESSION
