@@ -128,7 +128,7 @@ bench-overhead: setup ## The cost of timing every step, and of keeping samples f
 bench-torchrun: setup ## The cost of torchrun for a single rank: one rank against a plain process
 	$(BIN)/python -m benchmarks.torchrun --stores $(STORES)
 
-bench-nodes: setup ## Emulated nodes: cache states, skew and a model of several nodes (about ten minutes; root)
+bench-nodes: setup ## Emulated nodes: cache states, skew, the bytes of a data store, a model (about ten minutes; root)
 	$(BIN)/python -m benchmarks.nodes all
 
 bench-sampling: setup ## The cost of sampling residency: cold epochs with and without it, interleaved

@@ -7,6 +7,7 @@ copy of the stores, and limited memory. Every node runs the ordinary ``storebenc
     python -m benchmarks.nodes up        nodes to look around in, until an interrupt
     python -m benchmarks.nodes caches    a cold cell fails if one node is not cold
     python -m benchmarks.nodes skew      the skew that a slower disk makes, and the one that its limit predicts
+    python -m benchmarks.nodes store     the bytes that a data store moves over the links
     python -m benchmarks.nodes model     rates of jobs, and those that the model predicts
 
 Nothing is left after an interrupt, and the next start removes what a kill left.
@@ -19,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.nodes import caches, estimates, skew
+from benchmarks.nodes import caches, estimates, exchange, skew
 from benchmarks.nodes.cluster import FEWEST_NODES, MOST_NODES, Cluster, emulated, say
 from benchmarks.nodes.limits import MB, Limits
 from benchmarks.nodes.report import exit_code, print_epochs, probed
@@ -34,7 +35,12 @@ LEAST_MB_PER_S = 0.5
 LEAST_MEMORY_BYTES = 256 << 20
 """A process that imports torch needs as much."""
 
-_CHECKS = {"caches": caches.main, "skew": skew.main, "model": estimates.main}
+_CHECKS = {
+    "caches": caches.main,
+    "skew": skew.main,
+    "store": exchange.main,
+    "model": estimates.main,
+}
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -61,8 +67,9 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         verb.add_argument("--memory", default="2 GiB", help="memory of each node, page cache included")
     verbs.add_parser("caches", help="does a cold cell fail if one node is not cold?")
     verbs.add_parser("skew", help="do the limits of disks predict the skew?")
+    verbs.add_parser("store", help="does a data store move the bytes of (N - 1) / N of the samples?")
     verbs.add_parser("model", help="is the model of docs/nodes.md right?")
-    verbs.add_parser("all", help="caches, skew and model")
+    verbs.add_parser("all", help="all four checks")
     return parser.parse_args(words)
 
 
