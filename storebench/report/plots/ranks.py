@@ -208,7 +208,7 @@ def _draw(lines: Sequence[RankLine], question: str, ax: Axes | None = None) -> A
         (below or ax).set_xlabel("ranks")
         if below is not None:
             below.axhline(100, color="black", linewidth=0.9, linestyle=":")
-            below.set_ylim(bottom=0)
+            below.set_ylim(0, 1.1 * below.get_ylim()[1])
             below.set_ylabel("efficiency (%)")
         legend_below(ax)
         cells = [line.alone for line in lines]
