@@ -13,7 +13,7 @@ from storebench.report.cells import CellSummary, varying_fields, work_key
 from storebench.report.claims import Claims, claims_of
 from storebench.report.decisions import Decisions, added_by_precision, decide, looks_at
 from storebench.report.factors import PAYING_STATES, BreakEven, Square, break_evens, squares
-from storebench.report.ladder import Ladder, ladders
+from storebench.report.ladder import Ladder, comparisons, ladders
 from storebench.report.main_panel import ordered
 from storebench.report.panels import Panel, panels
 from storebench.report.roofline import Roofline, point_keys, rooflines
@@ -136,7 +136,7 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
         asked,
         looks_at(cells),
         by_precision=added_by_precision(cells),
-        others=_concluding_figures(roofs),
+        others=_concluding_figures(roofs) + comparisons(found),
     )
     roofs = tuple(one.concluding(made.rest_alpha) for one in roofs)
     verdicts, climbed, evens = cell_verdicts(cells, made), ladders(found, made), break_evens(found, made)

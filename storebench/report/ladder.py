@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from storebench.formats.lmdb.ladder import RUNGS, Rung
 from storebench.report.cells import CellSummary, key_without
 from storebench.report.decisions import Decisions
-from storebench.report.intervals import Interval, Ratio, Round, median_interval, ratios
+from storebench.report.intervals import Interval, Ratio, Round, family, median_interval
 from storebench.report.panels import Panel
 from storebench.settings.words import ComputeKind, Share
 from storebench.stats import Verdict
@@ -28,8 +28,8 @@ class Step:
     rate
         Samples per second; the rung "lmm" includes the time of loading.
     gain
-        Its rate over that of the rung below, paired by round: as the page decides it, and corrected for the steps of
-        the ladder where the page does not ask. None for the lowest, and where the rung below was not measured.
+        Its rate over that of the rung below, paired by round, with an interval that holds together with all others of
+        the page. None for the lowest, and where the rung below was not measured.
     """
 
     rung: Rung
@@ -74,10 +74,38 @@ class Ladder:
 
 def ladders(panels: Iterable[Panel], decisions: Decisions) -> list[Ladder]:
     """Return the ladder of each setting under which enough of its rungs were measured."""
+    return [_ladder(found, decisions) for found in _climbed(panels)]
+
+
+def comparisons(panels: Iterable[Panel]) -> int:
+    """Return the number of comparisons of rungs that ladders make, each with an error of its own."""
+    return sum(
+        sum(_is_climbed(rung, found) for rung in RUNGS)
+        + ("coal" in found)
+        + sum(base in found for rung in RUNGS if rung.trouble and rung.key in found for base in BASES)
+        for found in _climbed(panels)
+    )
+
+
+def _climbed(panels: Iterable[Panel]) -> list[dict[str, CellSummary]]:
+    """Return the cell of each rung under every setting that has a ladder."""
     listed = list(panels)
     shared = [cell for panel in listed for cell in panel.measured if cell.cell.share is not Share.NONE]
-    found = (_ladder([*panel.measured, *_beside(panel, shared)], decisions) for panel in listed)
-    return [ladder for ladder in found if ladder is not None]
+    found = (
+        {
+            rung.key: cell
+            for rung in RUNGS
+            if (cell := _cell_of([*panel.measured, *_beside(panel, shared)], rung)) is not None
+        }
+        for panel in listed
+    )
+    return [rungs for rungs in found if len(rungs) >= LEAST_RUNGS and "plain" in rungs]
+
+
+def _held(pairs: Iterable[tuple[CellSummary, CellSummary]], decisions: Decisions) -> list[Ratio | None]:
+    """Return ratios of rates with intervals that hold together with all others of the page."""
+    sides = [(rates(cell), rates(base)) for cell, base in pairs]
+    return family(sides, size=1, alpha=decisions.rest_alpha)
 
 
 def _beside(panel: Panel, shared: Iterable[CellSummary]) -> list[CellSummary]:
@@ -112,14 +140,11 @@ def rates(cell: CellSummary) -> dict[Round, float]:
     return {key: samples[key] / (seconds[key] + opening.get(key, 0.0)) for key in samples if seconds.get(key)}
 
 
-def _ladder(cells: Sequence[CellSummary], decisions: Decisions) -> Ladder | None:
-    found = {rung.key: cell for rung in RUNGS if (cell := _cell_of(cells, rung)) is not None}
-    if len(found) < LEAST_RUNGS or "plain" not in found:
-        return None
+def _ladder(found: Mapping[str, CellSummary], decisions: Decisions) -> Ladder:
     climbed = [
         (rung.key, found[rung.key], found[rung.below or ""]) for rung in RUNGS if _is_climbed(rung, found)
     ]
-    own = ratios([(rates(cell), rates(below)) for _, cell, below in climbed])
+    own = _held([(cell, below) for _, cell, below in climbed], decisions)
     gains = {
         key: _gain(cell, below, one, decisions) for (key, cell, below), one in zip(climbed, own, strict=True)
     }
@@ -151,7 +176,7 @@ def _top_gain(found: Mapping[str, CellSummary], decisions: Decisions) -> Ratio |
     if "plain" not in found or "coal" not in found:
         return None
     coal, plain = found["coal"], found["plain"]
-    (own,) = ratios([(rates(coal), rates(plain))])
+    (own,) = _held([(coal, plain)], decisions)
     return _gain(coal, plain, own, decisions)
 
 
@@ -160,10 +185,10 @@ def _best_gains(
 ) -> dict[str, Ratio]:
     """Return the gains of the best rung over the bases with which the ladder does not compare it anyway.
 
-    Which rung is the best is not known beforehand, so the intervals hold for all of them at once.
+    Which rung is the best is not known beforehand, so each of them has its share of the page's error.
     """
     pairs = [(step, base) for step in mended for base in BASES if base in found]
-    own = ratios([(rates(step.cell), rates(found[base])) for step, base in pairs])
+    own = _held([(step.cell, found[base]) for step, base in pairs], decisions)
     gains = {
         base: _gain(step.cell, found[base], one, decisions)
         for (step, base), one in zip(pairs, own, strict=True)

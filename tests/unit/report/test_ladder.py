@@ -250,3 +250,17 @@ def test_gains_over_whole_steps_stand_beside_those_of_the_papers() -> None:
         "The best of its optimisations instead of LMDB without read-ahead, in whole steps of training"
     ]
     assert one.figure.startswith("16.0")
+
+
+def test_the_gains_of_a_ladder_share_the_error_of_the_whole_page() -> None:
+    def width(*settings: dict[str, Any]) -> float:
+        records = [record for changes in settings for record in climb(*WAITS_MS, **changes)]
+        ladders = facts_of(records).ladders
+        step = next(one for one in ladders if one.first.cell.workers == 1).of("lmm")
+        assert step is not None
+        assert step.gain is not None
+        assert step.gain.lo is not None
+        assert step.gain.hi is not None
+        return step.gain.hi / step.gain.lo
+
+    assert width({}, {"workers": 4}, {"workers": 8}) > width({}) > 1
