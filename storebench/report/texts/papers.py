@@ -25,7 +25,8 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.report.texts.verdicts import doubt_words
-from storebench.settings.words import ComputeKind
+from storebench.results import Cell
+from storebench.settings.words import ComputeKind, Share
 
 LIM = "Lim, Young and Patton, BPOE-7 2016 (OSTI 1335300)"
 LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"
@@ -211,10 +212,15 @@ def _served_rightly(row: object) -> bool:
 def _io_share(found: Iterable[Panel]) -> Iterator[Measured]:
     for panel in found:
         cell = panel.of("lmdb")
-        if cell is not None and cell.cell.compute.kind is not ComputeKind.NONE:
+        if cell is not None and _trains_alone(cell.cell):
             share = percent(cell.median("data_wait_frac"))
             where = f"{dataset_label(cell)}: {setting_label(cell)}"
             yield Measured(where=where, figure=f"{share} of a step is data wait")
+
+
+def _trains_alone(cell: Cell) -> bool:
+    """Return whether the loop computes, and each rank reads for itself as LMDB does by itself."""
+    return cell.compute.kind is not ComputeKind.NONE and cell.share is Share.NONE
 
 
 def factor_lines(facts: Facts) -> list[str]:

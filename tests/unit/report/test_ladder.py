@@ -246,6 +246,8 @@ def test_gains_over_whole_steps_stand_beside_those_of_the_papers() -> None:
     (one,) = claims["The best of its optimisations instead of plain LMDB, in whole steps of training"]
     assert one.figure.startswith("8.0")
     assert one.figure.index("with 2;") < one.figure.index("with 4 ranks")
+    waits = claims["With LMDB, I/O takes most of the training time"]
+    assert [one.figure for one in waits] == ["90% of a step is data wait"] * 2
     (one,) = claims[
         "The best of its optimisations instead of LMDB without read-ahead, in whole steps of training"
     ]
