@@ -119,7 +119,9 @@ def assert_from_memory(found: Epochs, *, fills: bool) -> None:
 
 @pytest.mark.parametrize("fill", FILLS)
 def test_each_rank_holds_its_share_and_bounded_buffers(fill: str, bench: Bench, run_folder: Path) -> None:
-    found = run_epochs(cell_of(share="store", store_fill=fill, epochs=3), bench, run_folder)
+    passes = 6  # long enough that messages which are never done with would exceed the bound
+    asked = {"epochs": 3, "passes": passes, "compute": "none", "model": "none"}
+    found = run_epochs(cell_of(share="store", store_fill=fill, **asked), bench, run_folder)
     for facts in (one for epoch in range(3) for one in found.facts(epoch)):
         assert SAMPLES // RANKS - BATCH <= facts.held_samples <= SAMPLES // RANKS + BATCH
         assert facts.held_bytes == facts.held_samples * PIXELS
@@ -166,10 +168,10 @@ def test_the_second_epoch_reads_nothing_from_a_store_that_is_cold(
 @pytest.mark.parametrize("fill", FILLS)
 def test_a_rank_without_a_sample_still_sends(fill: str, bench: Bench, run_folder: Path) -> None:
     cell = cell_of(
-        share="store", store_fill=fill, limit=2, batch_size=1, passes=3, compute="none", model="none"
+        share="store", store_fill=fill, limit=4, batch_size=1, passes=4, compute="none", model="none"
     )
     found = run_epochs(cell, bench, run_folder)
-    assert [record.samples for record in found.records] == [6, 6]
+    assert [record.samples for record in found.records] == [16, 16]
     assert found.total(1, "from_ranks") > 0
 
 
