@@ -41,6 +41,8 @@ class DataStore:
         When the data store is filled, and its limit.
     group, progress
         All ranks of the job, and the account of this one's progress.
+    meter
+        Counts what block devices have delivered since before the store was opened.
 
     Attributes
     ----------
@@ -50,7 +52,9 @@ class DataStore:
         Whether every sample is in memory, so that nothing is read from the store any more.
     """
 
-    def __init__(self, source: Reader, job: LoadJob, group: Group, progress: Progress) -> None:
+    def __init__(
+        self, source: Reader, job: LoadJob, *, group: Group, progress: Progress, meter: IoMeter
+    ) -> None:
         self.filled = False
         self.reader = DataStoreReader(source, self)
         self._source = source
@@ -58,6 +62,7 @@ class DataStore:
         self._job = job
         self._group = group
         self._progress = progress
+        self._meter = meter
         self._rank = group.membership.rank
         self._owners: Owners = np.empty(0, np.int32)
         self._held: HeldSamples = HeldPayloads(np.empty(0, np.int64))
@@ -204,8 +209,7 @@ class DataStore:
 
     def _preload(self) -> None:
         """Read all samples that this rank owns, in their order."""
-        meter, start = IoMeter(), time.perf_counter()
-        meter.begin()
+        start = time.perf_counter()
         batches = split_batches(self._held.own.copy(), PRELOAD_SAMPLES)
         if batches:
             self._source.plan(batches)
@@ -217,9 +221,8 @@ class DataStore:
             elif isinstance(self._held, HeldPayloads):
                 self._held.keep(samples, self._source.fetch(samples))
             self._progress.batch()
-        counted = meter.read()
-        meter.end()
         self._preload_s = time.perf_counter() - start
+        counted = self._meter.read()
         self._preload_device_bytes = None if counted is None else counted.device_read_bytes
 
     def _seal(self) -> None:

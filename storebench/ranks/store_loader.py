@@ -8,6 +8,7 @@ from storebench.loading.batch import Batch, EpochPlan, Opened
 from storebench.loading.empty import with_empty_batches
 from storebench.loading.loader import ReusedBuffer, batch_shape, requests_of
 from storebench.loading.producer import Producer, lasting_memory, open_backend
+from storebench.probes.batch_io import IoMeter
 from storebench.ranks.data_store import DataStore
 from storebench.ranks.sharing import SharedLoader
 from storebench.results import DataStoreFacts
@@ -23,14 +24,18 @@ class StoreLoader(SharedLoader):
 
     def open(self) -> list[Opened]:
         """Open the reader of the store, connect the ranks, and fill the data store if it is time for that."""
+        meter = IoMeter()
+        meter.begin()
         start = time.perf_counter_ns()
         source = open_backend(self.job)
-        self._data = DataStore(source, self.job, self.group, self.progress)
+        self._data = DataStore(source, self.job, group=self.group, progress=self.progress, meter=meter)
         try:
             self._data.prepare()
         except BaseException:
             source.close()
             raise
+        finally:
+            meter.end()
         open_ns = time.perf_counter_ns() - start
         self._producer = Producer(
             self.job,

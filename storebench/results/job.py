@@ -50,7 +50,7 @@ class DataStoreFacts:
     preload_s
         Time in which it read its part before the first epoch; null if the first epoch filled the data store.
     preload_device_bytes
-        Bytes that block devices delivered to it meanwhile; null if not counted.
+        Bytes that block devices delivered to it while it opened the store and read its part; null if not counted.
     """
 
     held_samples: int

@@ -10,8 +10,8 @@ _READ_MOST_FRAC = 0.05
 _READ_MOST_BYTES = 16 << 20
 """An epoch from memory that took more than this from a device read the store; less may be pages of libraries."""
 
-_RESIDENT_MOST_FRAC = 0.01
-"""Share of the store that may become resident: pages around those that other programs read."""
+_RESIDENT_MOST_FRAC = 0.05
+"""Share of the store that may become resident: read-ahead that the kernel had begun before it was evicted."""
 
 
 def check_data_store(record: Record) -> Iterator[Finding]:
