@@ -120,7 +120,7 @@ def assert_from_memory(found: Epochs, *, fills: bool) -> None:
 @pytest.mark.parametrize("fill", FILLS)
 def test_each_rank_holds_its_share_and_bounded_buffers(fill: str, bench: Bench, run_folder: Path) -> None:
     passes = 6  # long enough that messages which are never done with would exceed the bound
-    asked = {"epochs": 3, "passes": passes, "compute": "none", "model": "none"}
+    asked: dict[str, Any] = {"epochs": 3, "passes": passes, "compute": "none", "model": "none"}
     found = run_epochs(cell_of(share="store", store_fill=fill, **asked), bench, run_folder)
     for facts in (one for epoch in range(3) for one in found.facts(epoch)):
         assert SAMPLES // RANKS - BATCH <= facts.held_samples <= SAMPLES // RANKS + BATCH
