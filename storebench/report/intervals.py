@@ -144,11 +144,14 @@ def unpaired_ratios(
     """Return the ratio of each (top, bottom) of separate runs (Welch), with intervals that hold all at once."""
     level = alpha / max(1, len(pairs))
     return [
-        _ratio(stats.compare(list(bottom.values()), list(top.values()), paired=False, alpha=level))
-        if top and bottom
-        else None
+        unpaired_ratio(list(top.values()), list(bottom.values()), alpha=level) if top and bottom else None
         for top, bottom in pairs
     ]
+
+
+def unpaired_ratio(top: Sequence[float], bottom: Sequence[float], *, alpha: float) -> Ratio | None:
+    """Return the ratio of the means of two separate samples, none empty (Welch); None if a value is not positive."""
+    return _ratio(stats.compare(bottom, top, paired=False, alpha=alpha))
 
 
 def _ratio(comparison: stats.Comparison) -> Ratio | None:

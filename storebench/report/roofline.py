@@ -22,7 +22,7 @@ from storebench.report.cells import (
     CellSummary,
     backend_rank,
 )
-from storebench.report.intervals import Interval, median_interval
+from storebench.report.intervals import Interval, median_interval, unpaired_ratio
 from storebench.report.main_panel import DEFAULT_READAHEAD_KIB
 from storebench.report.roofline_errors import (
     ERROR_LIMIT,
@@ -32,7 +32,7 @@ from storebench.report.roofline_errors import (
     handing_rounds,
     handing_s,
 )
-from storebench.report.roofline_model import RooflineModel
+from storebench.report.roofline_model import BUSY_FRAC, RooflineModel
 from storebench.report.trained import Trained, ingestion_rate, subject_key, trained_networks
 from storebench.settings.words import CacheState, ComputeKind
 
@@ -177,6 +177,31 @@ class RooflineCurve:
             return Feeding.STARVES
         fed = not self.at_most and (self.sure.lo or 0.0) >= ingestion
         return Feeding.FEEDS if fed else Feeding.UNDECIDED
+
+    def over(self, rates: Sequence[float], more_s: float = 0.0) -> Interval | None:
+        """Return the starving point over other rates, with an interval that conclusions rest on; None if it has none.
+
+        Parameters
+        ----------
+        rates
+            Samples per second, one per replicate.
+        more_s
+            Seconds per sample that a producer takes beyond what the curve was measured with.
+        """
+        cell = self.loader.cell
+        # The starving point is 1 / 0.9 of the supply rate with overlap and a ninth without.
+        share = BUSY_FRAC / cell.workers if cell.workers else BUSY_FRAC / (1 - BUSY_FRAC)
+        later = more_s * share / cell.ranks
+        found = [
+            unpaired_ratio([1 / (1 / value + later) for value in values], rates, alpha=self.alpha)
+            for values in self.rounds
+        ]
+        lows = [one.lo for one in found if one is not None and one.lo is not None]
+        highs = [one.hi for one in found if one is not None and one.hi is not None]
+        enough = min(len(rates), *map(len, self.rounds)) >= stats.MIN_ROUNDS
+        if not enough or len(lows) < len(found) or found[0] is None:
+            return None
+        return dataclasses.replace(found[0], lo=min(lows), hi=max(highs))
 
 
 @dataclass(frozen=True, kw_only=True)

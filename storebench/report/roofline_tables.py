@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from storebench.accelerators import Accelerator
-from storebench.report.intervals import Interval
 from storebench.report.roofline import Feeding, Point, Roofline, RooflineCurve, error_summary
 from storebench.report.roofline_errors import ERROR_LIMIT
 from storebench.report.roofline_model import BUSY_FRAC
@@ -89,8 +88,8 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
                 backend_label(curve.backend),
                 ("at most " if curve.at_most else "") + with_interval(curve.supply),
                 starving_words(curve),
-                *(_WORDS[feeding_of(curve, one.sure, more_prep_s(one, roofline))] for one in trained),
-                *(_WORDS[feeding_of(curve, Interval(mid=one.images_per_s))] for one in accelerators),
+                *(_WORDS[feeding_of(curve, one, more_prep_s(one, roofline))] for one in trained),
+                *(_WORDS[curve.feeding(one.images_per_s)] for one in accelerators),
             )
             for roofline, curve in listed
         ),

@@ -1,14 +1,13 @@
 """The storage roofline in words: which accelerators each backend feeds, what decides it, and how well the model fits."""
 
+import math
 from collections.abc import Sequence
 
 from storebench import stats
 from storebench.accelerators import Accelerator
 from storebench.report.cells import AUGMENTING, CellSummary
-from storebench.report.intervals import Interval
 from storebench.report.roofline import ErrorSummary, Feeding, Roofline, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
-from storebench.report.roofline_model import BUSY_FRAC
 from storebench.report.texts.labels import (
     MODELS,
     agreed,
@@ -74,7 +73,7 @@ def accelerator_sentence(roofline: Roofline, accelerator: Accelerator) -> str:
         f"{accelerator.title} ({number(accelerator.images_per_s)} images/s, {accelerator.precision};"
         f" {accelerator.source})"
     )
-    parts = _feeding_parts(Interval(mid=accelerator.images_per_s), roofline.curves)
+    parts = _feeding_parts([(one, one.feeding(accelerator.images_per_s)) for one in roofline.curves])
     return f"{named}: {'; '.join(parts)}. {_where(roofline)}."
 
 
@@ -194,12 +193,12 @@ def _alike(first: Roofline, second: Roofline, free: frozenset[str]) -> bool:
 
 
 def _starving_points(curve: RooflineCurve, beside: Sequence[Roofline], unit: str) -> str:
-    """Return a starving point, and those of other read-aheads where they are proven to differ from it."""
+    """Return a starving point, and those of other read-aheads where they look different."""
     words = _with_unit(curve, unit)
     differing = [
         (one.first.cell.readahead_kib, other)
         for one in beside
-        if (other := one.curve(curve.backend)) is not None and _apart(curve, other)
+        if (other := one.curve(curve.backend)) is not None and _shown_apart(curve, other)
     ]
     if not differing:
         return words
@@ -215,10 +214,20 @@ def _with_unit(curve: RooflineCurve, unit: str) -> str:
 
 
 def _apart(first: RooflineCurve, second: RooflineCurve) -> bool:
-    """Whether two starving points are decided and proven to differ: their intervals for conclusions do not touch."""
+    """Whether two starving points are decided and proven to differ."""
     if not (first.decided and second.decided):
         return False
-    one, other = first.sure, second.sure
+    over = [first.over(rates) for rates in second.rounds]
+    known = [(one.lo or 0.0, one.hi or math.inf) for one in over if one is not None]
+    above, below = all(lo > 1 for lo, _ in known), all(hi < 1 for _, hi in known)
+    return len(known) == len(over) and (above or below)
+
+
+def _shown_apart(first: RooflineCurve, second: RooflineCurve) -> bool:
+    """Whether two starving points are decided and worth showing both: their single intervals do not touch."""
+    if not (first.decided and second.decided):
+        return False
+    one, other = first.starving, second.starving
     return (one.hi or 0.0) < (other.lo or 0.0) or (other.hi or 0.0) < (one.lo or 0.0)
 
 
@@ -230,15 +239,16 @@ def _on_this_machine(lead: Roofline) -> str:
     curves = _decided(lead)
     named = f"{trained_label(here)} at {with_interval(here.rate)} images/s"
     prep_s = more_prep_s(here, lead)
-    if all(feeding_of(curve, here.sure, prep_s) is Feeding.FEEDS for curve in curves):
+    told = [(curve, feeding_of(curve, here, prep_s)) for curve in curves]
+    if all(feeding is Feeding.FEEDS for _, feeding in told):
         alone = agreed(curves[0].loader, "it keeps", "they keep")
         each = "each of them keeps" if len(curves) > 1 else alone
         return f"; {each} {named} busy at least 90% of its time"
-    return f"; {named} is {', '.join(_feeding_parts(here.sure, curves, prep_s))}"
+    return f"; {named} is {', '.join(_feeding_parts(told))}"
 
 
-def feeding_of(curve: RooflineCurve, rate: Interval, prep_s: float | None = 0.0) -> Feeding:
-    """Return whether a backend keeps an accelerator busy whose ingestion rate was measured with an interval.
+def feeding_of(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> Feeding:
+    """Return whether a backend keeps a network busy that was trained on this machine.
 
     Parameters
     ----------
@@ -246,17 +256,13 @@ def feeding_of(curve: RooflineCurve, rate: Interval, prep_s: float | None = 0.0)
         Seconds per sample that producers take beyond what the curve was measured with; None if that is unknown, so that
         only starving can be told.
     """
-    verdicts = {curve.feeding(end) for end in (rate.lo, rate.mid, rate.hi) if end is not None}
-    told = verdicts.pop() if len(verdicts) == 1 else Feeding.UNDECIDED
-    if told is not Feeding.FEEDS or prep_s == 0:
-        return told
-    if prep_s is None:
+    if not curve.certain:
         return Feeding.UNDECIDED
-    cell, lowest = curve.loader.cell, curve.sure.lo or 0.0
-    # The starving point is 1 / 0.9 of the supply rate with overlap and a ninth without.
-    share = BUSY_FRAC / cell.workers if cell.workers else BUSY_FRAC / (1 - BUSY_FRAC)
-    prepared = 1 / (1 / lowest + prep_s * share / cell.ranks) if lowest else 0.0
-    return Feeding.FEEDS if prepared >= max(rate.mid, rate.hi or 0.0) else Feeding.UNDECIDED
+    as_measured = curve.over(trained.rounds)
+    if as_measured is not None and (as_measured.hi or math.inf) < 1:
+        return Feeding.STARVES
+    prepared = None if prep_s is None or curve.at_most else curve.over(trained.rounds, prep_s)
+    return Feeding.FEEDS if prepared is not None and (prepared.lo or 0.0) >= 1 else Feeding.UNDECIDED
 
 
 def more_prep_s(one: Trained, roofline: Roofline) -> float | None:
@@ -265,10 +271,10 @@ def more_prep_s(one: Trained, roofline: Roofline) -> float | None:
     return 0.0 if model not in AUGMENTING or roofline.first.cell.model == model else one.prep_s
 
 
-def _feeding_parts(rate: Interval, curves: Sequence[RooflineCurve], prep_s: float | None = 0.0) -> list[str]:
+def _feeding_parts(told: Sequence[tuple[RooflineCurve, Feeding]]) -> list[str]:
     names: dict[Feeding, list[str]] = {}
-    for curve in curves:
-        names.setdefault(feeding_of(curve, rate, prep_s), []).append(backend_label(curve.backend))
+    for curve, feeding in told:
+        names.setdefault(feeding, []).append(backend_label(curve.backend))
     words = {
         Feeding.FEEDS: "kept busy at least 90% of its time by {}",
         Feeding.STARVES: "starved by {}",

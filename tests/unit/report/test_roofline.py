@@ -13,7 +13,7 @@ from storebench.report.roofline import Feeding, Point, Roofline, rooflines
 from storebench.report.roofline_errors import Cause
 from storebench.report.roofline_model import RooflineModel
 from storebench.report.roofline_tables import starving_table
-from storebench.report.texts.roofline import roofline_answer
+from storebench.report.texts.roofline import feeding_of, roofline_answer
 from storebench.results import Percentiles, Record
 from tests.support.planted import make_record, portion_of
 from tests.support.planted_roofline import (
@@ -369,3 +369,21 @@ def test_a_network_whose_augmentation_was_not_measured_is_not_called_fed() -> No
     alone = [make_record("null", replicate=n, compute_ms=32.0, batch_size=16, wait_ms=0.0) for n in range(3)]
     found = roofline_of(*loader_records("png", 900.0, workers=2), *alone)
     assert "is undecided for PNG files" in (roofline_answer([found]) or "")
+
+
+def of_network(supply: float, trained: tuple[float, ...], alpha: float) -> Feeding:
+    """Return whether PNG files of three replicates feed a network of so many images/s in each."""
+    beside = [
+        make_record("png", replicate=n, compute_ms=16e3 / rate, batch_size=16)
+        for n, rate in enumerate(trained)
+    ]
+    found = roofline_of(*loader_records("png", supply, workers=2), *beside).concluding(alpha)
+    return feeding_of(found.curves[0], found.trained[0], 0.0)
+
+
+def test_a_network_is_judged_by_the_ratio_of_rates_not_by_two_intervals() -> None:
+    noisy = (3.7, 3.9, 4.2)
+    assert of_network(740.0, noisy, 1e-4) is Feeding.FEEDS
+    assert of_network(0.04, noisy, 1e-4) is Feeding.STARVES
+    assert of_network(4.5, noisy, 1e-4) is Feeding.UNDECIDED
+    assert of_network(4.5, noisy, 0.5) is Feeding.FEEDS, "the error that may be spent decides"
