@@ -20,7 +20,17 @@ from storebench.results import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
-from storebench.settings.words import CacheState, Compute, ComputeKind, Fill, LoaderKind, Share, Split, Sync
+from storebench.settings.words import (
+    CacheState,
+    Compute,
+    ComputeKind,
+    Fill,
+    LoaderKind,
+    Share,
+    Split,
+    Sync,
+    TrainerData,
+)
 from storebench.units import format_bytes, parse_bytes
 
 LEAST_MEMORY_BYTES = 32 << 20
@@ -55,6 +65,9 @@ _NO_DATA_STORE: dict[str, Any] = {
     "store_spill": False,
 }
 """The settings of a data store, as a cell without one has them."""
+
+_ONE_TRAINER: dict[str, Any] = {"trainer_data": TrainerData.PARTITIONED, "tournament_steps": 0}
+"""The settings that only jobs of several trainers have, as a cell of one trainer has them."""
 
 Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
 Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
@@ -169,6 +182,9 @@ class _MatrixWithoutLoop(Strict):
         store_fill: list[Fill]
         store_memory: str | None
         store_spill: bool
+        trainers: list[int]
+        trainer_data: list[TrainerData]
+        tournament_steps: list[int]
 
     @pydantic.field_validator("dataset")
     @classmethod
@@ -319,6 +335,38 @@ class _MatrixWithoutLoop(Strict):
             )
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _trained_apart(self) -> Self:
+        several = max(self.trainers, default=1) > 1
+        asked = {
+            "trainer_data": self.trainer_data != [TrainerData.PARTITIONED],
+            "tournament_steps": self.tournament_steps != [0],
+        }
+        unused = next((key for key, given in asked.items() if given), None)
+        if unused is not None and not several:
+            raise ValueError(f"{unused} is for jobs of several trainers: set trainers as well")
+        for ranks, trainers in itertools.product(self.ranks, self.trainers):
+            if ranks % trainers:
+                raise ValueError(f"{ranks} ranks cannot be divided among {trainers} trainers")
+        if several and Sync.NONE in self.sync:
+            raise ValueError("the ranks of a trainer train one network: with trainers, sync cannot be 'none'")
+        if several and set(self.share) != {Share.NONE}:
+            raise ValueError("trainers have samples of their own: with trainers, share must be 'none'")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _scored(self) -> Self:
+        if not any(self.tournament_steps):
+            return self
+        if any(one.kind is not ComputeKind.REAL for one in self.compute):
+            raise ValueError("a tournament scores trained networks: tournament_steps needs compute 'real'")
+        unread = next((one for one in self.backends if traits_of(parse_backend(one)).ready_made), None)
+        if unread is not None:
+            raise ValueError(
+                f"{unread} serves no samples that a tournament could score networks on: leave it out"
+            )
+        return self
+
     @property
     def data(self) -> DatasetSpec:
         """The samples of the matrix."""
@@ -389,14 +437,16 @@ class _MatrixWithoutLoop(Strict):
             asked |= {"cache": CacheState.ANY, "readahead_kib": None, "share": Share.NONE}
         if asked["ranks"] == 1:
             asked |= _ONE_RANK
-        elif asked["compute"].kind is ComputeKind.NONE:
-            asked["sync"] = Sync.OVERLAPPED  # there are no gradients
+        elif asked["compute"].kind is ComputeKind.NONE or asked["ranks"] == asked["trainers"]:
+            asked["sync"] = Sync.OVERLAPPED  # no gradients are exchanged
         if asked["share"] is not Share.STORE:
             asked |= _NO_DATA_STORE
         elif self.store_memory is not None:
             asked["store_memory_bytes"] = parse_bytes(self.store_memory)
         fills = limited or asked["store_fill"] is Fill.FIRST_EPOCH
         asked["epochs"] = asked["epochs"] or (FILLING_EPOCHS if fills else 1)
+        if asked["trainers"] == 1:
+            asked |= _ONE_TRAINER
         return Cell(data=self.data, backend=backend, **asked)
 
 

@@ -37,7 +37,7 @@ from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
-from storebench.surroundings import check_network, check_size, refusals, surroundings
+from storebench.surroundings import check_network, check_parts, check_size, refusals, surroundings
 from storebench.system.scratch import scratch_folder
 from storebench.worker.job import CellJob
 from storebench.worker.launch import answer_of
@@ -281,6 +281,7 @@ def prepare(
         check_size(cell, built[key].manifest)
         check_network(cell, built[key].manifest)
         check_room(cell, built[key].manifest, nodes, node)
+        check_parts(cell, built[key].manifest)
         found[cell] = built[key]
     for cell in cells:
         if cell.readahead_kib is not None:

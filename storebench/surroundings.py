@@ -17,6 +17,7 @@ from storebench.probes.cgroup import MemoryGroup, find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.results import Cell
 from storebench.scenario import Scenario
+from storebench.settings.words import TrainerData
 from storebench.stores.devices import StoreImage
 from storebench.units import format_bytes, number_of
 
@@ -114,6 +115,23 @@ def check_size(cell: Cell, manifest: Manifest) -> None:
             f"a limit of {format_bytes(cell.memory_bytes)} holds the whole store, which has {size}",
             where=cell.backend.name,
             hint="Ask for less memory or a larger dataset, or use cache 'warm'.",
+        )
+
+
+def check_parts(cell: Cell, manifest: Manifest) -> None:
+    """Refuse trainers whose parts of a store would have too few samples to train on some and hold out others.
+
+    Raises
+    ------
+    UsageError
+        A trainer would have fewer than two samples.
+    """
+    shares = 1 if cell.trainer_data is TrainerData.REPLICATED else cell.trainers
+    if cell.trainers > 1 and manifest.count < 2 * shares:
+        raise UsageError(
+            f"{cell.trainers} trainers cannot share {number_of(manifest.count, 'sample')}",
+            where=cell.backend.name,
+            hint="Each needs two: ask for fewer trainers or more samples.",
         )
 
 

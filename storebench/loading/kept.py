@@ -206,6 +206,15 @@ class TimedCheck:
     first_wrong: int | None = None
 
 
+def opened_again(store: Path, backend: Backend) -> Reader:
+    """Open a backend's own way in once more in this process; where that holds all pixels, the one for verification."""
+    manifest = decoded_by(Manifest.read(store), backend)
+    if traits_of(backend).holds_pixels:
+        return get_format(manifest.format).auditor(store, manifest)
+    # The options as well: LMDB refuses to be open twice in one process with different ones.
+    return get_format(manifest.format).reader(store, manifest, backend.reader, dict(backend.options))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Truth:
     """The source of the right samples: the store, proven by its table of digests.
@@ -230,7 +239,7 @@ class Truth:
         The store is read once more, by a reader that is opened for it. What that reader returns is
         used only if its digest is the one in the table.
         """
-        with self._open() as reader:
+        with opened_again(self.store, self.backend) as reader:
             wrong = [
                 int(index)
                 for pixels, label, index in zip(kept.pixels, kept.labels, kept.indices, strict=True)
@@ -241,15 +250,6 @@ class Truth:
             wrong=len(wrong) + kept.absent,
             first_wrong=wrong[0] if wrong else None,
         )
-
-    def _open(self) -> Reader:
-        """Open the cell's own way in once more; where that holds all pixels, the one for verification."""
-        backend = self.backend
-        manifest = decoded_by(Manifest.read(self.store), backend)
-        if traits_of(backend).holds_pixels:
-            return get_format(manifest.format).auditor(self.store, manifest)
-        # The options as well: LMDB refuses to be open twice in one process with different ones.
-        return get_format(manifest.format).reader(self.store, manifest, backend.reader, dict(backend.options))
 
     def _is_right(self, reader: Reader, epoch: int, pixels: Pixels, label: int, index: int) -> bool:
         if not 0 <= index < len(self.table):

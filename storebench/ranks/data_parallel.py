@@ -9,6 +9,7 @@ exactly as one process with the global batch.
 """
 
 import contextlib
+import functools
 import inspect
 import time
 from abc import ABC, abstractmethod
@@ -33,13 +34,16 @@ class Exchange:
     ----------
     network
         The network of this rank.
+    group
+        The ranks that train it together; None for all ranks of the job.
     """
 
     joins = False
     """Whether a rank without a sample has to take part in the step."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, group: dist.ProcessGroup | None = None) -> None:
         self.network = network
+        self._group = group
 
     def weight(self, own: int, whole: int) -> float:  # noqa: ARG002 - only the others need both
         """Return the factor of a rank's summed losses whose gradients it contributes.
@@ -77,7 +81,7 @@ class AfterBackward(Exchange):
         """Sum the gradients of all ranks."""
         gradients = [one.grad for one in self.network.parameters() if one.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        dist.all_reduce(flat)
+        dist.all_reduce(flat, group=self._group)
         pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
         for gradient, piece in zip(gradients, pieces, strict=True):
             gradient.copy_(piece.view_as(gradient))
@@ -96,15 +100,15 @@ class DuringBackward(Exchange):
 
     joins = True
 
-    def __init__(self, network: Network) -> None:
-        super().__init__(network)
+    def __init__(self, network: Network, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(network, group)
         self._parallel = nn.parallel.DistributedDataParallel(
-            network, gradient_as_bucket_view=True, **_UNSYNCED
+            network, process_group=group, gradient_as_bucket_view=True, **_UNSYNCED
         )
 
     def weight(self, own: int, whole: int) -> float:  # noqa: ARG002
         """Return the factor: DistributedDataParallel divides the sum over ranks by their number."""
-        return dist.get_world_size() / whole
+        return dist.get_world_size(self._group) / whole
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return the logits, and prepare the exchange."""
@@ -152,13 +156,13 @@ class RankStep(CpuStep, Exchanging):
         self.sync = Sync.NONE
         self._exchange = Exchange(self.network)
 
-    def exchange_by(self, sync: Sync) -> None:
-        """Choose when gradients are exchanged. All ranks call it at the same time."""
+    def exchange_by(self, sync: Sync, group: dist.ProcessGroup | None = None) -> None:
+        """Choose when gradients are exchanged, and between which ranks. All of these call it at the same time."""
         self.sync = sync
-        self._exchange = _EXCHANGES[sync](self.network)
+        self._exchange = _EXCHANGES[sync](self.network, group)
 
     def begin(self, sizes: Sequence[int]) -> None:
-        """Note the number of samples of each step of the epoch that begins, over all ranks of the job."""
+        """Note the number of samples of each step of the epoch that begins, over all ranks of the trainer."""
         self._sizes = iter(sizes)
 
     def compute(self) -> None:
@@ -232,11 +236,16 @@ class EmulatedRankStep(EmulatedStep, Exchanging):
     ----------
     parameters
         Number of the network's parameters; 1 or more.
+    sync, group
+        When gradients are exchanged, and between which ranks; None for all of the job.
     """
 
-    def __init__(self, milliseconds: float, parameters: int, sync: Sync) -> None:
+    def __init__(
+        self, milliseconds: float, parameters: int, sync: Sync, group: dist.ProcessGroup | None = None
+    ) -> None:
         super().__init__(milliseconds)
         self.sync = sync
+        self._group = group
         self._gradients = torch.zeros(parameters)
 
     def compute(self) -> None:
@@ -255,12 +264,13 @@ class EmulatedRankStep(EmulatedStep, Exchanging):
         return time.perf_counter() - start
 
     def _step(self, sync: Sync) -> None:
-        early = dist.all_reduce(self._gradients, async_op=True) if sync is Sync.OVERLAPPED else None
+        exchange = functools.partial(dist.all_reduce, self._gradients, group=self._group)
+        early = exchange(async_op=True) if sync is Sync.OVERLAPPED else None
         time.sleep(self._seconds)
         if early is not None:
             early.wait()
         elif sync is Sync.AFTER:
-            dist.all_reduce(self._gradients)
+            exchange()
 
 
 def make_rank_step(
@@ -271,6 +281,7 @@ def make_rank_step(
     device: str,
     *,
     sync: Sync,
+    group: dist.ProcessGroup | None = None,
 ) -> Step:
     """Return the step of a rank; every rank of the job calls it at the same time.
 
@@ -282,11 +293,13 @@ def make_rank_step(
         The device of this rank.
     sync
         When gradients are exchanged. Where nothing is computed there are none.
+    group
+        The ranks that exchange them; None for all ranks of the job.
     """
     if compute.kind is ComputeKind.NONE:
         return NoStep()
     if compute.kind is ComputeKind.EMULATED:
-        return EmulatedRankStep(compute.milliseconds, _parameters(spec, shape, classes), sync)
+        return EmulatedRankStep(compute.milliseconds, _parameters(spec, shape, classes), sync, group)
     if spec is None:
         raise UsageError("compute 'real' needs a model", hint="Pass --model, or --compute none.")
     target = torch.device(device)
@@ -294,7 +307,7 @@ def make_rank_step(
         raise UsageError("there is no CUDA device here", hint="Pass --device cpu.")
     kind = CudaRankStep if target.type == "cuda" else RankStep
     step = kind(spec, Network(spec, shape, classes), target)
-    step.exchange_by(sync)
+    step.exchange_by(sync, group)
     return step
 
 

@@ -132,18 +132,23 @@ def job_steps(table: StepTable) -> StepTable:
     return folded | {"end_ns": ends.max(axis=1)}
 
 
-def waits_for_slowest_s(table: StepTable) -> list[float]:
-    """Return for each rank the seconds for which it had its batch while another rank still waited for data.
+def waits_for_slowest_s(table: StepTable, trainers: int = 1) -> list[float]:
+    """Return for each rank the seconds for which it had its batch while another rank of its trainer still waited for data.
 
     In each step this is at most the time in which the rank computes and exchanges gradients. All ranks must have read
     one clock.
+
+    Parameters
+    ----------
+    trainers
+        Number of the trainers, each of which has equally many consecutive ranks.
     """
     ranks = rank_count(table)
-    shape = (-1, ranks)
+    shape = (-1, trainers, ranks // trainers)
     ready = (table["start_ns"] + table["data_wait_ns"]).reshape(shape)
-    late = ready.max(axis=1, keepdims=True) - ready
+    late = ready.max(axis=2, keepdims=True) - ready
     waited = np.minimum(late, (table["h2d_ns"] + table["compute_ns"]).reshape(shape))
-    return [int(column.sum()) / 1e9 for column in waited.T]
+    return [int(column.sum()) / 1e9 for column in waited.reshape(-1, ranks).T]
 
 
 def rate_until_first_end(table: StepTable) -> float:

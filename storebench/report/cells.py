@@ -88,6 +88,7 @@ COMPUTE_COLUMNS = (
     "threads",
     "ranks",
     "sync",
+    "trainers",
 )
 """Fields that determine how fast the network alone computes.
 

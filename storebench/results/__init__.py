@@ -9,6 +9,7 @@ from storebench.results.portion import COLD_DRIFT_MOST, STEADY_DRIFT, Portion, P
 from storebench.results.proof import KEPT_AT_LEAST, KEPT_BYTES, Coverage, Digests, Loss, Percentiles
 from storebench.results.record import READ_VERSIONS, SCHEMA_VERSION, Record, Status
 from storebench.results.subject import CodeFacts, Environment, StoreFacts
+from storebench.results.trainers import Game, TrainerFacts, TrainersFacts
 
 __all__ = [
     "BACKEND_FIELDS",
@@ -35,6 +36,7 @@ __all__ = [
     "DataStoreFacts",
     "Digests",
     "Environment",
+    "Game",
     "JobFacts",
     "LinkKind",
     "Loss",
@@ -46,6 +48,8 @@ __all__ = [
     "ResidencyPoint",
     "Status",
     "StoreFacts",
+    "TrainerFacts",
+    "TrainersFacts",
     "disturbance",
     "steady",
 ]

@@ -3,6 +3,7 @@
 import enum
 from dataclasses import dataclass
 
+from storebench.results.trainers import TrainersFacts
 from storebench.settings.words import Sync
 
 
@@ -86,8 +87,8 @@ class RankFacts:
     data_wait_s, compute_s
         Its sums. Its compute includes the exchange of gradients and the wait for other ranks in it.
     wait_for_slowest_s
-        Time for which it had its batch while another rank was still waiting for data; null where ranks do not
-        train together, and where they have no common clock.
+        Time for which it had its batch while another rank of its trainer was still waiting for data; null where ranks
+        do not train together, and where they have no common clock.
     device_read_bytes
         Bytes that block devices delivered to it and its workers in the whole epoch; null if not counted.
     requested_bytes
@@ -129,7 +130,7 @@ class JobFacts:
     ranks, nodes
         Training processes, and machines that they ran on.
     sync
-        When gradients were added up; null where nothing was trained.
+        When gradients were added up; null where nothing was trained. Trainers of one rank have none to add up.
     global_batch_size
         Samples per step of all ranks.
     per_rank
@@ -170,11 +171,13 @@ class JobFacts:
         before: bytes per second in each direction, and the seconds of a message of 8 bytes with its call.
     ring_bound_s
         The least time in which a ring all-reduce exchanges the gradients of a step by that link:
-        2 (ranks - 1) (gradient_bytes / ranks / link_bytes_per_s + link_latency_s).
+        2 (ranks - 1) (gradient_bytes / ranks / link_bytes_per_s + link_latency_s), with the ranks of a trainer.
     exposed_over_bound
         `exposed_communication_s` over `ring_bound_s`: below 1 where the exchange is hidden behind computing.
     restarts
         How often the launcher started the ranks again. A job that was restarted has failed.
+    trainers
+        The trainers and their tournaments; null where all ranks train one network.
     """
 
     ranks: int
@@ -203,3 +206,4 @@ class JobFacts:
     ring_bound_s: float | None = None
     exposed_over_bound: float | None = None
     restarts: int = 0
+    trainers: TrainersFacts | None = None

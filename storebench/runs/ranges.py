@@ -21,6 +21,7 @@ _AT_LEAST_ONE = (
     "cell.batch_size",
     "cell.epochs",
     "cell.ranks",
+    "cell.trainers",
     "job.ranks",
     "job.nodes",
 )

@@ -7,7 +7,7 @@ All of these are in the order of the fields.
 from dataclasses import dataclass, field
 
 from storebench.settings.rows import Setting, rows_of
-from storebench.settings.words import REAL, CacheState, Compute, Fill, LoaderKind, Share, Sync
+from storebench.settings.words import REAL, CacheState, Compute, Fill, LoaderKind, Share, Sync, TrainerData
 
 MOST_SEED = 2**63 - 1
 MOST_WORKERS = 256
@@ -96,6 +96,7 @@ class LoopSettings:
         metadata=Setting(
             meaning="Of the order, the augmentation and the network.",
             asked="Seed of the order, the augmentation and the network.",
+            axis=13,
             least=0,
             most=MOST_SEED,
             option="Seed of order, augmentation and network.",
@@ -324,6 +325,49 @@ class LoopSettings:
             'with `share = "store"`.',
             option="Keep a data store that does not fit into memory in temporary files; for --share store.",
             labels={True: "spilled where it does not fit", False: ""},
+            added=True,
+        ).metadata,
+    )
+    trainers: int = field(
+        default=1,
+        metadata=Setting(
+            meaning="Groups of equally many ranks; each trains a network of its own, with a seed of its own. 1 trains one "
+            "network on all ranks.",
+            asked="Groups that the ranks are divided into. Each trains a network of its own, with a seed of its own.",
+            axis=10,
+            least=1,
+            most=MOST_RANKS,
+            option="Groups of ranks that train a network of their own each.",
+            label="{} trainers",
+            labels={1: ""},
+            always=True,
+            added=True,
+        ).metadata,
+    )
+    trainer_data: TrainerData = field(
+        default=TrainerData.PARTITIONED,
+        metadata=Setting(
+            meaning='The samples of each trainer: "partitioned" (a part of its own) or "replicated" (all).',
+            asked="The samples that each of several trainers has: a part of its own, or all.",
+            axis=11,
+            option="The samples of each trainer: partitioned or replicated.",
+            labels={TrainerData.PARTITIONED: "", TrainerData.REPLICATED: "all samples per trainer"},
+            always=True,
+            added=True,
+        ).metadata,
+    )
+    tournament_steps: int = field(
+        default=0,
+        metadata=Setting(
+            meaning="Steps between two tournaments of the trainers; 0 for no tournament.",
+            asked="Steps between two tournaments of the trainers; 0 for no tournament, the control.",
+            axis=12,
+            least=0,
+            most=MOST_STEPS,
+            option="Steps between two tournaments of the trainers; 0 for none.",
+            label="a tournament every {} steps",
+            labels={0: "", 1: "a tournament after every step"},
+            always=True,
             added=True,
         ).metadata,
     )

@@ -1,4 +1,4 @@
-"""The words that settings are chosen from: splits, states of the page cache, loaders, kinds of compute, synchronisation."""
+"""The words that settings are chosen from: splits, cache states, loaders, kinds of compute, synchronisation, data of trainers."""
 
 import enum
 import re
@@ -97,6 +97,15 @@ class Fill(Word):
     """Before the first epoch: each rank reads its own part."""
     FIRST_EPOCH = "first-epoch"
     """In the first epoch: each rank keeps the samples that it serves."""
+
+
+class TrainerData(Word):
+    """The samples that each trainer of a job has."""
+
+    PARTITIONED = "partitioned"
+    """A part of its own: no two trainers share a sample."""
+    REPLICATED = "replicated"
+    """All of them."""
 
 
 class ComputeKind(Word):

@@ -32,20 +32,44 @@ def accuracy(
     after_batch
         Called after each batch of test samples.
     """
+    with open_reader(test_store) as reader:
+        total = len(reader.labels)
+        right = count_right(step, augment, reader, np.arange(total), after_batch=after_batch)
+    return (right / total if total else 0.0), total
+
+
+def count_right(
+    step: CpuStep,
+    augment: Augment,
+    reader: Reader,
+    indices: Indices,
+    *,
+    after_batch: Callable[[], None] = _nothing,
+) -> int:
+    """Return how many samples of a store the network classifies correctly, without any augmentation by chance.
+
+    Parameters
+    ----------
+    augment, after_batch
+        As in `accuracy`.
+    reader
+        The open store.
+    indices
+        The samples, int64 [n].
+    """
     step.network.eval()
-    right = total = 0
-    with open_reader(test_store) as reader, torch.inference_mode():
+    right = 0
+    with torch.inference_mode():
         pixels = np.empty((BATCH, *_shape(reader, augment)), dtype=np.uint8)
-        for start in range(0, len(reader.labels), BATCH):
-            indices = np.arange(start, min(start + BATCH, len(reader.labels)), dtype=np.int64)
-            _read(reader, indices, pixels)
-            images = torch.from_numpy(center_crop(pixels[: len(indices)], augment.crop))
+        for start in range(0, len(indices), BATCH):
+            batch = indices[start : start + BATCH]
+            _read(reader, batch, pixels)
+            images = torch.from_numpy(center_crop(pixels[: len(batch)], augment.crop))
             guesses = step.network(images.to(step.device)).argmax(dim=1).cpu().numpy()
-            right += int((guesses == reader.labels[indices]).sum())
-            total += len(indices)
+            right += int((guesses == reader.labels[batch]).sum())
             after_batch()
     step.network.train()
-    return (right / total if total else 0.0), total
+    return right
 
 
 def _shape(reader: Reader, augment: Augment) -> tuple[int, int, int]:
@@ -57,7 +81,7 @@ def _shape(reader: Reader, augment: Augment) -> tuple[int, int, int]:
 
 def _read(reader: Reader, indices: Indices, pixels: Batch) -> None:
     if not any_size(reader.payload_codec):
-        reader.fetch_into(indices, pixels)
+        reader.read_into(indices, pixels)
         return
     codec = get_codec(reader.payload_codec)
     for payload, image in zip(reader.fetch(indices), pixels, strict=False):

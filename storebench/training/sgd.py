@@ -56,6 +56,20 @@ class CaffeSgd:
             for group in self._groups:
                 self._update(group, rate)
 
+    def momentum(self) -> list[torch.Tensor]:
+        """Return the momentum of every parameter, of the same shape; zeros where nothing was learned yet.
+
+        The tensors are those that `step` uses, and keep their order: whoever writes to them changes the next update.
+        """
+        return [self._momentum_of(group, one) for group in self._groups for one in group.parameters]
+
+    def _momentum_of(self, group: _Group, parameter: nn.Parameter) -> torch.Tensor:
+        buffer = group.buffers.get(parameter)
+        if buffer is None:
+            # An update from zeros is the one that has no momentum yet.
+            buffer = group.buffers[parameter] = torch.zeros_like(parameter, requires_grad=False)
+        return buffer
+
     def _update(self, group: _Group, rate: float) -> None:
         changed = [one for one in group.parameters if one.grad is not None]
         if not changed:

@@ -111,6 +111,15 @@ class CpuStep(Step):
         self._criterion(self.network(self._pixels), self._labels).backward()
         self._optimizer.forget_gradients()
 
+    def state(self) -> list[torch.Tensor]:
+        """Return the tensors that training changes, in an order of their own: weights, momentum, and statistics of the network.
+
+        They are no copies: whoever writes to them changes the training. Counters, which are whole numbers, are left out.
+        """
+        statistics = (one for one in self.network.buffers() if one.is_floating_point())
+        weights = (one.detach() for one in self.network.parameters())
+        return [*weights, *self._optimizer.momentum(), *statistics]
+
     def losses(self) -> list[float]:
         """Return the losses, float32 values, and forget them."""
         values = torch.stack(self._losses).tolist() if self._losses else []

@@ -1,4 +1,4 @@
-"""What the loop does in the pause after a step: keep samples for the proof, and read the kernel's counters."""
+"""What the loop does in the pause after a step: keep samples for the proof, read the kernel's counters, play games."""
 
 import time
 from collections.abc import Callable
@@ -7,6 +7,11 @@ from typing import Self
 
 from storebench.loading.batch import LOOP_WORKER, Batch
 from storebench.probes.batch_io import METER
+
+
+def play_nothing() -> bool:
+    """Play no game."""
+    return False
 
 
 class AfterStep:
@@ -23,7 +28,9 @@ class AfterStep:
     keep
         Keeps samples of a batch; returns whether it kept any (`storebench.loading.kept.SampleKeeper`).
     paused
-        Receives the nanoseconds of each reading, for loaders that watch how long a step takes.
+        Receives the nanoseconds of each reading and each tournament, for loaders that watch how long a step takes.
+    play
+        Plays a tournament of the trainers of a job if one is due after the step; returns whether it did.
 
     Attributes
     ----------
@@ -31,9 +38,15 @@ class AfterStep:
         After the epoch: read calls of this process to read counters, besides those that its batches report.
     """
 
-    def __init__(self, keep: Callable[[Batch], bool], paused: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        keep: Callable[[Batch], bool],
+        paused: Callable[[int], None],
+        play: Callable[[], bool] = play_nothing,
+    ) -> None:
         self._keep = keep
         self._paused = paused
+        self._play = play
         self.own_reads = 0
 
     def __enter__(self) -> Self:
@@ -47,9 +60,17 @@ class AfterStep:
 
     def __call__(self, batch: Batch) -> bool:
         """Return whether the time that this took is a pause."""
-        kept = self._keep(batch)
+        kept, read = self._keep(batch), self._read(batch)
+        start = time.perf_counter_ns()
+        played = self._play()
+        if played:
+            self._paused(time.perf_counter_ns() - start)
+        return kept or read or played
+
+    def _read(self, batch: Batch) -> bool:
+        """Read the counters of a batch that the loop made; return whether that was done."""
         if batch.io is not None or batch.worker != LOOP_WORKER:
-            return kept
+            return False
         start = time.perf_counter_ns()
         batch.io = METER.read()
         self._paused(time.perf_counter_ns() - start)

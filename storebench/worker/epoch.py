@@ -17,6 +17,7 @@ from storebench.training.loop import run_epoch
 from storebench.training.step_table import StepTable, step_table
 from storebench.worker.after_step import AfterStep
 from storebench.worker.setup import Setup
+from storebench.worker.tournament import Played, Tournament
 from storebench.worker.watch import ResidencyWatch
 
 Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
@@ -43,6 +44,8 @@ class Measured:
         What the data store of the ranks did on this rank; None without one.
     barrier_ns
         When this process left the barrier before its first step, by `time.perf_counter_ns`.
+    played
+        What was done in tournaments of the trainers of a job, between steps.
     """
 
     cache: CacheFacts
@@ -50,6 +53,7 @@ class Measured:
     table: StepTable
     counters: Counters
     judge: Judge
+    played: Played
     data_store: DataStoreFacts | None = None
     barrier_ns: int
 
@@ -92,7 +96,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
     with setup.outside_limit():
         keeper = _keeper(setup, batches)
         watch = _watch(setup, from_memory=from_memory)
-    probe = CounterProbe(setup.pids, setup.job.store)
+    probe, games = CounterProbe(setup.pids, setup.job.store), Tournament(setup, number)
     with watch:
         gc.collect()
         if cache.applies_to == "epoch" and setup.membership.leads_node:
@@ -102,12 +106,12 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
         setup.group.barrier()
         barrier_ns = time.perf_counter_ns()
         plan = setup.plan(number, batches)
-        with AfterStep(keeper, setup.loader.paused) as after_step:
+        with games, AfterStep(keeper, setup.loader.paused, games) as after_step:
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
-        counters = probe.stop(
-            sum(step.payload_bytes for step in times), own_reads=reported + after_step.own_reads
-        )
+        payload_bytes = sum(step.payload_bytes for step in times)
+        own_reads = reported + after_step.own_reads + games.spending.own_reads
+        counters = games.spending.taken_out(probe.stop(payload_bytes, own_reads=own_reads), payload_bytes)
         setup.group.barrier()  # until no rank is timed any more
         watch.stop()
     data_store = setup.loader.close_epoch()
@@ -128,6 +132,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
             judge=functools.partial(watch.judge, found, after, epoch=number),
             data_store=data_store,
             barrier_ns=barrier_ns,
+            played=games.played,
         ),
         Evidence(
             served=[step.indices for step in times],

@@ -12,6 +12,9 @@ from storebench.results import Cell
 EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
 """Exit code of a cell that cannot write its answer, usually because the disk is full."""
 
+_MOST_WAIT_S = 7 * 24 * 3600.0
+"""torch.distributed takes no time without an end."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellJob:
@@ -64,6 +67,11 @@ class CellJob:
     nodes: int = 1
     node: int = 0
     rendezvous: str = ""
+
+    @property
+    def wait_s(self) -> float:
+        """Most seconds that ranks wait for each other; the launcher ends them sooner."""
+        return min(self.timeout_s, _MOST_WAIT_S)
 
     @property
     def by_torchrun(self) -> bool:

@@ -19,9 +19,9 @@ from storebench.ranks.merging import (
     set_to_first_node,
     waits_for_slowest_s,
 )
-from storebench.results import CacheFacts, Cell, JobFacts, Portion, RankFacts, Record, Status
+from storebench.results import CacheFacts, Cell, JobFacts, Portion, RankFacts, Record, Status, TrainersFacts
 from storebench.runs.records import STEPS_DIR
-from storebench.settings.words import ComputeKind, Sync
+from storebench.settings.words import ComputeKind, Sync, TrainerData
 from storebench.training.step_table import StepTable, step_ends, write_steps
 from storebench.units import number_of
 from storebench.worker.epoch import Judge
@@ -29,6 +29,7 @@ from storebench.worker.measure import epoch_record
 from storebench.worker.proof import Proof, joined_proof
 from storebench.worker.record import Part, cache_failure
 from storebench.worker.setup import Setup
+from storebench.worker.trainer_parts import trainers_facts
 
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 """Environment variable of torchrun: how often it has started the ranks again."""
@@ -64,6 +65,7 @@ def joined(setup: Setup, parts: Sequence[Part], cost: Communication | None, judg
     records = [part.record for part in parts]
     cache, portion = _judged(first.record.cache, judge, job_steps(table))
     restarts = int(os.environ.get(_RESTARTS, "0"))
+    trainers = _trainers(parts)
     failure = (
         cache_failure(cache)
         or _failed_elsewhere(parts)
@@ -82,12 +84,28 @@ def joined(setup: Setup, parts: Sequence[Part], cost: Communication | None, judg
         portion=portion,
         counters=merged_counters([one.counters for one in records], int(table["payload_bytes"].sum())),
         reader_notes={name: text for one in reversed(records) for name, text in one.reader_notes.items()},
+        test_accuracy=_accuracy_of_best(first.record.test_accuracy, trainers),
     )
     record = epoch_record(record, table)
     facts = (
-        job_facts(setup.cell, parts, table, proof, cost, restarts=restarts) if record.timed_steps else None
+        job_facts(setup.cell, parts, table, proof, cost, restarts=restarts, trainers=trainers)
+        if record.timed_steps
+        else None
     )
     return dataclasses.replace(first, record=dataclasses.replace(record, job=facts), table=table, proof=proof)
+
+
+def _trainers(parts: Sequence[Part]) -> TrainersFacts | None:
+    """Return the facts about the trainers of a job; None where all ranks train one network."""
+    own = [part.trainer for part in parts if part.trainer is not None]
+    return trainers_facts(own) if own else None
+
+
+def _accuracy_of_best(own: float | None, trainers: TrainersFacts | None) -> float | None:
+    """Return the test accuracy of the best trainer; that of the only network where all ranks train one."""
+    if trainers is None or trainers.best_trainer is None:
+        return own
+    return trainers.per_trainer[trainers.best_trainer].test_accuracy
 
 
 def _judged(
@@ -122,6 +140,7 @@ def job_facts(
     cost: Communication | None,
     *,
     restarts: int,
+    trainers: TrainersFacts | None = None,
 ) -> JobFacts:
     """Return the facts about the ranks of a job for its record.
 
@@ -133,6 +152,8 @@ def job_facts(
         The steps of all of them, of which at least one is timed.
     proof
         That of the job.
+    trainers
+        The facts about its trainers; None where all ranks train one network.
     """
     nodes = 1 + max(part.membership.node for part in parts)
     timed = {name: column[~table["warmup"]] for name, column in table.items()}
@@ -155,14 +176,15 @@ def job_facts(
         wait_for_slowest_s=statistics.fmean(waits) if len(waits) == len(ranks) else None,
         unique_samples=proof.coverage.unique,
         total_samples=proof.coverage.served,
-        duplicates=_served_again(proof.served, cell.passes or 1),
+        duplicates=_served_again(proof.served, times_served(cell)),
         barrier_s=cost.barrier_s,
         gradient_bytes=cost.gradient_bytes,
         exposed_communication_s=cost.exposed_s,
         step_without_sync_s=cost.step_s,
         exposed_pairs=cost.pairs,
-        **_link_facts(cost, len(parts)),
+        **_link_facts(cost, len(parts) // cell.trainers),
         restarts=restarts,
+        trainers=trainers,
     )
 
 
@@ -185,7 +207,8 @@ def _rank_facts(
     cell: Cell, parts: Sequence[Part], timed: StepTable, *, one_clock: bool
 ) -> tuple[RankFacts, ...]:
     together = cell.compute.kind is not ComputeKind.NONE and cell.sync is not Sync.NONE
-    waits = waits_for_slowest_s(timed) if together and one_clock else [None] * len(parts)
+    together = together and len(parts) > cell.trainers
+    waits = waits_for_slowest_s(timed, cell.trainers) if together and one_clock else [None] * len(parts)
     tables = rank_tables(timed)
     own = [epoch_record(part.record, steps) for part, steps in zip(parts, tables, strict=True)]
     first = parts[0].membership.node
@@ -219,7 +242,12 @@ def _exit_spread_s(parts: Sequence[Part]) -> float:
     return max(max(times) - min(times) for times in left_ns.values()) / 1e9
 
 
-def _served_again(served: Sequence[npt.NDArray[np.int64]], passes: int) -> int:
-    """Return the number of samples that were served more than once per pass."""
+def times_served(cell: Cell) -> int:
+    """Return how often a job is to serve each of its samples in an epoch."""
+    return (cell.passes or 1) * (cell.trainers if cell.trainer_data is TrainerData.REPLICATED else 1)
+
+
+def _served_again(served: Sequence[npt.NDArray[np.int64]], times: int) -> int:
+    """Return the number of samples that were served more than `times` times."""
     _, counts = np.unique(np.concatenate(served), return_counts=True)
-    return int(np.maximum(counts - passes, 0).sum())
+    return int(np.maximum(counts - times, 0).sum())

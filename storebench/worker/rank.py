@@ -21,9 +21,6 @@ from storebench.worker.job import CellJob, write_answer
 from storebench.worker.setup import Setup, device_of
 from storebench.worker.stopping import end_at_once
 
-_MOST_WAIT_S = 7 * 24 * 3600.0
-"""Most seconds that ranks wait for each other; the launcher ends them sooner."""
-
 Replicate = Callable[[Setup], list[Record]]
 """Runs a replicate and returns its records; those of a job of ranks on rank 0, none on the others."""
 
@@ -60,7 +57,7 @@ def _joined(job: CellJob, me: Membership, progress: Progress) -> Group:
     if me.ranks != job.cell.ranks:
         raise CellFailedError(f"the launcher started {me.ranks} ranks for a cell of {job.cell.ranks}")
     progress.begin("the rendezvous")
-    group = join(me, device_of(job.cell, me), min(job.timeout_s, _MOST_WAIT_S), progress=progress)
+    group = join(me, device_of(job.cell, me), job.wait_s, progress=progress)
     if job.image is not None:
         # The ranks of a node share the mount namespace of their agent.
         if me.leads_node:

@@ -14,6 +14,7 @@ from storebench.worker.epoch import Measured
 from storebench.worker.measure import epoch_record
 from storebench.worker.proof import Proof
 from storebench.worker.setup import Setup
+from storebench.worker.trainer_parts import TrainerPart, trainer_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class Epoch:
         The comparison of its samples; None if it was not timed.
     accuracy
         Share of the test samples that were classified correctly, and their number; None if none were tested.
+    held_out_score
+        Share of its held-out samples that a trainer classified correctly; None if it has none.
     """
 
     number: int
@@ -38,6 +41,7 @@ class Epoch:
     measured: Measured | None = None
     proof: Proof | None = None
     accuracy: tuple[float, int] | None = None
+    held_out_score: float | None = None
 
     @property
     def failure(self) -> str | None:
@@ -68,6 +72,8 @@ class Part:
         What the data store of the ranks did on it; None without one.
     barrier_ns
         When it left the barrier before its first step, by the clock of its machine; 0 if the epoch was not timed.
+    trainer
+        The part in its trainer; None where all ranks train one network, and if the epoch was not timed.
     """
 
     membership: Membership
@@ -76,6 +82,7 @@ class Part:
     proof: Proof | None
     data_store: DataStoreFacts | None = None
     barrier_ns: int = 0
+    trainer: TrainerPart | None = None
 
 
 def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Part:
@@ -115,6 +122,9 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
     )
     table = measured.table if measured else None
     record = record if table is None else epoch_record(record, table)
+    trainer = (
+        trainer_part(setup, measured.played, epoch.held_out_score, record.test_accuracy) if measured else None
+    )
     return Part(
         membership=setup.membership,
         record=record,
@@ -122,4 +132,5 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         proof=proof,
         data_store=measured.data_store if measured else None,
         barrier_ns=measured.barrier_ns if measured else 0,
+        trainer=trainer,
     )

@@ -36,6 +36,7 @@ from storebench.worker.rank import run_rank
 from storebench.worker.record import Epoch, part_of
 from storebench.worker.setup import Setup
 from storebench.worker.stopping import end_with_the_runner
+from storebench.worker.tournament import held_out_score
 
 
 def run(setup: Setup) -> list[Record]:
@@ -80,17 +81,18 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
         measured=measured,
         proof=proof,
         accuracy=_test_accuracy(setup, number),
+        held_out_score=held_out_score(setup),
     )
 
 
 def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
     """Return the share of test samples that are classified correctly, and their number, or None if nothing is trained.
 
-    Ranks that train together have the same weights, so rank 0 tests its own for all of them.
+    Ranks that train together have the same weights, so the first of them tests its own for all.
     """
     setup.progress.begin(f"the test of epoch {number}")
     store, step = setup.job.test_store, setup.step
-    if store is None or setup.model is None or not isinstance(step, CpuStep) or not setup.membership.leads:
+    if store is None or setup.model is None or not isinstance(step, CpuStep) or not setup.trainer.leads:
         return None
     with setup.outside_limit():
         return accuracy(step, setup.augment, store, after_batch=setup.progress.batch)

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -27,13 +28,17 @@ from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, Progress
 from storebench.ranks.shards import dealt, global_sizes, shard_of
 from storebench.ranks.sharing import shared_loader
+from storebench.ranks.trainers import Part, Trainer, parts_of, seed_of
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
-from storebench.settings.words import Fill, Share
+from storebench.settings.words import Fill, Share, Sync
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
 from storebench.worker.job import CellJob
+
+if TYPE_CHECKING:  # a process that is alone does not load it
+    from torch.distributed import ProcessGroup
 
 
 @dataclass(kw_only=True)
@@ -52,6 +57,10 @@ class Setup:
         The ranks of the job; none but this process in most cells.
     progress
         How far this rank has come, for the launcher.
+    trainer
+        The trainer that this rank belongs to.
+    trainer_group
+        The process group of its ranks; None where that is all ranks of the job, or this one alone.
     """
 
     job: CellJob
@@ -67,6 +76,8 @@ class Setup:
     opened: list[Opened] = field(default_factory=list)
     group: Group = ALONE
     progress: Progress = NO_PROGRESS
+    trainer: Trainer = field(default_factory=Trainer)
+    trainer_group: "ProcessGroup | None" = None
 
     @classmethod
     def of(cls, job: CellJob, group: Group = ALONE, progress: Progress = NO_PROGRESS) -> Self:
@@ -89,7 +100,9 @@ class Setup:
         if cell.threads is not None:
             torch.set_num_threads(cell.threads)
         device = device_of(cell, group.membership)
-        step = _step(cell, manifest, model, augment, device, group.membership)
+        trainer = Trainer.of(group.membership, cell.trainers)
+        together = _trainer_group(trainer, job)
+        step = _step(cell, manifest, model, augment, device, group.membership, trainer, together)
         load = LoadJob(
             store=job.store,
             backend=cell.backend,
@@ -114,6 +127,8 @@ class Setup:
             limit=_limit(job, pages),
             group=group,
             progress=progress,
+            trainer=trainer,
+            trainer_group=together,
         )
 
     @property
@@ -143,33 +158,51 @@ class Setup:
         return EpochPlan(epoch=epoch, batches=batches, check=check, everyone=everyone)
 
     def expected(self, epoch: int) -> list[Indices]:
-        """Return the samples that all ranks together should serve in an epoch, int64, one array per pass.
+        """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass.
 
-        They follow from the order alone, and not from the shards of the ranks.
+        They follow from the orders of the trainers alone, and not from the shards of the ranks.
         """
-        cell, ranks = self.cell, self.membership.ranks
+        cell, ranks, count = self.cell, self.trainer.ranks, self.samples
         most = None if cell.max_steps is None else cell.max_steps * cell.batch_size * ranks
-        whole = -(-self.manifest.count // ranks) * ranks if cell.pad else self.manifest.count
-        return [np.resize(order, whole)[:most] for order in self._orders(epoch)]
+        whole = -(-count // ranks) * ranks if cell.pad else count
+        orders = (order for number in range(cell.trainers) for order in self._orders(epoch, trainer=number))
+        return [np.resize(order, whole)[:most] for order in orders]
 
     def global_sizes(self) -> list[int]:
-        """Return the number of samples in each step of an epoch, over all ranks."""
+        """Return the number of samples in each step of an epoch, over all ranks of the trainer."""
         cell = self.cell
         sizes = global_sizes(
-            self.manifest.count,
-            ranks=self.membership.ranks,
+            self.samples,
+            ranks=self.trainer.ranks,
             batch_size=cell.batch_size,
             pad=cell.pad,
             max_steps=cell.max_steps,
         )
         return sizes * (cell.passes or 1)
 
-    def _orders(self, epoch: int, passes: int | None = None) -> Iterator[Indices]:
+    @property
+    def samples(self) -> int:
+        """Number of samples that the trainer serves in one pass; all trainers serve equally many."""
+        return len(self.parts[0].training) if self.parts else self.manifest.count
+
+    @functools.cached_property
+    def parts(self) -> list[Part]:
+        """The samples of each trainer of the job; none where all ranks train one network."""
+        cell = self.cell
+        if cell.trainers == 1:
+            return []
+        return parts_of(self.manifest.count, trainers=cell.trainers, data=cell.trainer_data, seed=cell.seed)
+
+    def _orders(
+        self, epoch: int, passes: int | None = None, *, trainer: int | None = None
+    ) -> Iterator[Indices]:
+        """Yield the order of each pass of a trainer; None for that of this rank."""
         cell, every = self.cell, self.cell.passes or 1
+        number = self.trainer.number if trainer is None else trainer
+        seed = seed_of(cell.seed, number) if self.parts else cell.seed
         for turn in range(passes or every):
-            yield epoch_order(
-                self.manifest.count, seed=cell.seed, epoch=epoch * every + turn, shuffle=cell.shuffle
-            )
+            order = epoch_order(self.samples, seed=seed, epoch=epoch * every + turn, shuffle=cell.shuffle)
+            yield self.parts[number].training[order] if self.parts else order
 
     def _everyone(self, epoch: int, passes: int | None) -> Iterator[list[Indices]]:
         """Yield the batches of all ranks, step by step."""
@@ -185,13 +218,13 @@ class Setup:
 
     def _shard(self, order: Indices) -> list[Indices]:
         """Return this rank's batches of one pass."""
-        cell, me = self.cell, self.membership
-        if me.alone:
+        cell, trainer = self.cell, self.trainer
+        if trainer.ranks == 1:
             return split_batches(order, cell.batch_size, cell.max_steps)
         return shard_of(
             order,
-            rank=me.rank,
-            ranks=me.ranks,
+            rank=trainer.rank,
+            ranks=trainer.ranks,
             batch_size=cell.batch_size,
             pad=cell.pad,
             max_steps=cell.max_steps,
@@ -243,22 +276,33 @@ def _step(
     augment: Augment,
     device: str,
     me: Membership,
+    trainer: Trainer,
+    together: "ProcessGroup | None",
 ) -> Step:
-    """Return the training step, its libraries warmed up; the network's weights depend on the cell's seed only.
+    """Return the training step, its libraries warmed up; the network's weights depend on the cell's seed and the trainer only.
 
-    All ranks of a job have the same weights, and random numbers of their own for everything that follows.
+    All ranks of a trainer have the same weights, and random numbers of their own for everything that follows.
+
+    Parameters
+    ----------
+    together
+        The process group of the ranks of the trainer; None for all ranks of the job.
     """
     dataset = manifest.dataset
     shape = augment.output_shape(dataset.image_shape)
-    torch.manual_seed(cell.seed)
+    seed = cell.seed if trainer.trainers == 1 else seed_of(cell.seed, trainer.number)
+    torch.manual_seed(seed)
     if me.alone:
         step = make_step(cell.compute, model, shape, dataset.num_classes, device)
     else:
         from storebench.ranks.data_parallel import make_rank_step
 
-        step = make_rank_step(cell.compute, model, shape, dataset.num_classes, device, sync=cell.sync)
+        sync = cell.sync if trainer.ranks > 1 else Sync.NONE
+        step = make_rank_step(
+            cell.compute, model, shape, dataset.num_classes, device, sync=sync, group=together
+        )
     warm_up(step, (cell.batch_size, *shape))
-    torch.manual_seed(cell.seed + me.rank)
+    torch.manual_seed(seed + trainer.rank)
     return step
 
 
@@ -267,6 +311,15 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: Progress, *, pin: 
     if cell.share is Share.NONE:
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
     return shared_loader(cell.share, job, group=group, progress=progress, workers=cell.workers, pin=pin)
+
+
+def _trainer_group(trainer: Trainer, job: CellJob) -> "ProcessGroup | None":
+    """Return the process group of the ranks of a trainer; None where these are all ranks of the job, or one."""
+    if 1 in (trainer.trainers, trainer.ranks):
+        return None
+    from storebench.ranks.games import trainer_group
+
+    return trainer_group(trainer, job.wait_s)
 
 
 def _limit(job: CellJob, pages: StoreCache) -> LimitedCache | None:

@@ -135,6 +135,20 @@ class FaultyRankReader(FlatReader):
         return super()._fetch_into(indices, out)
 
 
+class FaultyGameReader(FaultyRankReader):
+    """Have that fault only in the second reader of a process: the one that a tournament scores networks with."""
+
+    opened = 0
+
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
+        super().__init__(store, manifest, options)
+        type(self).opened += 1
+        self._fetch_samples = (FlatReader if self.opened == 1 else FaultyRankReader)._fetch_into
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return self._fetch_samples(self, indices, out)
+
+
 class MortalReader(FlatReader):
     """Serve rightly, and kill the process while the loop is busy with what was served."""
 
@@ -327,6 +341,7 @@ class PlantedFormat(Format):
             "patient": PatientReader,
             "burning": BurningReader,
             "faulty-rank": FaultyRankReader,
+            "faulty-game": FaultyGameReader,
             "mortal": MortalReader,
             "hungry": HungryReader,
             "full": FullReader,

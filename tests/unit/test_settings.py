@@ -82,6 +82,7 @@ VALUES = {
     "store_fill": "first-epoch",
     "store_memory": "64 MiB",
     "store_spill": True,
+    "trainer_data": "replicated",
 }
 """Scenario key -> a value that is not the default; every other setting is a number."""
 
@@ -95,6 +96,9 @@ BESIDE: dict[str, dict[str, Any]] = {
     "store_fill": {"ranks": 2, "share": "store", "epochs": 2},
     "store_memory": {"ranks": 2, "share": "store"},
     "store_spill": {"ranks": 2, "share": "store"},
+    "trainers": {"ranks": 8},
+    "trainer_data": {"ranks": 2, "trainers": 2},
+    "tournament_steps": {"ranks": 2, "trainers": 2},
 }
 """Scenario key -> other keys that it needs."""
 
@@ -225,7 +229,8 @@ CELL_JSON = (
     '"reader_options": [["readahead", "off"]], "codec_options": [], "loader": "processes", "workers": 0, "batch_size": 64, '
     '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
     '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": null, "memory_bytes": null, '
-    '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped", "share": "none", "store_fill": "preload", "store_memory_bytes": null, "store_spill": false}'
+    '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped", "share": "none", "store_fill": "preload", "store_memory_bytes": null, "store_spill": false, '
+    '"trainers": 1, "trainer_data": "partitioned", "tournament_steps": 0}'
 )
 """A cell in a record and in a job, as this release writes it: earlier ones lack some fields."""
 
@@ -310,3 +315,50 @@ def test_a_job_of_ranks_is_named_in_its_label() -> None:
     assert not any(word in setting_label(alone) for word in ("rank", "gradients"))
     [loads] = ranked(ranks=2, compute="none")
     assert "gradients" not in setting_label(loads)
+
+
+def test_one_trainer_has_one_cell_whatever_trainers_are_asked_for() -> None:
+    cells = ranked(ranks=[2, 4], trainers=[1, 2], trainer_data=["partitioned", "replicated"])
+    found = [(cell.ranks, cell.trainers, str(cell.trainer_data)) for cell in cells]
+    assert sorted(found) == [
+        (2, 1, "partitioned"), (2, 2, "partitioned"), (2, 2, "replicated"),
+        (4, 1, "partitioned"), (4, 2, "partitioned"), (4, 2, "replicated"),
+    ]  # fmt: skip
+    [control, played] = ranked(ranks=2, trainers=2, tournament_steps=[0, 9], sync=["after"])
+    assert [str(cell.sync) for cell in (control, played)] == ["overlapped"] * 2, (
+        "a rank alone exchanges nothing"
+    )
+    assert control.cell_id != played.cell_id
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"ranks": [4, 6], "trainers": 4}, "6 ranks cannot be divided among 4 trainers"),
+        ({"ranks": 2, "tournament_steps": 5}, "tournament_steps is for jobs of several trainers"),
+        ({"ranks": 2, "trainer_data": "replicated"}, "trainer_data is for jobs of several trainers"),
+        ({"ranks": 4, "trainers": 2, "sync": "none"}, "with trainers, sync cannot be 'none'"),
+        (
+            {"ranks": 2, "trainers": 2, "tournament_steps": 5, "compute": "emulated:5"},
+            "tournament_steps needs compute 'real'",
+        ),
+        (
+            {"ranks": 2, "trainers": 2, "tournament_steps": 5, "backends": ["lmdb", "null"]},
+            "null serves no samples that a tournament could score networks on",
+        ),
+        ({"ranks": 2, "trainers": 2, "trainer_data": "halved"}, "'partitioned' or 'replicated'"),
+        ({"ranks": 2, "trainers": 2, "share": "node"}, "with trainers, share must be 'none'"),
+    ],
+    ids=["uneven", "one trainer", "data of one", "not synchronised", "emulated", "null", "word", "shared"],
+)
+def test_trainers_that_make_no_sense_are_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        ranked(**keys)
+
+
+def test_trainers_are_named_in_a_label() -> None:
+    [cell] = ranked(ranks=4, trainers=2, trainer_data="replicated", tournament_steps=50)
+    words = ["4 ranks", "2 trainers", "all samples per trainer", "a tournament every 50 steps"]
+    assert [word for word in setting_label(cell).split(", ") if word in words] == words
+    [alone] = ranked(ranks=4)
+    assert not any(word in setting_label(alone) for word in ("trainer", "tournament"))

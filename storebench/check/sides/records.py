@@ -71,7 +71,9 @@ def label_of(cell: Cell) -> str:
     parts += [compute, *([cell.device] if cell.device != "cpu" else [])]
     parts += [f"ranks-{cell.ranks}-{cell.sync}"] if cell.ranks > 1 else []
     parts += [f"share-{cell.share}"] if cell.share is not Share.NONE else []
-    return "/".join([*parts, *([f"fill-{cell.store_fill}"] if cell.store_fill is not Fill.PRELOAD else [])])
+    parts += [f"fill-{cell.store_fill}"] if cell.store_fill is not Fill.PRELOAD else []
+    apart = f"trainers-{cell.trainers}-{cell.trainer_data}-every-{cell.tournament_steps}"
+    return "/".join([*parts, *([apart] if cell.trainers > 1 else [])])
 
 
 def _cell(records: list[Record], code: str) -> CellData:

@@ -209,7 +209,7 @@ def _rank_word(name: str, value: object, cell: Cell) -> str | None:
         return f"at most {size(cell.store_memory_bytes)} per node" if cell.store_memory_bytes else ""
     if name == "batch_size" and cell.ranks > 1:
         return f"batch {value} per rank"
-    if name == "sync" and (cell.ranks == 1 or cell.compute.kind is ComputeKind.NONE):
+    if name == "sync" and (cell.ranks == cell.trainers or cell.compute.kind is ComputeKind.NONE):
         return ""
     return None
 

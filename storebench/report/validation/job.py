@@ -13,6 +13,7 @@ from storebench.ranks.merging import (
     waits_for_slowest_s,
 )
 from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.report.validation.trainers import check_pauses, check_trainers, teams
 from storebench.results import JobFacts, RankFacts, Record
 from storebench.settings.words import ComputeKind
 from storebench.training.step_table import StepTable, step_ends, wall_ns
@@ -48,6 +49,7 @@ def check_job(record: Record) -> Iterator[Finding]:
     yield from _spread(record, job)
     yield from _samples(record, job)
     yield from _bound(record, job)
+    yield from check_trainers(record, job)
 
 
 def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
@@ -77,8 +79,9 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
         yield from _differing(record, rank, figures, f"job.per_rank[{number}]")
     figures = {"samples_per_s_until_first_end": rate_until_first_end(timed)}
     if all(rank.wait_for_slowest_s is not None for rank in job.per_rank):
-        figures["wait_for_slowest_s"] = statistics.fmean(waits_for_slowest_s(timed))
+        figures["wait_for_slowest_s"] = statistics.fmean(waits_for_slowest_s(timed, teams(record)))
     yield from _differing(record, job, figures, "job")
+    yield from check_pauses(record, steps)
     timed_s = wall_ns(job_steps(timed)) / 1e9
     if not _close(record.timed_s, timed_s):
         message = f"{record.timed_s:.6g}, but the steps of its ranks last {timed_s:.6g}"
@@ -198,7 +201,7 @@ def _bound(record: Record, job: JobFacts) -> Iterator[Finding]:
     """Find a lower bound that does not follow from bytes and link, and a multiple of it that does not follow from both."""
     size, rate, latency_s = job.gradient_bytes, job.link_bytes_per_s, job.link_latency_s
     known = size is not None and rate and latency_s is not None
-    bound_s = ring_bound_s(size or 0, job.ranks, rate or 1.0, latency_s or 0.0) if known else None
+    bound_s = ring_bound_s(size or 0, job.ranks // teams(record), rate or 1.0, latency_s or 0.0) if known else None
     exposed_s = job.exposed_communication_s
     expected = {
         "ring_bound_s": bound_s,

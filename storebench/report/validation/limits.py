@@ -104,6 +104,8 @@ def _device_floor(record: Record) -> Iterator[Finding]:
         return
     if record.cell.cache != CacheState.COLD or cache.applies_to == "open":
         return
+    # A page that a game read first holds samples of the training as well.
+    read += _read_by_games(record)
     asked = record.payload_bytes * _rows_frac(record)
     least = asked * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
     if read < least:
@@ -112,6 +114,12 @@ def _device_floor(record: Record) -> Iterator[Finding]:
             f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
         )
         yield finding(Kind.CEILING, record, "device_read_bytes", message)
+
+
+def _read_by_games(record: Record) -> int:
+    """Return the bytes that tournaments of a job had the device deliver."""
+    trainers = record.job.trainers if record.job else None
+    return (trainers.tournament_device_read_bytes or 0) if trainers else 0
 
 
 def _warm_reads(record: Record) -> Iterator[Finding]:

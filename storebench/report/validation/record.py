@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
-from storebench.settings.words import CacheState, ComputeKind, Share
+from storebench.settings.words import CacheState, ComputeKind, Share, TrainerData
 from storebench.units import format_bytes
 
 COLD_MOST_RESIDENT_FRAC = 0.01
@@ -162,8 +162,10 @@ def _coverage(record: Record) -> Iterator[Finding]:
     if seen.served != record.samples:
         message = f"{seen.served} indices came, {record.samples} samples are counted"
         yield finding(Kind.COVERAGE, record, "samples", message)
-    # Several passes serve each sample several times, and padding some of them.
-    counted = seen.expected if record.cell.passes or record.cell.pad else seen.unique + seen.duplicates
+    # Several passes serve each sample several times, so do trainers that have all samples, and padding some of them.
+    cell = record.cell
+    again = cell.passes or cell.pad or cell.trainer_data is TrainerData.REPLICATED
+    counted = seen.expected if again else seen.unique + seen.duplicates
     if not seen.complete or counted != seen.served or seen.missing < 0:
         message = (
             f"{seen.duplicates} duplicates, {seen.missing} missing, {seen.pixels_wrong} with wrong pixels"

@@ -197,7 +197,7 @@ def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             cell.model,
             cell.compute,
         ),
-        *(cell.device, cell.threads, cell.ranks, cell.sync),
+        *(cell.device, cell.threads, cell.ranks, cell.sync, cell.trainers),
     )
     return (*loose, cell.loader, cell.workers), loose
 
@@ -294,13 +294,15 @@ def _order_key(record: Record) -> Hashable:
         cell.ranks if cell.pad else None,
         cell.max_steps,
         cell.passes,
+        cell.trainers,
+        cell.trainer_data,
     )
 
 
 def _loss_key(record: Record) -> Hashable:
     cell = record.cell
     place = record.environment and record.environment.key
-    exchange = (cell.ranks, cell.sync)
+    exchange = (cell.ranks, cell.sync, cell.tournament_steps)
     return (_order_key(record), place, cell.model, cell.compute, cell.device, cell.threads, exchange)
 
 

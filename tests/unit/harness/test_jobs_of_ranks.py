@@ -247,3 +247,52 @@ def test_ranks_are_an_axis_and_counted_in_the_plan(bench: Bench) -> None:
     done = bench.cli("run", "lmdb", *SMALL, "--ranks", "1,2,4", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     assert [cell["ranks"] for cell in json.loads(done.stdout)["cells"]] == [1, 2, 4]
+
+
+GAMES = ("--trainers", "2", "--tournament-steps", "1")
+
+
+def test_a_rank_that_is_killed_in_a_game_ends_its_job(here: Bench, tidy: None, tmp_path: Path) -> None:
+    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:kill"})
+    words = ("planted:faulty-game", *SMALL, *RANKS, *GAMES, "--stores", here.stores)
+    began = time.monotonic()
+    done = faulty.cli("run", *words, "--out", tmp_path / "run")
+    assert done.returncode == 5
+    assert time.monotonic() - began < 30
+    failure = only(read_records(tmp_path / "run")).failure or ""
+    assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
+
+
+@pytest.mark.full
+def test_a_rank_that_hangs_in_a_game_is_named(here: Bench, tidy: None, tmp_path: Path) -> None:
+    path = tmp_path / "stuck.toml"
+    path.write_text(
+        'name = "stuck"\nstall_s = 4\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nsynthetic = true\n'
+        'limit = 16\nbatch_size = 8\nmodel = "tiny"\nthreads = 1\nranks = 2\ntrainers = 2\ntournament_steps = 1\n'
+        'backends = ["planted:faulty-game"]\n'
+    )
+    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:stop"})
+    done = faulty.cli("bench", path, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    assert done.returncode == 5
+    failure = only(read_records(tmp_path / "run")).failure or ""
+    said = "rank 1 on node 0 made no progress for 4 s during tournament 0; its process is stopped"
+    assert failure.startswith(said)
+
+
+def test_trainers_and_seeds_are_axes(bench: Bench) -> None:
+    words = ("--ranks", "4", "--trainers", "1,2", "--tournament-steps", "0,5", "--seed", "7,8")
+    done = bench.cli("run", "lmdb", *SMALL, *words, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    cells = [
+        (cell["trainers"], cell["tournament_steps"], cell["seed"])
+        for cell in json.loads(done.stdout)["cells"]
+    ]
+    assert cells == [(1, 0, 7), (1, 0, 8), (2, 0, 7), (2, 0, 8), (2, 5, 7), (2, 5, 8)]
+
+
+def test_trainers_with_too_few_samples_are_refused(bench: Bench, tmp_path: Path) -> None:
+    words = ("--ranks", "9", "--trainers", "9", "--stores", bench.stores, "--out", tmp_path / "run")
+    done = bench.cli("run", "lmdb", *SMALL, *words)
+    assert done.returncode == 2
+    assert "9 trainers cannot share 16 samples" in done.stderr
+    assert not (tmp_path / "run").exists()

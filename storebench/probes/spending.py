@@ -1,0 +1,95 @@
+"""What this process uses for work between the steps of an epoch, to be taken out of the counters of the epoch."""
+
+import contextlib
+import dataclasses
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+from storebench.probes.batch_io import IO_COLUMNS, METER, BatchIo
+from storebench.results import Counters
+
+_USAGE = {
+    "cpu_user_s": "ru_utime",
+    "cpu_system_s": "ru_stime",
+    "voluntary_switches": "ru_nvcsw",
+    "involuntary_switches": "ru_nivcsw",
+}
+"""Field of `Counters` -> the kernel's counter of this process."""
+
+_SHARED = "other work read from the device in the same time"
+
+
+class Spending:
+    """Add up what this process uses inside `counted`, while `storebench.probes.batch_io.METER` counts.
+
+    The kernel counts a whole process: threads of it that load batches in the same time are counted as well.
+
+    Attributes
+    ----------
+    own_reads
+        Read calls of the meter that no batch reports.
+    """
+
+    def __init__(self) -> None:
+        self.own_reads = 0
+        self._used: dict[str, float] | None = {}
+        self._times = 0
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count what the with statement uses."""
+        self._read()
+        before = _usage()
+        yield
+        after, io = _usage(), self._read()
+        self._times += 1
+        if io is None or self._used is None:
+            self._used = None
+            return
+        spent = {name: after[name] - before[name] for name in _USAGE}
+        spent |= {name: getattr(io, name) for name in IO_COLUMNS}
+        self._used = {name: self._used.get(name, 0) + value for name, value in spent.items()}
+
+    @property
+    def device_read_bytes(self) -> int | None:
+        """Bytes that block devices delivered; None if the kernel does not show them."""
+        return None if self._used is None else int(self._used.get("device_read_bytes", 0))
+
+    def taken_out(self, counters: Counters, payload_bytes: int) -> Counters:
+        """Return the counters of an epoch without what was counted here.
+
+        Parameters
+        ----------
+        counters
+            Those of the whole epoch. What the store's device delivered to all processes cannot be divided, so it is unknown
+            afterwards.
+        payload_bytes
+            Bytes of samples that the epoch requested, for the read amplification.
+        """
+        if not self._times:
+            return counters
+        left: dict[str, Any] = {name: self._left(name, counters) for name in (*IO_COLUMNS, *_USAGE)}
+        delivered = left["device_read_bytes"]
+        amplification = delivered / payload_bytes if delivered is not None and payload_bytes else None
+        return dataclasses.replace(
+            counters,
+            **left,
+            block_device_read_bytes=None,
+            read_amplification=amplification,
+            reasons=counters.reasons | {"block_device_read_bytes": _SHARED},
+        )
+
+    def _left(self, name: str, counters: Counters) -> float | None:
+        whole = getattr(counters, name)
+        return None if whole is None or self._used is None else whole - self._used.get(name, 0)
+
+    def _read(self) -> BatchIo | None:
+        io = METER.read()
+        self.own_reads += 0 if io is None else io.own_reads
+        return io
+
+
+def _usage() -> dict[str, float]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {name: getattr(usage, own) for name, own in _USAGE.items()}

@@ -1,0 +1,74 @@
+"""What trainers exchange: the process group of each, sums over its ranks, and their networks in a game."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from storebench.ranks.trainers import Trainer
+
+
+def trainer_group(trainer: Trainer, timeout_s: float) -> dist.ProcessGroup | None:
+    """Return the group of the ranks of a trainer; None where it has all ranks of the job, or one. All ranks call it together.
+
+    Parameters
+    ----------
+    timeout_s
+        Seconds after which an operation fails in which a rank is missing.
+    """
+    if 1 in (trainer.trainers, trainer.ranks):
+        return None
+    timeout = timedelta(seconds=timeout_s)
+    # Every rank takes part in making every group.
+    groups = [
+        dist.new_group(list(trainer.members(number)), timeout=timeout) for number in range(trainer.trainers)
+    ]
+    own: dist.ProcessGroup = groups[trainer.number]
+    return own
+
+
+def summed(count: int, trainer: Trainer, group: dist.ProcessGroup | None) -> int:
+    """Return the sum of a number over the ranks of a trainer."""
+    if trainer.ranks == 1:
+        return count
+    total = torch.tensor(count, dtype=torch.int64)
+    dist.all_reduce(total, group=group)
+    return int(total)
+
+
+def packed(state: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return a copy of the tensors of a training, one after the other: float32 [n] in the memory of the CPU."""
+    return torch.cat([one.detach().reshape(-1).to("cpu", torch.float32) for one in state])
+
+
+def unpack(content: torch.Tensor, state: Sequence[torch.Tensor]) -> None:
+    """Write what `packed` returned into the tensors of a training.
+
+    Parameters
+    ----------
+    content
+        float32 [n], n the number of values of all tensors.
+    """
+    pieces = torch.split(content, [one.numel() for one in state])
+    with torch.no_grad():
+        for one, piece in zip(state, pieces, strict=True):
+            one.copy_(piece.view(one.shape))
+
+
+def exchanged(own: torch.Tensor, peer: int) -> torch.Tensor:
+    """Send a tensor to another rank and return the one that it sends, of the same shape and type.
+
+    Both ranks call it at the same time. Tensors are in the memory of the CPU, so gloo carries them, also where gradients
+    are exchanged between GPUs by NCCL.
+
+    Parameters
+    ----------
+    peer
+        The other rank, by its number in the job.
+    """
+    theirs = torch.empty_like(own)
+    for work in (dist.isend(own, peer), dist.irecv(theirs, peer)):
+        assert work is not None
+        work.wait()
+    return theirs

@@ -1,0 +1,163 @@
+"""The trainers of a job: the ranks, the samples and the seed of each, and its partner in each tournament.
+
+All of it follows from numbers that every rank knows, so no rank has to be told.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from storebench.formats.base import Indices
+from storebench.ranks.membership import Membership
+from storebench.settings.words import TrainerData
+
+HELD_OUT_FRAC = 0.1
+"""Share of its samples that a trainer holds out of training, to score networks on them."""
+
+_SEEDS, _PARTS, _PAIRS = 0x4C544601, 0x4C544602, 0x4C544603
+"""Words that keep the random streams of one seed apart; the order of an epoch has the number of the epoch in their place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """The trainer that a rank belongs to; by default the only one, which has one rank.
+
+    Attributes
+    ----------
+    number, trainers
+        Number of the trainer in the job, from 0, and their number.
+    rank, ranks
+        Number of the rank in its trainer, from 0, and the ranks of each trainer.
+    """
+
+    number: int = 0
+    trainers: int = 1
+    rank: int = 0
+    ranks: int = 1
+
+    @classmethod
+    def of(cls, membership: Membership, trainers: int) -> Self:
+        """Return the trainer of a rank. Consecutive ranks form a trainer; `trainers` must divide their number."""
+        ranks = membership.ranks // trainers
+        number, rank = divmod(membership.rank, ranks)
+        return cls(number=number, trainers=trainers, rank=rank, ranks=ranks)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that tests the network for its trainer."""
+        return self.rank == 0
+
+    def members(self, number: int) -> range:
+        """Return the ranks of a trainer, by their numbers in the job."""
+        return range(number * self.ranks, (number + 1) * self.ranks)
+
+    def peer(self, partner: int) -> int:
+        """Return the rank of another trainer that stands in the same place as this one, by its number in the job."""
+        return self.members(partner)[self.rank]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """The samples of a trainer.
+
+    Attributes
+    ----------
+    training, held_out
+        Samples that it trains on, and samples that it scores networks on: ascending indices, int64.
+    """
+
+    training: Indices
+    held_out: Indices
+
+
+def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list[Part]:
+    """Return the part of each trainer, drawn at random from the seed.
+
+    Every trainer trains on equally many samples, so that all of them have equally many steps. Parts that are not equal
+    differ by one sample, which is held out.
+
+    Parameters
+    ----------
+    count
+        Samples of the store, at least two per trainer.
+    trainers
+        Number of trainers.
+    data
+        Whether each trainer has a part of its own. If each has all samples, all hold out the same ones, so that no network
+        is scored on samples that another trainer has trained on.
+    seed
+        Seed of the cell.
+    """
+    order = _stream(seed, _PARTS).permutation(count).astype(np.int64)
+    pieces = [order] * trainers if data is TrainerData.REPLICATED else np.array_split(order, trainers)
+    training, _ = part_sizes(count, trainers=trainers, data=data)[-1]
+    return [Part(training=np.sort(one[:training]), held_out=np.sort(one[training:])) for one in pieces]
+
+
+def part_sizes(count: int, *, trainers: int, data: TrainerData) -> list[tuple[int, int]]:
+    """Return how many samples each trainer trains on, and how many it holds out.
+
+    Parameters
+    ----------
+    count, trainers, data
+        As in `parts_of`.
+    """
+    each, more = (count, 0) if data is TrainerData.REPLICATED else divmod(count, trainers)
+    training = each - max(1, round(HELD_OUT_FRAC * each))
+    return [(training, each + (number < more) - training) for number in range(trainers)]
+
+
+def seed_of(seed: int, trainer: int) -> int:
+    """Return the seed of one of several trainers, for its network and the order of its samples; below 2^63."""
+    [word] = np.random.SeedSequence([seed, _SEEDS, trainer]).generate_state(1, np.uint64)
+    return int(word) >> 1
+
+
+def pairs(number: int, *, trainers: int, seed: int) -> list[tuple[int, int]]:
+    """Return the pairs of trainers that play in a tournament; with an odd number of trainers, one of them rests.
+
+    Parameters
+    ----------
+    number
+        Number of the tournament in the process, from 0.
+    trainers
+        Number of trainers.
+    seed
+        Seed of the cell.
+    """
+    order = _stream(seed, _PAIRS, number).permutation(trainers).tolist()
+    return list(zip(order[::2], order[1::2], strict=False))
+
+
+def partner_of(trainer: int, number: int, *, trainers: int, seed: int) -> int | None:
+    """Return the partner of a trainer in a tournament; None if it rests.
+
+    Parameters
+    ----------
+    number, trainers, seed
+        As in `pairs`.
+    """
+    for one, other in pairs(number, trainers=trainers, seed=seed):
+        if trainer in (one, other):
+            return other if trainer == one else one
+    return None
+
+
+def tournaments_in(epoch: int, steps: int, every: int) -> range:
+    """Return the numbers of the tournaments in an epoch.
+
+    Parameters
+    ----------
+    epoch
+        Number of the epoch in the process, from 0.
+    steps
+        Steps of each epoch.
+    every
+        Steps between two tournaments; 0 for none. They are counted from the first step of the process.
+    """
+    return range(epoch * steps // every, (epoch + 1) * steps // every) if every else range(0)
+
+
+def _stream(*words: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(list(words)))

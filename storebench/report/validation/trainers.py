@@ -1,0 +1,188 @@
+"""The rules of the trainers of a job: parts that follow from the seed, scores that are shares, games that follow from both."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from storebench.ranks.merging import RANK
+from storebench.ranks.trainers import pairs, part_sizes, tournaments_in
+from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.results import Game, JobFacts, Record, TrainersFacts
+from storebench.settings.loop import MOST_SEED
+from storebench.training.step_table import StepTable
+
+_SAME = 1e-6
+_CLOCK_S = 1e-3
+"""Tolerance for times that several ranks measured, or that were taken a moment apart."""
+
+_STATES = 2
+"""Each network is sent with its momentum, so at least twice the bytes of its weights."""
+
+
+def teams(record: Record) -> int:
+    """Return the number of trainers of a record; 1 where its ranks cannot be divided among as many as its cell asks for."""
+    ranks, trainers = record.cell.ranks, record.cell.trainers
+    return trainers if trainers > 0 and ranks % trainers == 0 else 1
+
+
+def check_trainers(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Yield the findings about the trainers of one usable record of a job."""
+    cell, facts = record.cell, job.trainers
+    described = len(facts.per_trainer) if facts else 1
+    fits = teams(record) == cell.trainers == described
+    if not fits or (facts is not None and cell.trainers == 1):
+        message = f"{described} described, in a cell of {cell.ranks} ranks and {cell.trainers} trainers"
+        yield finding(Kind.ARITHMETIC, record, "job.trainers", message)
+        return
+    if facts is None:
+        return
+    yield from _parts(record, facts)
+    yield from _best(record, facts)
+    yield from _pairing(record, facts)
+    for game in facts.games:
+        yield from _side(record, facts, game)
+    yield from _costs(record, job, facts)
+
+
+def check_pauses(record: Record, steps: StepTable) -> Iterator[Finding]:
+    """Yield games that took longer than the pause that they were in: their time would be that of the training.
+
+    Parameters
+    ----------
+    steps
+        The step table of the job, one row per step and rank: as many ranks as the cell has.
+    """
+    facts = record.job.trainers if record.job else None
+    if facts is None or RANK not in steps or "paused_ns" not in steps:
+        return
+    paused = steps["paused_ns"].reshape(-1, record.cell.ranks)
+    each = record.cell.ranks // teams(record)
+    for game in facts.games:
+        own = paused[max(0, game.step - 1) : game.step, game.trainer * each : (game.trainer + 1) * each]
+        longest_s = int(own.max()) / 1e9 if own.size else 0.0
+        if not 0 <= game.seconds <= longest_s + _CLOCK_S:
+            message = f"{game.seconds:.6g} s, but the pause after step {game.step} was {longest_s:.6g} s"
+            yield finding(Kind.STEPS, record, _name(game, "seconds"), message)
+
+
+def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
+    """Find parts of the samples that have another size than the cell gives them, and scores that are none."""
+    cell = record.cell
+    count = record.store.count if record.store else 0
+    sizes = part_sizes(count, trainers=cell.trainers, data=cell.trainer_data) if count else []
+    told = [(one.training_samples, one.held_out_samples) for one in facts.per_trainer]
+    if sizes and told != sizes:
+        message = f"parts of {told} samples, but {count} samples make {sizes}"
+        yield finding(Kind.ARITHMETIC, record, "job.trainers.per_trainer", message)
+    for number, one in enumerate(facts.per_trainer):
+        for name, score, samples in (
+            ("held_out_score", one.held_out_score, one.held_out_samples),
+            ("test_accuracy", one.test_accuracy, record.test_samples),
+        ):
+            if score is not None and not _is_share(score, samples):
+                message = f"{score:.6g} is no share of {samples} samples"
+                yield finding(Kind.ARITHMETIC, record, f"job.trainers.per_trainer[{number}].{name}", message)
+
+
+def _best(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
+    """Find a best trainer that has not the highest score, and a test accuracy of the job that is not its own."""
+    scores = [one.held_out_score for one in facts.per_trainer]
+    known = [score for score in scores if score is not None]
+    right = scores.index(max(known)) if known and len(known) == len(scores) else None
+    if facts.best_trainer != right:
+        message = f"{facts.best_trainer}, but the scores {scores} make it {right}"
+        yield finding(Kind.ARITHMETIC, record, "job.trainers.best_trainer", message)
+    elif right is not None and record.test_accuracy != facts.per_trainer[right].test_accuracy:
+        message = (
+            f"{record.test_accuracy}, but that of trainer {right} is {facts.per_trainer[right].test_accuracy}"
+        )
+        yield finding(Kind.ARITHMETIC, record, "test_accuracy", message)
+
+
+def _pairing(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
+    """Find tournaments that do not take place after the steps that were asked for, and pairs that the seed does not make."""
+    cell, steps = record.cell, record.steps
+    if record.epoch < 0 or not 0 <= cell.seed <= MOST_SEED:
+        message = f"epoch {record.epoch} with seed {cell.seed} has no tournament"
+        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournaments", message)
+        return
+    numbers = tournaments_in(record.epoch, steps, max(0, cell.tournament_steps))
+    count = max(0, numbers.stop - numbers.start)
+    sides = count * (cell.trainers - cell.trainers % 2)
+    if (facts.tournaments, len(facts.games)) != (count, sides):
+        message = (
+            f"{facts.tournaments} with {len(facts.games)} sides of games, but {steps} steps with one every"
+            f" {cell.tournament_steps} make {count} with {sides}"
+        )
+        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournaments", message)
+        return
+    expected: Counter[tuple[int, int, int, int]] = Counter()
+    for number in numbers:
+        step = (number + 1) * cell.tournament_steps - record.epoch * steps
+        for one, other in pairs(number, trainers=cell.trainers, seed=cell.seed):
+            expected.update([(number, step, one, other), (number, step, other, one)])
+    played = Counter((game.number, game.step, game.trainer, game.partner) for game in facts.games)
+    wrong = sorted((expected - played) + (played - expected))
+    if wrong:
+        number, step, one, other = wrong[0]
+        how = "is not recorded" if played[wrong[0]] < expected[wrong[0]] else "does not follow from the seed"
+        message = (
+            f"the side of trainer {one} against {other} in tournament {number}, after step {step}, {how}"
+        )
+        yield finding(Kind.ARITHMETIC, record, "job.trainers.games", message)
+
+
+def _side(record: Record, facts: TrainersFacts, game: Game) -> Iterator[Finding]:
+    """Find a side of a game with scores that are none, or with a winner that they do not make."""
+    known = 0 <= game.trainer < len(facts.per_trainer)
+    samples = facts.per_trainer[game.trainer].held_out_samples if known else None
+    if game.samples != samples:
+        message = f"{game.samples}, but the trainer holds out {samples}"
+        yield finding(Kind.ARITHMETIC, record, _name(game, "samples"), message)
+    for name in ("own_score", "partner_score"):
+        score = getattr(game, name)
+        if not _is_share(score, game.samples):
+            message = f"{score:.6g} is no share of {game.samples} samples"
+            yield finding(Kind.ARITHMETIC, record, _name(game, name), message)
+    right = game.partner if game.partner_score > game.own_score else game.trainer
+    if game.winner != right:
+        message = f"{game.winner}, but {game.own_score:.6g} against {game.partner_score:.6g} makes it {right}"
+        yield finding(Kind.ARITHMETIC, record, _name(game, "winner"), message)
+
+
+def _costs(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterator[Finding]:
+    """Find bytes, samples and times of tournaments that the games do not make."""
+    least = _STATES * (job.gradient_bytes or 0) * (record.cell.ranks // record.cell.trainers)
+    small = next((game for game in facts.games if game.sent_bytes < max(1, least)), None)
+    if small is not None:
+        message = f"{small.sent_bytes}, but weights and momentum have {least}"
+        yield finding(Kind.ARITHMETIC, record, _name(small, "sent_bytes"), message)
+    read = sum(2 * game.samples for game in facts.games)
+    if facts.tournament_samples != read:
+        message = f"{facts.tournament_samples}, but the games scored {read}"
+        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournament_samples", message)
+    least_s = math.fsum(_longest(facts.games).values())
+    if not least_s <= facts.tournament_s + _CLOCK_S or not math.isfinite(facts.tournament_s):
+        message = (
+            f"{facts.tournament_s:.6g} s, but the longest game of each tournament adds up to {least_s:.6g} s"
+        )
+        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournament_s", message)
+
+
+def _longest(games: Sequence[Game]) -> dict[int, float]:
+    """Return the seconds of the longest game of each tournament."""
+    longest: dict[int, float] = {}
+    for game in games:
+        longest[game.number] = max(longest.get(game.number, 0.0), game.seconds)
+    return longest
+
+
+def _is_share(score: float, samples: int) -> bool:
+    """Return whether a score is a share of so many samples."""
+    if not 0 <= score <= 1:
+        return False
+    return samples > 0 and abs(score * samples - round(score * samples)) <= _SAME * max(1, samples)
+
+
+def _name(game: Game, figure: str) -> str:
+    return f"job.trainers.games[{game.number}: {game.trainer}].{figure}"

@@ -1,0 +1,98 @@
+"""The facts of a job of several trainers: their parts of the samples, their scores, and every game of their tournaments."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """One trainer's side of a game: it scores its network and its partner's on samples that it holds out.
+
+    Each side of a game decides for itself, so both may go on with the same network.
+
+    Attributes
+    ----------
+    number
+        Number of the tournament in the process, from 0.
+    step
+        Steps of the epoch that had been trained.
+    trainer, partner
+        The trainer whose side this is, and the one whose network it was sent.
+    samples
+        Samples on which both networks were scored.
+    own_score, partner_score
+        Share of them that the trainer's network and the partner's classified correctly.
+    winner
+        The trainer whose network `trainer` went on with: its own unless the partner's score was higher.
+    sent_bytes
+        Bytes of weights, momentum and statistics that the ranks of the trainer sent to the partner.
+    seconds
+        Wall time of this side: both scores, and the exchange with the wait for the partner in it; that of the slowest rank.
+    """
+
+    number: int
+    step: int
+    trainer: int
+    partner: int
+    samples: int
+    own_score: float
+    partner_score: float
+    winner: int
+    sent_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerFacts:
+    """One trainer of a job after an epoch.
+
+    Attributes
+    ----------
+    training_samples, held_out_samples
+        Samples of its part that it trains on, and those that it holds out to score networks.
+    held_out_score
+        Share of the held-out samples that its network classified correctly after the epoch; null if nothing was trained.
+    test_accuracy
+        Share of the test samples that its network classified correctly after the epoch; null if not measured.
+    """
+
+    training_samples: int
+    held_out_samples: int
+    held_out_score: float | None = None
+    test_accuracy: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainersFacts:
+    """The trainers of a job in an epoch, and their tournaments.
+
+    Tournaments are in no span and no rate of the record, and what they read is in none of its counters.
+
+    Attributes
+    ----------
+    per_trainer
+        One entry per trainer. Trainer 0 has the first ranks.
+    best_trainer
+        The trainer with the highest `held_out_score`, the first of equals; null if nothing was trained. The test accuracy of
+        the record is that of this trainer.
+    tournaments
+        Number of tournaments in the epoch.
+    games
+        Both sides of every game, by tournament and trainer.
+    tournament_s
+        Wall time of all tournaments of the epoch, from the moment at which all ranks had come until all went on.
+    tournament_wait_s
+        Time for which a rank waited for the others before tournaments, the mean over ranks.
+    tournament_samples
+        Samples that games read, over all ranks.
+    tournament_device_read_bytes
+        Bytes that block devices delivered to the ranks during games; null if not counted.
+    """
+
+    per_trainer: tuple[TrainerFacts, ...]
+    best_trainer: int | None = None
+    tournaments: int = 0
+    games: tuple[Game, ...] = ()
+    tournament_s: float = 0.0
+    tournament_wait_s: float = 0.0
+    tournament_samples: int = 0
+    tournament_device_read_bytes: int | None = None

@@ -1,0 +1,305 @@
+"""Tournaments of real ranks: the games that are played, whose network goes on, and what is recorded of both."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storebench.formats.base import Batch, Indices, Reader
+from storebench.loading.kept import opened_again
+from storebench.ranks import exposed
+from storebench.report.validation.validate import validate_records
+from storebench.results import Game, TrainersFacts
+from storebench.runs.records import RECORDS_NAME, record_from_dict, record_to_dict
+from storebench.worker import tournament
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import Bench, steps_of
+from tests.support.same_training import assert_same_losses
+from tests.support.trainer_jobs import STEPS, TRAINERS, Trained, trained, trainers_cell
+
+
+@pytest.fixture(autouse=True)
+def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let communication be measured for a moment only."""
+    monkeypatch.setattr(exposed, "BUDGET_S", 0.01)
+
+
+def untimed(facts: TrainersFacts) -> TrainersFacts:
+    """Return facts without what no two runs share."""
+    games = tuple(replace(game, seconds=0.0) for game in facts.games)
+    return replace(
+        facts, games=games, tournament_s=0.0, tournament_wait_s=0.0, tournament_device_read_bytes=None
+    )
+
+
+def assert_states_are_those_of_the_winners(found: Trained, before: Trained) -> None:
+    """Check that each rank has the state that the winner's rank in its place had before the only tournament."""
+    each = found.record.cell.ranks // found.record.cell.trainers
+    winners = {game.trainer: game.winner for game in found.trainers.games}
+    for rank, state in enumerate(found.states):
+        trainer = rank // each
+        source = winners.get(trainer, trainer) * each + rank % each
+        np.testing.assert_array_equal(state.view(np.uint32), before.states[source].view(np.uint32))
+
+
+def test_two_runs_with_one_seed_have_the_same_games(bench: Bench, run_folder: Path) -> None:
+    first, second = (trained(trainers_cell(seed=5), bench, run_folder, test_limit=60) for _ in range(2))
+    assert second.findings() == []
+    assert first.trainers.tournaments == 2
+    assert len(first.trainers.games) == 2 * TRAINERS
+    assert untimed(first.trainers) == untimed(second.trainers)
+    assert first.record.digests == second.record.digests
+    other = trained(trainers_cell(seed=6), bench, run_folder)
+    assert untimed(other.trainers).games != untimed(first.trainers).games
+
+
+def test_the_winners_network_goes_on_bit_for_bit_with_its_momentum(bench: Bench, run_folder: Path) -> None:
+    once: dict[str, Any] = {"max_steps": STEPS, "seed": 2, "limit": 400}
+    before = trained(trainers_cell(tournament_steps=0, **once), bench, run_folder)
+    found = trained(trainers_cell(**once), bench, run_folder)
+    assert found.findings() == []
+    assert len({state.tobytes() for state in before.states}) == TRAINERS
+    moved = [game for game in found.trainers.games if game.winner != game.trainer]
+    assert moved, "nobody's network went to a partner, so nothing was tested"
+    assert_states_are_those_of_the_winners(found, before)
+
+
+def test_all_ranks_of_a_trainer_go_on_with_the_winners_network(bench: Bench, run_folder: Path) -> None:
+    once: dict[str, Any] = {"max_steps": STEPS, "trainers": 2, "batch_size": 3, "seed": 2}
+    before = trained(trainers_cell(tournament_steps=0, **once), bench, run_folder)
+    found = trained(trainers_cell(**once), bench, run_folder)
+    assert found.findings() == []
+    assert [game.winner for game in found.trainers.games] == [1, 0], "both networks move"
+    for job in (before, found):
+        assert [job.states[0].tobytes() == state.tobytes() for state in job.states[:2]] == [True, True]
+    assert before.states[0].tobytes() != before.states[2].tobytes()
+    assert_states_are_those_of_the_winners(found, before)
+    [least] = {game.sent_bytes for game in found.trainers.games}
+    assert least == 2 * found.states[0].nbytes
+
+
+def test_a_tie_leaves_the_trainer_its_own_network(bench: Bench, run_folder: Path) -> None:
+    # One held-out sample per trainer: a network is right or wrong, so most games are a tie.
+    once: dict[str, Any] = {"limit": 40, "batch_size": 2, "max_steps": STEPS, "seed": 0}
+    before = trained(trainers_cell(tournament_steps=0, **once), bench, run_folder)
+    found = trained(trainers_cell(**once), bench, run_folder)
+    ties = [game for game in found.trainers.games if game.own_score == game.partner_score]
+    assert ties
+    assert all(game.winner == game.trainer for game in ties)
+    assert_states_are_those_of_the_winners(found, before)
+
+
+def test_the_control_has_the_same_partition_and_plays_no_game(bench: Bench, run_folder: Path) -> None:
+    cell = trainers_cell(seed=5)
+    found = trained(cell, bench, run_folder)
+    control = trained(replace(cell, tournament_steps=0), bench, run_folder)
+    assert control.findings() == []
+    assert (control.trainers.games, control.trainers.tournaments, control.trainers.tournament_s) == ((), 0, 0)
+    assert control.record.digests is not None
+    assert found.record.digests is not None
+    assert control.record.digests.order == found.record.digests.order
+    assert control.record.digests.samples == found.record.digests.samples
+    losses = [
+        steps_of(one.record, run_folder)["loss"][: STEPS * TRAINERS].tobytes() for one in (found, control)
+    ]
+    assert losses[0] == losses[1], "until the first tournament both train alike"
+    sizes = [(one.training_samples, one.held_out_samples) for one in control.trainers.per_trainer]
+    assert sizes == [(36, 4)] * TRAINERS
+
+
+def test_the_best_trainer_is_chosen_by_its_held_out_samples(bench: Bench, run_folder: Path) -> None:
+    found = trained(trainers_cell(seed=5, epochs=2), bench, run_folder, test_limit=60)
+    assert found.findings() == []
+    assert [
+        len(record.job.trainers.games) for record in found.records if record.job and record.job.trainers
+    ] == [8, 8]
+    for record in found.records:
+        assert record.job is not None
+        assert record.job.trainers is not None
+        facts = record.job.trainers
+        scores = [one.held_out_score for one in facts.per_trainer]
+        assert facts.best_trainer == scores.index(max(score for score in scores if score is not None))
+        assert record.test_accuracy == facts.per_trainer[facts.best_trainer].test_accuracy
+        assert all(one.test_accuracy is not None for one in facts.per_trainer)
+        assert record.test_samples == 60
+
+
+def test_trainers_of_two_ranks_train_as_trainers_of_one(bench: Bench, run_folder: Path) -> None:
+    one: dict[str, Any] = {"trainers": 2, "tournament_steps": 0, "model": "lenet", "limit": 100}
+    wide = trained(trainers_cell(**one, ranks=4, batch_size=4), bench, run_folder)
+    narrow = trained(trainers_cell(**one, ranks=2, batch_size=8), bench, run_folder)
+    assert wide.findings() == narrow.findings() == []
+    assert wide.record.digests is not None
+    assert narrow.record.digests is not None
+    assert wide.record.digests.order == narrow.record.digests.order
+    losses = [
+        steps_of(job.record, run_folder)["loss"][:: job.record.cell.ranks].astype(np.float32)
+        for job in (wide, narrow)
+    ]
+    assert_same_losses(losses[0], losses[1], "lenet")
+    assert narrow.job.wait_for_slowest_s is None, "a trainer of one rank waits for no other"
+    assert wide.job.wait_for_slowest_s is not None
+
+
+def test_of_three_trainers_one_rests_in_each_tournament(bench: Bench, run_folder: Path) -> None:
+    found = trained(trainers_cell(ranks=3, trainers=3, limit=122), bench, run_folder)
+    assert found.findings() == []
+    by_number: dict[int, list[Game]] = {}
+    for game in found.trainers.games:
+        by_number.setdefault(game.number, []).append(game)
+    assert len(by_number) == found.trainers.tournaments == 2
+    assert [len({game.trainer for game in games}) for games in by_number.values()] == [2, 2]
+    assert [one.held_out_samples for one in found.trainers.per_trainer] == [5, 5, 4]
+
+
+def test_trainers_may_have_all_samples(bench: Bench, run_folder: Path) -> None:
+    cell = trainers_cell(ranks=2, trainers=2, trainer_data="replicated", limit=60)
+    found = trained(cell, bench, run_folder)
+    assert found.findings() == []
+    assert (found.job.total_samples, found.job.unique_samples, found.job.duplicates) == (108, 54, 0)
+    assert found.record.coverage is not None
+    assert found.record.coverage.expected == 108
+
+
+SLOW_S = 0.2
+
+
+def slow_games(setup: Setup) -> None:
+    """Let every read of a game take a moment longer."""
+
+    def slow(store: Path, backend: Any) -> Reader:
+        reader = opened_again(store, backend)
+        read_into: Callable[[Indices, Batch], None] = reader.read_into
+
+        def late(indices: Indices, out: Batch) -> None:
+            time.sleep(SLOW_S)
+            read_into(indices, out)
+
+        setattr(reader, "read_into", late)  # noqa: B010 - it is final to the type checker
+        return reader
+
+    setattr(tournament, "opened_again", slow)  # noqa: B010 - this process is a copy that ends with its job
+
+
+def test_the_time_of_games_is_in_no_span_and_no_rate(bench: Bench, run_folder: Path) -> None:
+    found = trained(trainers_cell(), bench, run_folder, prepare=slow_games)
+    assert found.findings() == []
+    facts = found.trainers
+    assert facts.tournament_s >= 2 * facts.tournaments * SLOW_S
+    assert all(game.seconds >= 2 * SLOW_S for game in facts.games)
+    table = steps_of(found.record, run_folder)
+    after = table["step"] % STEPS == STEPS - 1
+    assert table["paused_ns"][after].min() >= 2 * SLOW_S * 1e9
+    assert table["paused_ns"][~after].max() < SLOW_S * 1e9
+    assert found.record.epoch_s < facts.tournament_s / 2
+    assert max(one.seconds for one in found.job.per_rank) < facts.tournament_s / 2
+
+
+@pytest.mark.still_pages
+def test_what_games_read_is_apart_from_what_training_reads(bench: Bench, run_folder: Path) -> None:
+    asked: dict[str, Any] = {"ranks": 2, "trainers": 2, "limit": 200, "batch_size": 15, "cache": "cold"}
+    found = trained(trainers_cell("png", **asked), bench, run_folder)
+    control = trained(trainers_cell("png", **asked, tournament_steps=0), bench, run_folder)
+    assert found.findings() == control.findings() == []
+    facts = found.trainers
+    assert facts.tournament_samples == 2 * 20 * facts.tournaments == 80
+    own, apart = control.record.counters.device_read_bytes, facts.tournament_device_read_bytes
+    assert own
+    assert apart
+    assert found.record.counters.device_read_bytes == pytest.approx(own, rel=0.1)
+    assert apart == pytest.approx(own * 20 / 180, rel=0.3), "once from the device, then from the page cache"
+    assert found.record.counters.block_device_read_bytes is None
+    assert "block_device_read_bytes" in found.record.counters.reasons
+
+
+def forged_game(number: int, **changes: Any) -> Callable[[TrainersFacts], TrainersFacts]:
+    def forge(facts: TrainersFacts) -> TrainersFacts:
+        games = list(facts.games)
+        games[number] = replace(games[number], **changes)
+        return replace(facts, games=tuple(games))
+
+    return forge
+
+
+def forged_trainer(**changes: Any) -> Callable[[TrainersFacts], TrainersFacts]:
+    return lambda facts: replace(
+        facts, per_trainer=(replace(facts.per_trainer[0], **changes), *facts.per_trainer[1:])
+    )
+
+
+FORGED: dict[str, tuple[str, Callable[[TrainersFacts], TrainersFacts]]] = {
+    "a score above 1": ("own_score", forged_game(0, own_score=1.25)),
+    "a score that is no share of the samples": ("partner_score", forged_game(1, partner_score=0.1)),
+    "a score that is no number": ("own_score", forged_game(0, own_score=float("nan"))),
+    "a winner against the scores": (
+        "winner",
+        lambda facts: forged_game(2, winner=next(n for n in range(TRAINERS) if n != facts.games[2].winner))(
+            facts
+        ),
+    ),
+    "a pair that the seed does not make": (
+        "job.trainers.games",
+        lambda facts: forged_game(0, partner=facts.games[0].partner % 3 + 1)(facts),
+    ),
+    "a step without a tournament": ("job.trainers.games", forged_game(3, step=2)),
+    "a game that is left out": (
+        "job.trainers.tournaments",
+        lambda facts: replace(facts, games=facts.games[1:]),
+    ),
+    "other samples than are held out": ("samples", forged_game(0, samples=8)),
+    "fewer bytes than the network has": ("sent_bytes", forged_game(0, sent_bytes=100)),
+    "a game longer than its pause": ("seconds", forged_game(0, seconds=1e3)),
+    "a shorter tournament than its games": (
+        "job.trainers.tournament_s",
+        lambda facts: replace(facts, tournament_s=-1.0),
+    ),
+    "fewer samples than the games scored": (
+        "job.trainers.tournament_samples",
+        lambda facts: replace(facts, tournament_samples=3),
+    ),
+    "a larger part": ("job.trainers.per_trainer", forged_trainer(training_samples=60)),
+    "a held-out score above 1": (
+        "job.trainers.per_trainer[0].held_out_score",
+        forged_trainer(held_out_score=1.5),
+    ),
+    "another best trainer": (
+        "job.trainers.best_trainer",
+        lambda facts: replace(facts, best_trainer=((facts.best_trainer or 0) + 1) % TRAINERS),
+    ),
+    "a trainer less": (
+        "job.trainers",
+        lambda facts: replace(facts, per_trainer=facts.per_trainer[1:]),
+    ),
+}
+
+
+def test_games_that_cannot_have_been_played_are_found(bench: Bench, run_folder: Path) -> None:
+    found = trained(trainers_cell(seed=5), bench, run_folder)
+    assert found.findings() == []
+    for name, (figure, forge) in FORGED.items():
+        job = replace(found.job, trainers=forge(found.trainers))
+        figures = [
+            one.figure
+            for one in validate_records([(replace(found.record, job=job), run_folder / RECORDS_NAME)])
+        ]
+        assert any(one.endswith(figure) for one in figures), (name, figures)
+
+
+def test_a_cell_of_trainers_whose_record_lacks_them_is_found(bench: Bench, run_folder: Path) -> None:
+    found = trained(trainers_cell(ranks=2, trainers=2, limit=40), bench, run_folder)
+    lacking = replace(found.record, job=replace(found.job, trainers=None))
+    cells = [replace(found.record, cell=replace(found.record.cell, trainers=wrong)) for wrong in (0, 1, 3)]
+    for record in (lacking, *cells):
+        findings = validate_records([(record, run_folder / RECORDS_NAME)])
+        assert "job.trainers" in {one.figure for one in findings}
+
+
+def test_a_record_keeps_its_games_when_it_is_read_back(bench: Bench, run_folder: Path) -> None:
+    found = trained(trainers_cell(ranks=2, trainers=2, limit=40), bench, run_folder)
+    raw = json.loads(json.dumps(record_to_dict(found.record)))
+    assert record_from_dict(raw, where="here") == found.record

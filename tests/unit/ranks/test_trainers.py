@@ -1,0 +1,120 @@
+"""Trainers of a job: their ranks, their samples and their pairs, from numbers that every rank knows."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storebench.loading.order import epoch_order
+from storebench.ranks.membership import Membership
+from storebench.ranks.trainers import (
+    Trainer,
+    pairs,
+    part_sizes,
+    partner_of,
+    parts_of,
+    seed_of,
+    tournaments_in,
+)
+from storebench.settings.words import TrainerData
+
+PARTITIONED, REPLICATED = TrainerData.PARTITIONED, TrainerData.REPLICATED
+
+numbers = st.integers(0, 10_000)
+trainers_drawn = st.integers(1, 17)
+seeds = st.integers(0, 2**63 - 1)
+
+
+@given(number=numbers, trainers=trainers_drawn, seed=seeds)
+def test_pairs_are_a_perfect_matching(number: int, trainers: int, seed: int) -> None:
+    drawn = pairs(number, trainers=trainers, seed=seed)
+    playing = [trainer for pair in drawn for trainer in pair]
+    assert len(set(playing)) == len(playing) == trainers - trainers % 2
+    assert set(playing) <= set(range(trainers))
+    for trainer in range(trainers):
+        partner = partner_of(trainer, number, trainers=trainers, seed=seed)
+        if partner is None:
+            assert trainer not in playing
+        else:
+            assert partner != trainer
+            assert partner_of(partner, number, trainers=trainers, seed=seed) == trainer
+
+
+def test_pairs_follow_from_the_seed_and_change_from_round_to_round() -> None:
+    drawn = {number: sorted(map(sorted, pairs(number, trainers=6, seed=1))) for number in range(30)}
+    assert drawn == {number: sorted(map(sorted, pairs(number, trainers=6, seed=1))) for number in range(30)}
+    assert len({str(one) for one in drawn.values()}) > 8
+    assert any(drawn[number] != sorted(map(sorted, pairs(number, trainers=6, seed=2))) for number in range(3))
+
+
+def test_each_trainer_rests_at_times_if_their_number_is_odd() -> None:
+    resting = {
+        trainer
+        for number in range(60)
+        for trainer in range(5)
+        if partner_of(trainer, number, trainers=5, seed=0) is None
+    }
+    assert resting == set(range(5))
+
+
+@given(count=st.integers(34, 400), trainers=trainers_drawn, seed=seeds)
+def test_parts_are_disjoint_and_complete(count: int, trainers: int, seed: int) -> None:
+    drawn = parts_of(count, trainers=trainers, data=PARTITIONED, seed=seed)
+    every = np.concatenate([np.concatenate([part.training, part.held_out]) for part in drawn])
+    assert sorted(every.tolist()) == list(range(count))
+    assert len({len(part.training) for part in drawn}) == 1, "all trainers have equally many steps"
+    assert min(min(len(part.training), len(part.held_out)) for part in drawn) >= 1
+    sizes = [(len(part.training), len(part.held_out)) for part in drawn]
+    assert sizes == part_sizes(count, trainers=trainers, data=PARTITIONED)
+    assert all(abs(len(part.held_out) - count / trainers / 10) <= 2 for part in drawn)
+
+
+@given(count=st.integers(2, 400), trainers=trainers_drawn, seed=seeds)
+def test_trainers_that_have_all_samples_hold_out_the_same(count: int, trainers: int, seed: int) -> None:
+    drawn = parts_of(count, trainers=trainers, data=REPLICATED, seed=seed)
+    assert {part.held_out.tobytes() for part in drawn} == {drawn[0].held_out.tobytes()}
+    every = np.concatenate([drawn[0].training, drawn[0].held_out])
+    assert sorted(every.tolist()) == list(range(count))
+    sizes = [(len(part.training), len(part.held_out)) for part in drawn]
+    assert sizes == part_sizes(count, trainers=trainers, data=REPLICATED)
+
+
+def test_parts_are_drawn_from_the_seed() -> None:
+    one, same, other = (
+        parts_of(100, trainers=2, data=PARTITIONED, seed=seed)[0].training.tolist() for seed in (3, 3, 4)
+    )
+    assert one == same != other
+    assert one == sorted(one), "in the order of the store, for readers that profit from it"
+
+
+def test_seeds_of_trainers_differ_from_each_other_and_from_those_of_other_seeds() -> None:
+    drawn = {seed_of(seed, trainer) for seed in range(20) for trainer in range(20)}
+    assert len(drawn) == 400
+    assert all(0 <= seed < 2**63 for seed in drawn)
+
+
+def test_pairs_and_epochs_are_drawn_from_different_streams() -> None:
+    orders = {epoch_order(6, seed=0, epoch=epoch).tobytes() for epoch in range(3)}
+    drawn = {np.array(pairs(number, trainers=6, seed=0)).reshape(-1).tobytes() for number in range(3)}
+    assert not orders & drawn
+
+
+def test_consecutive_ranks_form_a_trainer() -> None:
+    places = [Trainer.of(Membership(rank=rank, ranks=6, local_ranks=6), 2) for rank in range(6)]
+    assert [(one.number, one.rank) for one in places] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert {one.ranks for one in places} == {3}
+    assert [one.leads for one in places] == [True, False, False] * 2
+    assert list(places[0].members(1)) == [3, 4, 5]
+    assert [places[1].peer(1), places[5].peer(0)] == [4, 2]
+
+
+@given(steps=st.integers(1, 50), every=st.integers(1, 60), epochs=st.integers(1, 6))
+def test_tournaments_are_counted_over_the_epochs_of_a_process(steps: int, every: int, epochs: int) -> None:
+    numbers_of = [tournaments_in(epoch, steps, every) for epoch in range(epochs)]
+    found = [number for numbers in numbers_of for number in numbers]
+    assert found == list(range(epochs * steps // every))
+    for epoch, numbers in enumerate(numbers_of):
+        assert all(epoch * steps < (number + 1) * every <= (epoch + 1) * steps for number in numbers)
+
+
+def test_a_control_has_no_tournament() -> None:
+    assert list(tournaments_in(3, 100, 0)) == []
