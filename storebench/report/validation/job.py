@@ -201,7 +201,9 @@ def _bound(record: Record, job: JobFacts) -> Iterator[Finding]:
     """Find a lower bound that does not follow from bytes and link, and a multiple of it that does not follow from both."""
     size, rate, latency_s = job.gradient_bytes, job.link_bytes_per_s, job.link_latency_s
     known = size is not None and rate and latency_s is not None
-    bound_s = ring_bound_s(size or 0, job.ranks // teams(record), rate or 1.0, latency_s or 0.0) if known else None
+    bound_s = (
+        ring_bound_s(size or 0, job.ranks // teams(record), rate or 1.0, latency_s or 0.0) if known else None
+    )
     exposed_s = job.exposed_communication_s
     expected = {
         "ring_bound_s": bound_s,

@@ -33,6 +33,7 @@ from tests.support.planted import (
     with_job,
     write_run,
 )
+from tests.support.planted_trainers import contest
 
 LIMIT: dict[str, Any] = {"cache": "limited", "memory_bytes": 300 << 20}
 
@@ -57,6 +58,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     for sync, exposed_ms in (("overlapped", 1.0), ("after", 2.0)):
         jobs = replicates("lmdb", [3.0] * 3, ranks=2, sync=sync)
         records += [with_job(record, exposed_ms=exposed_ms) for record in jobs]
+    records += contest([0.01, 0.02, 0.015])
     records += [make_record("lmdb", **LIMIT)]
     run = write_run(tmp_path_factory.mktemp("catalog") / "run", records, with_steps=True)
     for replicate in range(3):

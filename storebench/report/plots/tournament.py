@@ -1,0 +1,207 @@
+"""The games of a tournament: the score of each trainer over the steps, and whose network it went on with."""
+
+import functools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from storebench.report.cells import CellSummary, key_without
+from storebench.report.facts import Facts
+from storebench.report.intervals import Interval, mean_interval
+from storebench.report.plots.plot import Plot
+from storebench.report.plots.selection import Selection
+from storebench.report.plots.style import companion, legend_below, new_axes, styled, title
+from storebench.report.states import Row
+from storebench.report.texts.labels import common_setting
+from storebench.results import Game, TrainersFacts
+from storebench.units import number_of
+
+QUESTION = "Do tournaments make the best trainer better?"
+
+_NOTE = "Below: the trainer whose network each one went on with, by colour"
+_COLOURS = ("#332288", "#88CCEE", "#44AA99", "#999933", "#CC6677", "#882255", "#DDCC77", "#117733")
+"""Paul Tol's muted palette, for trainers."""
+
+_MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
+_POINTS = 100.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contest:
+    """Trainers with tournaments beside the same trainers without, for one or several seeds.
+
+    Attributes
+    ----------
+    cells
+        The cells with tournaments, one per seed.
+    gains
+        For each seed that both were measured with: the test accuracy of the best trainer with tournaments less that
+        without, in percentage points.
+    with_games, without
+        The mean accuracies of these seeds, in percent.
+    """
+
+    cells: tuple[CellSummary, ...]
+    gains: tuple[float, ...]
+    with_games: float
+    without: float
+
+    @property
+    def gain(self) -> Interval:
+        """The mean of the gains with its interval."""
+        return mean_interval(self.gains)
+
+
+def drawn(selection: Selection) -> Iterator[Plot]:
+    """Yield the plot if trainers of a job played games."""
+    found = contest(selection.facts)
+    rows = [row for cell in found.cells for row in cell.usable if games_of(row)] if found else []
+    if found is None or not rows:
+        return
+    first = [row for row in rows if _replicate(row) == _replicate(rows[0])]
+    note = f"{common_setting(found.cells[:1])}, seed {rows[0]['seed']}"
+    yield Plot(
+        name="tournament",
+        question=QUESTION,
+        answer=tournament_answer(found),
+        draw=functools.partial(plot_tournament, first, note),
+    )
+
+
+def contest(facts: Facts) -> Contest | None:
+    """Return the contest with most seeds; None if no trainers played."""
+    groups: dict[object, list[CellSummary]] = {}
+    for cell in facts.cells:
+        if cell.cell.tournament_steps and cell.usable:
+            groups.setdefault(key_without(cell, "seed"), []).append(cell)
+    found = [_contest(cells, facts) for cells in groups.values()]
+    return max(found, key=lambda one: len(one.gains), default=None)
+
+
+def _contest(cells: Sequence[CellSummary], facts: Facts) -> Contest:
+    controls = {
+        _control_key(cell): cell for cell in facts.cells if not cell.cell.tournament_steps and cell.usable
+    }
+    pairs = [
+        (own, other)
+        for cell in cells
+        if (control := controls.get(_control_key(cell))) is not None
+        and (own := _accuracy(cell)) is not None
+        and (other := _accuracy(control)) is not None
+    ]
+    return Contest(
+        cells=tuple(cells),
+        gains=tuple(own - other for own, other in pairs),
+        with_games=statistics.fmean(own for own, _ in pairs) if pairs else 0.0,
+        without=statistics.fmean(other for _, other in pairs) if pairs else 0.0,
+    )
+
+
+def _control_key(cell: CellSummary) -> object:
+    return key_without(cell, "tournament_steps")
+
+
+def _accuracy(cell: CellSummary) -> float | None:
+    """Return the test accuracy of the best trainer after the last epoch in percent, the mean over replicates."""
+    last = max((row["epoch"] for row in cell.usable), default=0)
+    found = [row["test_accuracy"] for row in cell.usable if row["epoch"] == last]
+    known = [float(one) for one in found if one is not None]
+    return _POINTS * statistics.fmean(known) if known else None
+
+
+def tournament_answer(found: Contest) -> str:
+    """Return by how much tournaments change the test accuracy of the best trainer, over the same seeds with and without."""
+    if not found.gains:
+        return "Not known: the same trainers were not measured without tournaments."
+    gain, seeds = found.gain, number_of(len(found.gains), "seed")
+    figures = f"{found.with_games:.2f}% with, {found.without:.2f}% without"
+    if gain.lo is None or gain.hi is None:
+        return (
+            f"One seed cannot tell: with it, tournaments change the test accuracy of the best trainer by {gain.mid:+.2f}"
+            f" percentage points ({figures})."
+        )
+    span = f"{gain.mid:+.2f} percentage points [{gain.lo:+.2f}, {gain.hi:+.2f}]"
+    if gain.lo > 0:
+        return f"Yes: tournaments change the test accuracy of the best trainer by {span} ({seeds}, paired; {figures})."
+    if gain.hi < 0:
+        return f"No, worse: tournaments change the test accuracy of the best trainer by {span} ({seeds}, paired; {figures})."
+    return (
+        f"Not shown: tournaments change the test accuracy of the best trainer by {span}, which is not above 0"
+        f" ({seeds}, paired; {figures})."
+    )
+
+
+def plot_tournament(rows: Sequence[Row], note: str = "", *, ax: Axes | None = None) -> Axes:
+    """Draw the score of each trainer at each game, and below it whose network the trainer went on with.
+
+    Parameters
+    ----------
+    rows
+        The records of one replicate with games, one per epoch, in their order.
+    note
+        The conditions.
+    ax
+        Axes to draw on; None makes a new figure. Only a new figure has axes for the winners.
+    """
+    games = [(_steps_before(rows, row) + game.step, game) for row in rows for game in games_of(row)]
+    trainers = sorted({game.trainer for _, game in games})
+    with styled():
+        ax, below = companion(new_axes(4.8, ax), own=ax is None)
+        for trainer in trainers:
+            mine = [(step, game) for step, game in games if game.trainer == trainer]
+            ax.plot(
+                [step for step, _ in mine],
+                [_POINTS * game.own_score for _, game in mine],
+                color=_colour(trainer),
+                marker=_MARKERS[trainer % len(_MARKERS)],
+                markersize=4,
+                linewidth=1.0,
+                label=f"trainer {trainer}",
+            )
+        ax.set_ylabel("score on held-out samples (%)")
+        (below or ax).set_xlabel("step")
+        (below or ax).xaxis.set_major_locator(MaxNLocator(integer=True))
+        if below is not None:
+            _draw_winners(below, games, trainers)
+        legend_below(ax)
+        title(ax, QUESTION, ". ".join(part for part in (note, _NOTE) if part))
+    return ax
+
+
+def _draw_winners(ax: Axes, games: Sequence[tuple[int, Game]], trainers: Sequence[int]) -> None:
+    """Draw one row per trainer with a mark at each game, in the colour of the winner; networks that came from a partner are large."""
+    for step, game in games:
+        moved = game.winner != game.trainer
+        ax.plot(
+            step,
+            game.trainer,
+            marker=_MARKERS[game.winner % len(_MARKERS)],
+            color=_colour(game.winner),
+            markersize=8 if moved else 4,
+            linestyle="none",
+        )
+    ax.set_yticks(trainers)
+    ax.set_ylim(trainers[-1] + 0.6, trainers[0] - 0.6)
+    ax.set_ylabel("trainer")
+
+
+def games_of(row: Row) -> tuple[Game, ...]:
+    """Return the sides of games in a record, in their order; none if there are none."""
+    facts = row["job_trainers"]
+    return facts.games if isinstance(facts, TrainersFacts) else ()
+
+
+def _steps_before(rows: Sequence[Row], row: Row) -> int:
+    """Return the steps of the epochs before that of a record."""
+    return sum(int(one["steps"]) for one in rows if one["epoch"] < row["epoch"])
+
+
+def _replicate(row: Row) -> tuple[object, ...]:
+    return row["cell_id"], row["replicate"], row["run_id"]
+
+
+def _colour(trainer: int) -> str:
+    return _COLOURS[trainer % len(_COLOURS)]

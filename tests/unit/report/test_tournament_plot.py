@@ -1,0 +1,84 @@
+"""The contest of trainers with and without games: whose accuracies are paired, what is said, and what is drawn."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from storebench.report.cells import summarise
+from storebench.report.facts import Facts, derive
+from storebench.report.frame import to_frame
+from storebench.report.plots.selection import Selection
+from storebench.report.plots.tournament import QUESTION, contest, drawn, tournament_answer
+from storebench.results import Record
+from tests.support.planted_trainers import contest as planted
+from tests.support.planted_trainers import trainers_record
+
+
+def facts_of(*records: Record) -> Facts:
+    return derive(summarise(to_frame((record, Path("run/records.jsonl")) for record in records)))
+
+
+def answer(*records: Record) -> str:
+    found = contest(facts_of(*records))
+    assert found is not None
+    return tournament_answer(found)
+
+
+def test_a_gain_is_said_with_its_interval_over_seeds() -> None:
+    said = answer(*planted([0.010, 0.012, 0.008, 0.011, 0.009]))
+    assert said == (
+        "Yes: tournaments change the test accuracy of the best trainer by +1.00 percentage points [+0.80, +1.20] "
+        "(5 seeds, paired; 91.00% with, 90.00% without)."
+    )
+
+
+def test_a_gain_that_is_not_above_0_is_said_not_to_be() -> None:
+    said = answer(*planted([0.010, -0.012, 0.008, -0.001, 0.002]))
+    assert said.startswith(
+        "Not shown: tournaments change the test accuracy of the best trainer by +0.14 percentage"
+    )
+    assert "which is not above 0 (5 seeds, paired;" in said
+
+
+def test_a_loss_is_said_to_be_one() -> None:
+    said = answer(*planted([-0.010, -0.012, -0.008]))
+    assert said.startswith(
+        "No, worse: tournaments change the test accuracy of the best trainer by -1.00 percent"
+    )
+
+
+def test_seeds_without_a_control_and_replicates_of_one_seed_are_not_counted() -> None:
+    repeated = planted([0.02, 0.03], replicate=1)
+    found = contest(facts_of(*planted([0.01, 0.03]), *repeated, trainers_record(0.99, seed=7)))
+    assert found is not None
+    assert [round(gain, 6) for gain in found.gains] == [1.5, 3.0]
+    assert len(found.cells) == 3
+
+
+def test_one_seed_proves_nothing() -> None:
+    assert answer(*planted([0.02])).startswith("One seed cannot tell: ")
+
+
+def test_trainers_without_a_control_are_not_judged() -> None:
+    said = answer(trainers_record(0.9))
+    assert said == "Not known: the same trainers were not measured without tournaments."
+
+
+def test_records_without_games_make_no_plot() -> None:
+    assert list(drawn(Selection(facts=facts_of(trainers_record(0.9, every=0))))) == []
+
+
+def test_the_plot_shows_scores_above_and_winners_below() -> None:
+    [plot] = drawn(Selection(facts=facts_of(*planted([0.01, 0.02]))))
+    figure = plot.ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    above, below = figure.axes
+    assert (above.get_ylabel(), below.get_ylabel()) == ("score on held-out samples (%)", "trainer")
+    assert below.get_xlabel() == "step"
+    assert [line.get_label() for line in above.get_lines()] == [f"trainer {number}" for number in range(4)]
+    assert above.get_lines()[3].get_xdata().tolist() == [20, 40, 60, 80, 100]
+    assert [tick.get_text() for tick in below.get_yticklabels()] == ["0", "1", "2", "3"]
+    assert len(below.get_lines()) == 5 * 4
+    sizes = {line.get_markersize() for line in below.get_lines()}
+    assert len(sizes) == 2, "a network that came from the partner is larger"
+    assert QUESTION in [legend.get_title().get_text() for legend in figure.legends]
