@@ -81,7 +81,7 @@ def run_group(target: dict[str, list[str]], sample: int, seed: int, processes: i
         copy = Path(scratch)
         modules = [name for name in target["modules"] if (ROOT / name).is_file()]
         tests = [name for name in target["tests"] if (ROOT / name).exists()]
-        _copy_tree(copy, modules, tests)
+        _copy_tree(copy, modules, tests, target.get("left_out", []))
         _mutmut(
             copy, "run", "no-such-mutant"
         )  # makes the mutants and learns which test reaches which function
@@ -95,7 +95,7 @@ def run_group(target: dict[str, list[str]], sample: int, seed: int, processes: i
         return [_score(copy, module, chosen[module]) for module in modules]
 
 
-def _copy_tree(copy: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
+def _copy_tree(copy: Path, modules: Sequence[str], tests: Sequence[str], left_out: Sequence[str]) -> None:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
@@ -105,7 +105,10 @@ def _copy_tree(copy: Path, modules: Sequence[str], tests: Sequence[str]) -> None
     settings = {
         "source_paths": ["storebench"],
         "only_mutate": list(modules),
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:randomly"],
+        "pytest_add_cli_args": [
+            *("-p", "no:cacheprovider", "-p", "no:randomly"),
+            *(f"--deselect={name}" for name in left_out),
+        ],
         "pytest_add_cli_args_test_selection": list(tests),
         "also_copy": [name for name in COPIED if name not in ("storebench", "pyproject.toml")],
     }
