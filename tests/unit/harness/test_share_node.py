@@ -83,7 +83,7 @@ def test_a_thread_beside_the_loop_reads_the_same_while_ranks_compute(
     hidden = run_ranks(cell, bench, run_folder)
     assert_sound(hidden, run_folder)
     for rank in hidden.job.per_rank:
-        assert rank.data_wait_s == pytest.approx(SLEEP_S, rel=0.5), "only the first batch is waited for"
+        assert rank.data_wait_s < 0.6 * 5 * SLEEP_S, "only the first of five batches is waited for"
 
 
 def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> None:
@@ -158,8 +158,8 @@ def test_every_rank_waits_for_a_slow_reader(bench: Bench, run_folder: Path, plug
     found = run_ranks(cell, bench, run_folder)
     assert_sound(found, run_folder)
     for rank in found.job.per_rank:
-        assert rank.data_wait_s == pytest.approx(4 * SLEEP_S, rel=0.5)
-    assert found.record.fetch_s == pytest.approx(4 * SLEEP_S, rel=0.5)
+        assert rank.data_wait_s > 0.5 * 4 * SLEEP_S
+    assert found.record.fetch_s > 4 * SLEEP_S
 
 
 LATE_S = 0.020
