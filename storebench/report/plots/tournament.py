@@ -21,7 +21,7 @@ from storebench.units import number_of
 
 QUESTION = "Do tournaments make the best trainer better?"
 
-_NOTE = "Below: the trainer whose network each one went on with, by colour"
+_NOTE = "Below: whose network each trainer went on with, by colour; large: that of its partner"
 _COLOURS = ("#332288", "#88CCEE", "#44AA99", "#999933", "#CC6677", "#882255", "#DDCC77", "#117733")
 """Paul Tol's muted palette, for trainers."""
 
