@@ -165,7 +165,7 @@ def test_the_second_epoch_reads_nothing_from_a_store_that_is_cold(
     assert filled > 0.9 * SAMPLES * PIXELS
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", ["preload", pytest.param("first-epoch", marks=pytest.mark.full)])
 def test_a_rank_without_a_sample_still_sends(fill: str, bench: Bench, run_folder: Path) -> None:
     cell = cell_of(
         share="store", store_fill=fill, limit=4, batch_size=1, passes=4, compute="none", model="none"
@@ -175,7 +175,7 @@ def test_a_rank_without_a_sample_still_sends(fill: str, bench: Bench, run_folder
     assert found.total(1, "from_ranks") > 0
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", ["preload", pytest.param("first-epoch", marks=pytest.mark.full)])
 def test_padding_serves_a_sample_that_two_ranks_need(fill: str, bench: Bench, run_folder: Path) -> None:
     cell = cell_of("png", share="store", store_fill=fill, pad=True, compute="none", model="none")
     found = run_epochs(cell, bench, run_folder)
