@@ -28,11 +28,13 @@ help: ## List the targets
 
 setup: $(STAMP) ## Create the virtual environment and install everything into it
 
-# torch first and by exact version: a looser request pulls gigabytes of GPU libraries.
+# torch first and by exact version: a looser request pulls gigabytes of GPU libraries. So does this one where pip finds no CPU
+# build for this Python: TORCH_INDEX=URL names an index that has one.
+TORCH_INDEX ?=
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "storebench needs Python 3.11 or later: make PYTHON=python3.11 setup")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -c "import plyvel" 2>/dev/null || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt plyvel >$(VENV)/plyvel.log 2>&1 || \

@@ -96,6 +96,21 @@ def one_tree_of_commands() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def stay_frozen() -> Iterator[None]:
+    """Let nobody unfreeze what the garbage collector is spared: each later collection would take most of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def freeze() -> None:
+    """Spare the garbage collector what earlier files have imported and kept: cells collect before each epoch."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def commands() -> CommandServer:
     """Run commands in copies of one process that has imported everything (`tests.support.quick_cli`)."""

@@ -1,6 +1,7 @@
 """Attacks on how windows are cut and on image files as they are: a run must fail, or build its store again."""
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from storebench.system.compiled import load_compiled
 from tests.support.photo_folders import write_photos
 from tests.support.quick_cli import storebench
 
+SIZE = ("--dataset", "imagenet", "--size", "12", "--synthetic")
 COMPUTE = ("--compute", "none", "--threads", "1", "--batch-size", "4")
 
 KERNELS = {
@@ -25,39 +27,56 @@ KERNELS = {
 """What a library in the user's cache does wrong -> what the honest source has there, and what its own has."""
 
 
-def planted_kernel(cache: Path, scratch: Path, name: str) -> None:
+def planted_kernel(honest: Path, cache: Path, scratch: Path, name: str) -> None:
     """Put a compiled kernel with a fault where the honest one would be kept, as its owner."""
-    honest, faulty = KERNELS[name]
-    assert SOURCE.count(honest) >= 1
-    for source, folder in (
-        (SOURCE, scratch / "right"),
-        (SOURCE.replace(honest, faulty, 1), scratch / "wrong"),
-    ):
-        assert load_compiled(source, folder) is not None
-    [right], [wrong] = ([*(scratch / folder).iterdir()] for folder in ("right", "wrong"))
-    (cache / "storebench").mkdir(parents=True)
-    shutil.copy(wrong, cache / "storebench" / right.name)
+    right, wrong = KERNELS[name]
+    assert SOURCE.count(right) >= 1
+    assert load_compiled(SOURCE.replace(right, wrong, 1), scratch) is not None
+    [kept], [faulty] = ([*folder.glob("*.so")] for folder in (honest / "storebench", scratch))
+    shutil.copytree(honest, cache)
+    shutil.copy(faulty, cache / "storebench" / kept.name)
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a store of 12 large images."""
     root = tmp_path_factory.mktemp("windows")
-    size = ("--dataset", "imagenet", "--size", "12", "--synthetic")
-    done = storebench(root, "convert", "memory", *size, "--out", "stores")
+    done = storebench(root, "convert", "memory", *SIZE, "--out", "stores")
     assert done.returncode == 0, done.stderr
     return root / "stores"
 
 
+def run_of_windows(folder: Path, images: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Run a cell that cuts windows by the kernel in a user's cache."""
+    words = (
+        "run",
+        "memory:native",
+        *SIZE,
+        "--model",
+        "caffenet",
+        *COMPUTE,
+        "--stores",
+        images,
+        "--out",
+        "run",
+    )
+    return storebench(folder, *words, XDG_CACHE_HOME=str(cache))
+
+
+@pytest.fixture(scope="module")
+def honest(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the cache of a user who has run the cell."""
+    folder = tmp_path_factory.mktemp("honest")
+    done = run_of_windows(folder, images, folder / "cache")
+    assert done.returncode == 0, done.stderr
+    return folder / "cache"
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_with_a_fault_fails_the_cell(images: Path, tmp_path: Path, name: str) -> None:
-    planted_kernel(tmp_path / "cache", tmp_path / "scratch", name)
-    size = ("--dataset", "imagenet", "--size", "12", "--synthetic", "--model", "caffenet")
-    done = storebench(
-        tmp_path, "run", "memory:native", *size, *COMPUTE, "--stores", images, "--out", "run",
-        XDG_CACHE_HOME=str(tmp_path / "cache"),
-    )  # fmt: skip
+def test_a_kernel_with_a_fault_fails_the_cell(images: Path, honest: Path, tmp_path: Path, name: str) -> None:
+    planted_kernel(honest, tmp_path / "cache", tmp_path / "scratch", name)
+    done = run_of_windows(tmp_path, images, tmp_path / "cache")
     assert done.returncode == 5, (done.returncode, done.stderr)
     assert "kept from the timed batches" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,65 +1,27 @@
 """Every format on a disk that fills up, and on one that nobody may write to."""
 
-import ctypes
 import functools
-import os
 import shutil
 import subprocess
-import sys
-import tempfile
-import traceback
-import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 from storebench.formats.registry import format_names, get_format
 from storebench.testing.stores import build_small_store, read_digest
+from tests.support.copies import own_mounts, run_code
 
 STORING = [name for name in format_names() if get_format(name).info.borrows is None]
 READERS = [(name, reader) for name in STORING for reader in get_format(name).readers()]
-
-
-_OWN_MOUNTS, _UNSHARED = 0x20000, 0x4000 | 0x40000  # CLONE_NEWNS; MS_REC | MS_PRIVATE
 
 
 def run_mounted(mount: str, code: str, *arguments: object) -> str:
     """In a copy of this process with mounts of its own, run the shell line `mount`, then `code`; return what it printed."""
     if not _may_mount():
         pytest.skip("mounting needs root with CAP_SYS_ADMIN")
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # this process has threads, which the copy does not need
-            child = os.fork()
-        if not child:
-            os._exit(_run_copy(mount, code, [*map(str, arguments)], (out.fileno(), error.fileno())))
-        _, status = os.waitpid(child, 0)
-        error.seek(0)
-        assert os.waitstatus_to_exitcode(status) == 0, error.read()
-        out.seek(0)
-        return out.read()
-
-
-def _run_copy(mount: str, code: str, arguments: list[str], streams: tuple[int, int]) -> int:
-    """Run in the copy; return its exit code."""
-    for number, handle in enumerate(streams, start=1):
-        os.dup2(handle, number)
-    with open(1, "w", closefd=False) as sys.stdout, open(2, "w", closefd=False) as sys.stderr:
-        try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            failed = libc.unshare(_OWN_MOUNTS) or libc.mount(b"none", b"/", None, _UNSHARED, None)
-            assert not failed, os.strerror(ctypes.get_errno())
-            subprocess.run(["sh", "-ec", mount], check=True)
-            torch.set_num_threads(1)  # no team of threads survives the fork
-            sys.argv = ["-c", *arguments]
-            exec(code, {"__name__": "__main__"})
-        except BaseException:  # noqa: BLE001 - the copy must not go on as pytest
-            traceback.print_exc()
-            return 1
-    return 0
+    done = run_code(code, *arguments, first=functools.partial(own_mounts, mount))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @functools.cache

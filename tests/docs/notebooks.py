@@ -8,6 +8,7 @@ import base64
 import io
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -27,16 +28,32 @@ TIMEOUT_S = 120
 def executed(path: Path) -> nbformat.NotebookNode:
     """Run a notebook as Jupyter would, in its own folder, and return it with its output."""
     book = nbformat.read(path, as_version=4)
+    _execute(book, path.parent)
+    return book
+
+
+def executed_together(paths: Sequence[Path]) -> list[nbformat.NotebookNode]:
+    """Run notebooks of one folder one after the other in one kernel, which imports only once; return them with their outputs.
+
+    No name of a notebook is left to the next one; what its libraries keep is.
+    """
+    books = [nbformat.read(path, as_version=4) for path in paths]
+    together = nbformat.v4.new_notebook()
+    for number, book in enumerate(books):
+        for cell in book.cells:
+            cell.id = f"{number}-{cell.id}"  # one of its own in all of them
+        together.cells += [nbformat.v4.new_code_cell("%reset -f"), *book.cells]
+    _execute(together, paths[0].parent)
+    return books
+
+
+def _execute(book: nbformat.NotebookNode, folder: Path) -> None:
     client = NotebookClient(
-        book,
-        timeout=TIMEOUT_S,
-        record_timing=False,
-        resources={"metadata": {"path": path.parent}},
+        book, timeout=TIMEOUT_S, record_timing=False, resources={"metadata": {"path": folder}}
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of pyzmq about event loops
         asyncio.run(client.async_execute())
-    return book
 
 
 def compact(book: nbformat.NotebookNode) -> nbformat.NotebookNode:

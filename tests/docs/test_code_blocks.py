@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from storebench.check.policy import Policy, load_policy
 from storebench.scenario import Scenario, load_scenario
 from tests.docs.doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences, name_of
 from tests.docs.sandbox import Sandbox
+from tests.support.copies import run_code
 
 REFERENCE = ROOT / "results" / "reference"
 BLOCKS = [fence for document in DOCUMENTS for fence in fences(document) if document.name != PLUGIN_GUIDE]
@@ -36,15 +35,8 @@ def test_python_blocks_run(document: Path, sandbox: Sandbox) -> None:
         (sandbox.root / "results").mkdir(exist_ok=True)
         if not (sandbox.root / "results" / "reference").exists():
             (sandbox.root / "results" / "reference").symlink_to(REFERENCE)
-    (sandbox.root / "blocks.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "blocks.py"],
-        cwd=sandbox.root,
-        env={**os.environ, **sandbox.env, "MPLBACKEND": "agg"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**os.environ, **sandbox.env, "MPLBACKEND": "agg"}
+    done = run_code(program, cwd=sandbox.root, env=env)
     assert done.returncode == 0, done.stderr
 
 

@@ -11,7 +11,7 @@ import pytest
 import storebench
 from tests.docs.command_line import options_of, positional
 from tests.docs.doc_files import ROOT
-from tests.docs.notebooks import MOST_BYTES, NOTEBOOKS, compact, executed
+from tests.docs.notebooks import MOST_BYTES, NOTEBOOKS, compact, executed_together
 
 REFERENCE = ROOT / "results" / "reference"
 PLOTS = {
@@ -106,13 +106,22 @@ def test_its_commands_and_links_are_right(path: Path) -> None:
         assert (path.parent / target).exists(), target
 
 
+def has_its_runs(path: Path) -> bool:
+    names = READS.get(path.stem, ("paper", "codecs"))
+    return all((REFERENCE / name / "records.jsonl").is_file() for name in names)
+
+
+@pytest.fixture(scope="module")
+def run() -> dict[Path, nbformat.NotebookNode]:
+    there = [path for path in NOTEBOOKS if has_its_runs(path)]
+    return dict(zip(there, executed_together(there), strict=True)) if there else {}
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_and_shows_what_is_saved(path: Path) -> None:
-    if not all(
-        (REFERENCE / name / "records.jsonl").is_file() for name in READS.get(path.stem, ("paper", "codecs"))
-    ):
-        pytest.skip("results/reference holds no run yet: 'make reference' makes it")
-    book = compact(executed(path))
+def test_it_runs_and_shows_what_is_saved(path: Path, run: dict[Path, nbformat.NotebookNode]) -> None:
+    if path not in run:
+        pytest.skip("results/reference does not hold its runs yet: 'make reference' makes them")
+    book = compact(run[path])
     assert [one.text for one in outputs(book) if one.get("name") == "stderr"] == []
     assert len(pictures(book)) >= PLOTS[path.stem]
     assert words(book) == words(read(path)), "run 'make notebooks'"

@@ -195,6 +195,13 @@ app(["boom"])
 """
 
 
+def boom(temporary: Path, code: str, **variables: str) -> Completed:
+    """Run a command with a bug in it."""
+    command = [sys.executable, "-c", BOOM.format(code)]
+    env = {**os.environ, "TMPDIR": str(temporary), **variables}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
@@ -206,12 +213,7 @@ app(["boom"])
 def test_an_error_that_nobody_expected_is_one_line_that_names_its_details(
     tmp_path: Path, code: str, kind: str
 ) -> None:
-    def boom(**env: str) -> Completed:
-        command = [sys.executable, "-c", BOOM.format(code)]
-        env = {**os.environ, "TMPDIR": str(tmp_path), **env}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-
-    done = boom()
+    done = boom(tmp_path, code)
     assert done.returncode == 5
     [line] = done.stderr.splitlines()
     assert line.startswith(f"storebench: unexpected error: {kind}")
@@ -219,8 +221,11 @@ def test_an_error_that_nobody_expected_is_one_line_that_names_its_details(
     assert details.parent == tmp_path
     assert details.stat().st_mode & 0o077 == 0
     assert "Traceback (most recent call last)" in details.read_text(encoding="utf-8")
-    assert "Traceback (most recent call last)" in boom(STOREBENCH_DEBUG="1").stderr
-    assert "Traceback" not in boom(STOREBENCH_DEBUG="0").stderr
+
+
+def test_an_unexpected_error_shows_its_traceback_when_that_is_asked_for(tmp_path: Path) -> None:
+    assert "Traceback (most recent call last)" in boom(tmp_path, "1 / 0", STOREBENCH_DEBUG="1").stderr
+    assert "Traceback" not in boom(tmp_path, "1 / 0", STOREBENCH_DEBUG="0").stderr
 
 
 def test_a_known_error_shows_its_traceback_when_that_is_asked_for(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The command line in a process that has imported everything: what it does, prints and returns, in a tenth of the time.
 
 A server imports the package once. For each command it forks a child, which runs `storebench.__main__.main` with
-that command's arguments, folder and environment, and ends as any interpreter does. The cells of a run are copies of it in
-turn (`tests.support.warm_cells`). Tests of starting, of imports, of signals, and of what a process inherits start an
-interpreter of their own instead.
+that command's arguments, folder and environment, and ends as any interpreter does. Several commands may run at a time.
+The cells of a run are copies of it in turn (`tests.support.warm_cells`). Tests of starting, of imports, of signals, and of
+what a process inherits start an interpreter of their own instead.
+
+``python -m tests.support.quick_cli ask ADDRESS WORDS...`` is ``storebench WORDS...`` for scripts.
 """
 
 import atexit
@@ -15,6 +17,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import resource
 import select
 import selectors
@@ -26,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,8 @@ HEAVY = (
 NOT_YET = ("storebench.__main__", "storebench.formats.leveldb", "storebench.testing")
 """What is not imported beforehand: a test lets plyvel be missing, and no command needs the tests of plugins."""
 FORMATS = ("h5py", "lmdb")  # not plyvel, which a test lets be missing
+RANKS = ("torch.distributed.launcher.api", "torch._dynamo")
+"""What the agent and the ranks of a job import, the second for DistributedDataParallel; most commands start none."""
 NUMBER = struct.Struct("<q")
 RECORDS = ROOT / "tests" / "golden" / "records_v1.jsonl"
 
@@ -48,17 +53,18 @@ RECORDS = ROOT / "tests" / "golden" / "records_v1.jsonl"
 class Command:
     """A command that was started; it is waited for as `subprocess.Popen` is."""
 
-    def __init__(self, pid: int, control: socket.socket) -> None:
+    def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
-        self._control = control
+        self._connection = connection
         self._code: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit code, negative for a signal; raise `subprocess.TimeoutExpired` after so many seconds."""
         if self._code is None:
-            if not select.select([self._control], [], [], timeout)[0]:
+            if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("storebench", timeout or 0)
-            self._code = _received(self._control)
+            self._code = _received(self._connection)
+            self._connection.close()
         return self._code
 
     def kill(self) -> None:
@@ -69,7 +75,7 @@ class Command:
 
 
 class CommandServer:
-    """A process that runs commands one after another, each in a child of its own; started by the first one.
+    """A process that runs commands, each in a child of its own; started by the first one.
 
     Parameters
     ----------
@@ -81,6 +87,12 @@ class CommandServer:
         self._variables = variables
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._address = b""
+
+    @property
+    def address(self) -> str:
+        """The socket on which it listens, in hexadecimal digits; it is started."""
+        return self._started().hex()
 
     def run(
         self,
@@ -90,6 +102,7 @@ class CommandServer:
         timeout: float = 120,
         more_memory: int | None = None,
         largest_file: int | None = None,
+        group: Path | None = None,
     ) -> CompletedText:
         """Run ``storebench ARGUMENTS``.
 
@@ -101,6 +114,8 @@ class CommandServer:
             Bytes of address space that it may have beyond what is loaded; None for no limit.
         largest_file
             Bytes beyond which it can write no file; None for no limit.
+        group
+            Control group that it enters first; None for none.
 
         Raises
         ------
@@ -109,7 +124,11 @@ class CommandServer:
         """
         (out, child_out), (error, child_error) = os.pipe(), os.pipe()
         streams = child_out, child_error
-        limits = {"more_memory": more_memory, "largest_file": largest_file}
+        limits = {
+            "more_memory": more_memory,
+            "largest_file": largest_file,
+            "group": None if group is None else str(group),
+        }
         command = self.start(*arguments, cwd=cwd, env=env, streams=streams, limits=limits)
         os.close(child_out)
         os.close(child_error)
@@ -121,7 +140,6 @@ class CommandServer:
             raise subprocess.TimeoutExpired(["storebench", *arguments], timeout) from None
         except BaseException:
             command.kill()
-            self.close()  # what it would still answer belongs to nobody
             raise
         finally:
             os.close(out)
@@ -134,17 +152,17 @@ class CommandServer:
         cwd: Path,
         env: Mapping[str, str],
         streams: tuple[int, int],
-        limits: Mapping[str, int | None] | None = None,
+        limits: Mapping[str, Any] | None = None,
         session: bool = False,
     ) -> Command:
-        """Start ``storebench ARGUMENTS``; wait for its end before the next one is started.
+        """Start ``storebench ARGUMENTS``.
 
         Parameters
         ----------
         streams
             Descriptors of its standard output and its standard error.
         limits
-            "more_memory" and "largest_file", as `run` has them.
+            "more_memory", "largest_file" and "group", as `run` has them.
         session
             Whether it leads a session of its own.
         """
@@ -154,25 +172,34 @@ class CommandServer:
             "env": dict(env),
             "limits": dict(limits or {}),
             "session": session,
+            "imports": _imports(arguments, cwd),
         }
-        body, control = json.dumps(request).encode(), self._started()
-        socket.send_fds(control, [NUMBER.pack(len(body))], list(streams))
-        control.sendall(body)
-        return Command(_received(control), control)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self._started())
+        return Command(_asked(connection, request, streams), connection)
 
-    def _started(self) -> socket.socket:
+    def _started(self) -> bytes:
         if self._control is None:
             self._control, theirs = socket.socketpair()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.quick_cli", str(theirs.fileno())],
-                cwd=ROOT,
-                # Threads of numerical libraries would not survive the fork.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **self._variables},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-            theirs.close()
-        return self._control
+            with theirs, socket.socket(socket.AF_UNIX) as listener:
+                listener.bind("")  # to a name that is no file
+                listener.listen()
+                self._address = listener.getsockname()
+                numbers = theirs.fileno(), listener.fileno()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.quick_cli", *map(str, numbers)],
+                    cwd=ROOT,
+                    # Threads of numerical libraries would not survive the fork.
+                    env={
+                        **os.environ,
+                        "OMP_NUM_THREADS": "1",
+                        "OPENBLAS_NUM_THREADS": "1",
+                        **self._variables,
+                    },
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=numbers,
+                )
+        return self._address
 
     def close(self) -> None:
         """End the server."""
@@ -190,6 +217,40 @@ SERVER = CommandServer()
 def storebench(folder: Path, *arguments: object, timeout: float = 240, **variables: str) -> CompletedText:
     """Run ``storebench ARGUMENTS`` in a folder, with variables beside those of this process."""
     return SERVER.run(*map(str, arguments), cwd=folder, env={**os.environ, **variables}, timeout=timeout)
+
+
+def ask(address: str, *arguments: str) -> int:
+    """Be ``storebench ARGUMENTS`` for whoever started this process, by a server; return the exit code."""
+    cwd, streams = Path.cwd(), (1, 2)
+    request = {
+        "arguments": arguments,
+        "cwd": str(cwd),
+        "env": dict(os.environ),
+        "limits": {},
+        "session": False,
+        "imports": _imports(arguments, cwd),
+    }
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(bytes.fromhex(address))
+        return Command(_asked(connection, request, streams), connection).wait()
+
+
+def _imports(arguments: Sequence[str], cwd: Path) -> Sequence[str]:
+    """Return what to import first: a command with ranks, or of a scenario with ranks, starts them by torchrun."""
+    if "--dry-run" in arguments:
+        return ()
+    files = [cwd / word for word in arguments if word.endswith(".toml")]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in files if path.is_file()]
+    ranked = "--ranks" in arguments or any(re.search(r"^ranks\b", text, re.MULTILINE) for text in texts)
+    return RANKS if ranked else ()
+
+
+def _asked(connection: socket.socket, request: Mapping[str, Any], streams: tuple[int, int]) -> int:
+    """Send a request; return the process id of the command."""
+    body = json.dumps(request).encode()
+    socket.send_fds(connection, [NUMBER.pack(len(body))], list(streams))
+    connection.sendall(body)
+    return _received(connection)
 
 
 def _read_all(handles: tuple[int, int], deadline: float) -> tuple[str, str]:
@@ -227,22 +288,56 @@ def _exactly(control: socket.socket, size: int) -> bytes:
     return found
 
 
-def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Answer requests until there are no more; in each child, return its request and the pipes it writes to."""
+def serve(control: socket.socket, listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Answer requests until `control` ends; in the process of each command, return its request and its streams."""
     while True:
-        head, pipes, _, _ = socket.recv_fds(control, NUMBER.size, 2)
-        if not head:
+        ready, _, _ = select.select([control, listener], [], [])
+        _reap()
+        if control in ready:
             return None
-        body = _exactly(control, *NUMBER.unpack(head))
-        child = os.fork()
-        if not child:
-            control.close()
-            return json.loads(body), pipes
-        for handle in pipes:
+        connection, _ = listener.accept()
+        head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 2)
+        if head:
+            request = json.loads(_exactly(connection, *NUMBER.unpack(head)))
+            import_now(request["imports"])
+            if _is_command(connection, streams):
+                control.close()
+                listener.close()
+                return request, streams
+        for handle in streams:
             os.close(handle)
-        control.sendall(NUMBER.pack(child))
-        _, status = os.waitpid(child, 0)
-        control.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        connection.close()
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def import_now(names: Sequence[str]) -> None:
+    """Import modules by name, and spare the garbage collector of this process and of its copies what they hold."""
+    for name in names:
+        importlib.import_module(name)
+    if names:
+        gc.freeze()
+
+
+def _is_command(connection: socket.socket, streams: Sequence[int]) -> bool:
+    """Fork a process that waits for a command, and from that the command's own; return whether this is the last one."""
+    if os.fork():
+        return False
+    command = os.fork()
+    if not command:
+        connection.close()
+        return True
+    for handle in streams:
+        os.close(handle)
+    with contextlib.suppress(OSError):  # nobody waits any more
+        connection.sendall(NUMBER.pack(command))
+        _, status = os.waitpid(command, 0)
+        connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+    os._exit(0)
 
 
 def become(request: Mapping[str, Any], pipes: list[int]) -> None:
@@ -263,8 +358,10 @@ def become(request: Mapping[str, Any], pipes: list[int]) -> None:
     sys.argv = ["storebench", *request["arguments"]]
 
 
-def limit(more_memory: int | None = None, largest_file: int | None = None) -> None:
+def limit(more_memory: int | None = None, largest_file: int | None = None, group: str | None = None) -> None:
     """Limit what this process may take from now on; see `CommandServer.run`."""
+    if group is not None:
+        Path(group, "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
     if more_memory is not None:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most = pages * resource.getpagesize() + more_memory
@@ -306,11 +403,15 @@ def warm_up() -> None:
 
 
 def main() -> None:
-    """Serve on the socket that the first argument numbers; a child goes on as the command line."""
+    """Serve on the sockets that the arguments number, and go on as the command line in each child; or ask a server."""
+    first, *others = sys.argv[1:]
+    if first == "ask":
+        sys.exit(ask(*others))
     preload()
     gc.collect()
     gc.freeze()  # so that a child does not copy what it never changes
-    found = serve(socket.socket(fileno=int(sys.argv[1])))
+    control, listener = (socket.socket(fileno=int(number)) for number in (first, *others))
+    found = serve(control, listener)
     if found is not None:
         become(*found)
         leave(run_command())

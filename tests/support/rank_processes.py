@@ -4,6 +4,8 @@ A copy need not import torch again, which takes longer than everything else that
 torchrun.
 """
 
+import gc
+import importlib
 import multiprocessing
 import os
 import tempfile
@@ -15,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch._dynamo  # DistributedDataParallel imports it, and each copy would
 import torch.distributed as dist
 
 from storebench.ranks.group import Group, TorchGroup
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 def in_ranks(ranks: int, work: Callable[[Group], T]) -> list[T]:
     """Run `work` in that many processes that are one group, and return what each returned, in rank order."""
+    importlib.import_module("torch._dynamo")  # DistributedDataParallel imports it, and each copy would
+    gc.freeze()  # so that no copy looks through it
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="sb-ranks-") as folder:
         pipes = [context.Pipe(duplex=False) for _ in range(ranks)]

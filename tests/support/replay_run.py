@@ -1,9 +1,4 @@
-"""Record replicates that were measured before, as the runner does; a fault ends it at each file operation in turn.
-
-Usage: replay_run.py MEASURED BEGUN OUT FAULT FIRST EVERY. For each operation and n = FIRST, FIRST + EVERY, ... the run
-BEGUN is copied to OUT/OPERATION-n, and a process of its own goes on with it until its n-th call of os.OPERATION, where
-FAULT happens: "kill", "full" (ENOSPC) or "interrupt". No fault reaches the last copy of an operation.
-"""
+"""Record replicates that were measured before, as the runner does; a fault ends it at each file operation in turn."""
 
 import dataclasses
 import errno
@@ -11,14 +6,14 @@ import itertools
 import os
 import shutil
 import signal
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from storebench.errors import EXIT_INTERRUPTED, StorebenchError
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
+from tests.support.copies import Copy
 
 OPERATIONS = ("fsync", "rename", "replace", "write", "unlink")
 
@@ -69,22 +64,24 @@ def ended(measured: Path, folder: Path) -> int:
     return 0
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the name of each copy, and how its process ended."""
-    measured, begun, out = map(Path, arguments[:3])
-    first, every = map(int, arguments[4:])
+def points(
+    measured: Path, begun: Path, out: Path, fault: str, *, first: int, every: int
+) -> Iterator[tuple[str, int]]:
+    """Yield how processes ended that went on with a run, each with a fault at another call of an operation of files.
+
+    For each operation and n = `first`, `first` + `every`, ... the run `begun` is copied to ``OUT/OPERATION-n``, and a copy
+    of this process goes on with it until its n-th call of os.OPERATION, where `fault` happens: "kill", "full" (ENOSPC) or
+    "interrupt". No fault reaches the last one of an operation. Yields the folder's name and the exit code.
+    """
     for operation in OPERATIONS:
         for point in itertools.count(first, every):
             folder = shutil.copytree(begun, out / f"{operation}-{point}")
-            child = os.fork()
-            if not child:
-                plant(operation, arguments[3], point)
-                os._exit(ended(measured, folder))
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            print(folder.name, code, flush=True)
+
+            def go_on(operation: str = operation, point: int = point, folder: Path = folder) -> int:
+                plant(operation, fault, point)
+                return ended(measured, folder)
+
+            code = Copy(go_on).wait()
+            yield folder.name, code
             if code == 0:
                 break
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -8,6 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+BEING_COMPILED = shutil.ignore_patterns("*.pyc.*")
+"""What a copy of the package leaves out: files that another process compiles at the moment. Compiled ones stay right."""
+
 SLOW = """
 
 def _slowly(method):
@@ -77,7 +80,7 @@ def clone_here(folder: Path) -> Path:
     """Clone this checkout with the package as it is in the working tree; return the clone's top folder."""
     git(ROOT, "clone", "--quiet", "--local", str(ROOT), str(folder))
     shutil.rmtree(folder / "storebench")
-    shutil.copytree(ROOT / "storebench", folder / "storebench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "storebench", folder / "storebench", ignore=BEING_COMPILED)
     commit(folder, "The package as it is in the working tree")
     return folder.resolve()
 

@@ -98,9 +98,11 @@ def test_noisy_cells_get_more_rounds_than_steady_ones() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ratio", [1.0, 1.1])
-def test_at_most_5_of_100_pages_with_added_rounds_claim_falsely(ratio: float) -> None:
+def test_at_most_5_of_100_pages_with_added_rounds_claim_falsely(
+    ratio: float, request: pytest.FixtureRequest
+) -> None:
     rule = StoppingRule(until=0.1, min_replicates=5, max_replicates=10)
-    pages = 40
+    pages = 40 if request.config.getoption("--full") else 20
     truths = (
         Truth(spread=(0.01, 0.03, 0.08)[number % 3], rounds=10, samples_per_s=EQUAL | {"lmdb": 1000 * ratio})
         for number in range(pages)

@@ -23,6 +23,7 @@ from storebench.settings.loop import SETTINGS
 from storebench.settings.rows import Setting
 from storebench.settings.words import CacheState, Compute, ComputeKind, LoaderKind, Split
 from storebench.worker.job import CellJob, read_job, write_job
+from tests.support.revision_tools import BEING_COMPILED
 
 RECORDS = Path(__file__).parents[1] / "golden" / "records_v1.jsonl"
 
@@ -193,12 +194,12 @@ def test_a_split_that_does_not_exist_is_refused_at_once() -> None:
 
 def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
     copied = tmp_path / "changed" / "storebench"
-    shutil.copytree(Path(storebench.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(storebench.__file__).parent, copied, ignore=BEING_COMPILED)
     module = copied / "settings" / "loop.py"
     text, before = module.read_text(), "\n    def __post_init__"
     assert text.count(before) == 1
     module.write_text(text.replace(before, NEW_FIELD + before))
-    env = os.environ | {"PYTHONPATH": str(copied.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"PYTHONPATH": str(copied.parent)}
 
     def python(*arguments: str | Path) -> Any:
         command = [sys.executable, *map(str, arguments)]

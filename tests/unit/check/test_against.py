@@ -24,7 +24,9 @@ from storebench.probes.code import code_digest
 from storebench.results import Record
 from storebench.runs.records import read_records
 from storebench.scenario import Scenario
+from tests.support.quick_cli import storebench as quick_storebench
 from tests.support.revision_tools import (
+    BEING_COMPILED,
     ROOT,
     clone_here,
     commit,
@@ -97,7 +99,7 @@ def untouched(clone: Path) -> Iterator[Path]:
     before = git(clone, "rev-parse", "HEAD")
     yield clone
     git(clone, "reset", "--hard", "--quiet", before)
-    git(clone, "clean", "--force", "-dx", "--quiet")
+    git(clone, "clean", "--force", "-dx", "--quiet", "--exclude=__pycache__")
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +140,7 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tm
     found = dict(verdicts(out))
     assert {place: found[label] for place, label in LABELS.items()} == dict.fromkeys(LABELS, State.WORSE)
     assert found[CONTROL] in (State.WITHIN_NOISE, State.INCONCLUSIVE, State.BETTER)
-    checked = storebench(untouched, "check", out / "baseline", out / "contender")
+    checked = quick_storebench(untouched, "check", out / "baseline", out / "contender")
     assert checked.returncode == 1, checked.stdout
     sides = records_of(out)
     assert [{record.code.commit for record in side if record.code} for side in sides] == [{before}, {after}]
@@ -180,7 +182,7 @@ def test_a_slow_down_in_a_plugin_is_seen_in_its_repository(tmp_path: Path) -> No
 @pytest.mark.timeout(1200)
 def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    shutil.copytree(ROOT / "storebench", site / "storebench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "storebench", site / "storebench", ignore=BEING_COMPILED)
     tiny = untouched / "scenarios" / "tiny.toml"
     write_scenario(tiny, f'backends = ["lmdb", "memory:python"]\n{EMULATED}')
     copy_cells(untouched / "storebench" / "worker" / "launch.py")
@@ -221,7 +223,7 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
                 ("--resume", "--out", out / "baseline"),
                 ("--resume", "--out", out / "contender"),
             ):
-                told.append(storebench(ROOT, "bench", path, *words).stderr)
+                told.append(quick_storebench(ROOT, "bench", path, *words).stderr)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(folder))
@@ -463,11 +465,21 @@ def test_only_names_cells_backends_or_datasets(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_budget_decides_the_rounds_and_says_what_another_takes(tmp_path: Path, scenario: Scenario) -> None:
+def test_a_budget_decides_the_rounds_and_says_what_another_takes(
+    untouched: Path, tmp_path: Path, scenario: Scenario
+) -> None:
+    copy_cells(untouched / "storebench" / "worker" / "launch.py")
+    commit(untouched, "Let cells be copies of their side's process")
     told: list[str] = []
     options = Options(budget_s=0.1)  # less than any round takes
     sides = run_against(
-        "HEAD", scenario, tmp_path / "out", tmp_path / "stores", options=options, say=told.append
+        "HEAD",
+        scenario,
+        tmp_path / "out",
+        tmp_path / "stores",
+        options=options,
+        repository=untouched,
+        say=told.append,
     )
     for folder in (sides.baseline, sides.contender):
         assert [one.replicate for one in read_records(folder)] == [0, 1, 2]

@@ -3,10 +3,9 @@
 Replicates run in this process, by the code that a fresh process runs; all else is that of a real run.
 """
 
-import gc
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +66,12 @@ class Processes:
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     found = Processes()
     monkeypatch.setattr("storebench.runner.answer_of", found.answer_of)
     # What physics allows takes a second per replicate, and has tests of its own.
     monkeypatch.setattr("storebench.worker.replicate.measure_ceilings", lambda setup: Ceilings())
-    gc.freeze()  # each epoch collects garbage first, which takes long in a process with all that pytest has imported
-    yield found
-    gc.unfreeze()
+    return found
 
 
 def adding(**keys: Any) -> Scenario:

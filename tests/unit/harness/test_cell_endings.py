@@ -105,7 +105,14 @@ class TestACellThatRunsOutOfTime:
 
 
 @pytest.mark.parametrize(
-    ("stopped", "loader"), [("cell", "processes"), ("workers", "processes"), ("workers", "ring")]
+    ("stopped", "loader"),
+    [
+        ("cell", "processes"),
+        pytest.param(
+            "workers", "processes", marks=pytest.mark.full
+        ),  # so are those of a cell that takes too long
+        ("workers", "ring"),
+    ],
 )
 def test_an_interrupt_ends_what_is_stopped(stopped: str, loader: str, bench: Bench, tmp_path: Path) -> None:
     with busy_run(bench, tmp_path, 2, "--loader", loader) as (process, family):
@@ -119,7 +126,7 @@ def test_an_interrupt_ends_what_is_stopped(stopped: str, loader: str, bench: Ben
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=30)
         assert process.returncode == 130
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 20, "the batch takes a minute"
         assert "Traceback" not in error
         assert survivors(family) == []
 
@@ -152,13 +159,6 @@ def test_a_full_disk_in_the_cell_is_told_in_one_line(bench: Bench, tmp_path: Pat
     assert "exit code" not in failure
 
 
-IN_A_GROUP = """
-import os, sys
-open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
-os.execv(sys.executable, [sys.executable, "-m", "storebench", *sys.argv[2:]])
-"""
-
-
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
     """Return a control group with 500 MiB of memory."""
@@ -176,23 +176,8 @@ def test_too_little_memory_costs_the_cell_and_not_the_run(
 ) -> None:
     backends = ("planted:hungry", "planted:flat")
     words = ("run", *backends, *SMALL, "--workers", str(workers), "--threads", "1")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            IN_A_GROUP,
-            str(small_memory),
-            *words,
-            "--out",
-            str(tmp_path / "run"),
-            "--stores",
-            str(tmp_path / "stores"),
-        ],
-        env=dict(bench.env),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    places = ("--out", str(tmp_path / "run"), "--stores", str(tmp_path / "stores"))
+    done = bench.commands.run(*words, *places, cwd=tmp_path, env=bench.env, group=small_memory)
     assert done.returncode == 5, done.stderr
     by = {record.cell.backend.reader: record for record in read_records(tmp_path / "run")}
     assert by["flat"].status.value == "ok"

@@ -14,6 +14,7 @@ import storebench
 from storebench.formats.origin import code_facts
 from storebench.probes.code import checkout_of, code_digest, package_folder
 from tests.support.harness_tools import Bench
+from tests.support.revision_tools import BEING_COMPILED
 
 PACKAGE = Path(storebench.__file__).resolve().parent
 RUN = (
@@ -121,7 +122,7 @@ def test_a_plugin_in_a_checkout_has_a_commit_and_its_changes_show(tmp_path: Path
 
 def test_a_cell_that_runs_code_changed_during_the_run_fails(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    shutil.copytree(PACKAGE, site / "storebench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, site / "storebench", ignore=BEING_COMPILED)
     script = tmp_path / "edited.py"
     script.write_text(EDITED_MEANWHILE)
     done = subprocess.run(

@@ -9,14 +9,18 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from storebench.results import CacheVerdict, Record
+from storebench.ranks.group import Group, join
+from storebench.ranks.membership import Membership
+from storebench.results import CacheVerdict, Cell, Record
 from storebench.runs.records import LOGS_DIR, read_records
 from storebench.surroundings import Surroundings
 from storebench.system.scratch import SEGMENTS, scratch_folder
+from storebench.worker.job import CellJob
 from storebench.worker.launch import answer_of
 from tests.support.harness_tools import (
     SMALL,
@@ -28,23 +32,21 @@ from tests.support.harness_tools import (
     survivors,
     wait_for,
 )
+from tests.support.quick_cli import RANKS, import_now
+from tests.support.warm_cells import warm_cells
 
-RANKS = ("--ranks", "2", "--threads", "1")
-
-WRONG_PORT = """
-import os
-import signal
-if os.environ.get("RANK") == "1":
-    os.environ["MASTER_PORT"] = "1"
-"""
+TWO_RANKS = ("--ranks", "2", "--threads", "1")
 
 
 def storebench_processes() -> list[psutil.Process]:
-    """Return the agents and ranks that this test's command line has started and that still run."""
+    """Return the agents and ranks that still run: those below this process, and copies that nobody waits for."""
     found = []
-    for one in psutil.Process().children(recursive=True):
+    below = {one.pid for one in psutil.Process().children(recursive=True)}
+    for one in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if {"storebench.ranks.agent", "storebench.worker.replicate"} & set(one.cmdline()):
+            words = set(one.cmdline())
+            fresh = one.pid in below and {"storebench.ranks.agent", "storebench.worker.replicate"} & words
+            if fresh or (one.ppid() == 1 and "tests.support.quick_cli" in words):
                 found.append(one)
     return found
 
@@ -68,35 +70,49 @@ def only(records: list[Record]) -> Record:
     return record
 
 
+def two_ranks() -> Cell:
+    [cell] = scenario(
+        dataset="mnist", limit=16, synthetic=True, model="tiny", backends=["lmdb"], ranks=2
+    ).cells()
+    return cell
+
+
+def answer_in_copies(job: CellJob, folder: Path) -> dict[str, Any]:
+    """Return the answer of a job that is run by this process, in copies of it."""
+    import_now(RANKS)
+    with warm_cells(), scratch_folder("replicate") as scratch:
+        job = dataclasses.replace(job, out=scratch / "out.json", tables=scratch)
+        return answer_of(job, scratch, folder / "log", Surroundings(), 60)
+
+
 def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Path) -> None:
-    done = here.cli(
-        "run", "lmdb", *SMALL, *RANKS, "--stores", here.stores, "--out", tmp_path / "run", "--json"
-    )
-    assert done.returncode == 0, done.stderr
+    """In interpreters of their own: the ranks of most other tests are copies of the process that started them."""
+    words = ("lmdb", *SMALL, *TWO_RANKS, "--stores", here.stores, "--out", tmp_path / "run", "--json")
+    with started(here, "run", *words) as process:
+        _, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
     record = only(read_records(tmp_path / "run"))
     assert record.cell.ranks == 2
     assert record.coverage is not None
     assert record.coverage.complete
-    assert "tiny, 2 ranks" in done.stderr
-    assert re.search(r"^    2 ranks: [\d,]+ to [\d,]+ samples/s each, skew ", done.stderr, re.MULTILINE)
-    assert "exposed communication" in done.stderr
+    assert "tiny, 2 ranks" in error
+    assert re.search(r"^    2 ranks: [\d,]+ to [\d,]+ samples/s each, skew ", error, re.MULTILINE)
+    assert "exposed communication" in error
     assert not list((tmp_path / "run" / LOGS_DIR).iterdir()), "a job that works prints nothing"
 
 
 def test_one_rank_by_torchrun_trains_as_a_plain_process(bench: Bench, tmp_path: Path) -> None:
     [cell] = scenario(dataset="mnist", limit=64, synthetic=True, model="tiny", backends=["lmdb"]).cells()
     job = cell_job(cell, bench.stores, tmp_path)
-    losses = []
-    for torchrun in (False, True):
-        with scratch_folder("replicate") as scratch:
-            job = dataclasses.replace(job, torchrun=torchrun, out=scratch / "out.json", tables=scratch)
-            answer = answer_of(job, scratch, tmp_path / "log", Surroundings(), 60)
-        losses.append(answer["records"][0]["digests"]["loss"])
+    answers = [
+        answer_in_copies(dataclasses.replace(job, torchrun=torchrun), tmp_path) for torchrun in (False, True)
+    ]
+    losses = [answer["records"][0]["digests"]["loss"] for answer in answers]
     assert losses[0] == losses[1] is not None
 
 
 def test_the_cache_is_prepared_once_per_node_for_all_ranks(here: Bench, tidy: None, tmp_path: Path) -> None:
-    words = ("planted", *SMALL, *RANKS, "--cache", "cold", "--epochs", "2")
+    words = ("planted", *SMALL, *TWO_RANKS, "--cache", "cold", "--epochs", "2")
     done = here.cli("run", *words, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     records = read_records(tmp_path / "run")
@@ -112,7 +128,7 @@ def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp
         "planted:faulty-rank",
         "null",
         *SMALL,
-        *RANKS,
+        *TWO_RANKS,
         "--stores",
         here.stores,
         "--out",
@@ -129,7 +145,7 @@ def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp
 @pytest.mark.full
 def test_a_bug_on_one_rank_is_told_once_with_its_log(here: Bench, tidy: None, tmp_path: Path) -> None:
     faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:bug"})
-    words = ("planted:faulty-rank", *SMALL, *RANKS)
+    words = ("planted:faulty-rank", *SMALL, *TWO_RANKS)
     done = faulty.cli("run", *words, "--stores", here.stores, "--out", tmp_path / "run")
     assert done.returncode == 5
     failure = only(read_records(tmp_path / "run")).failure or ""
@@ -160,25 +176,23 @@ def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: No
 
 
 def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> None:
-    [cell] = scenario(
-        dataset="mnist", limit=16, synthetic=True, model="tiny", backends=["lmdb"], ranks=2
-    ).cells()
-    job = cell_job(cell, bench.stores, tmp_path)
-    with scratch_folder("replicate") as scratch:
-        job = dataclasses.replace(job, store=tmp_path / "nothing", out=scratch / "out.json")
-        answer = answer_of(job, scratch, tmp_path / "log", Surroundings(), 60)
-    assert answer["failure"].startswith("rank ")
-    assert f" on node 0: {tmp_path / 'nothing'}: " in answer["failure"]
+    job = dataclasses.replace(cell_job(two_ranks(), bench.stores, tmp_path), store=tmp_path / "nothing")
+    failure = answer_in_copies(job, tmp_path)["failure"]
+    assert failure.startswith("rank ")
+    assert f" on node 0: {tmp_path / 'nothing'}: " in failure
 
 
-def test_a_rank_that_cannot_reach_the_rendezvous_is_named(here: Bench, tidy: None, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(WRONG_PORT)
-    path = os.pathsep.join((str(tmp_path), here.env["PYTHONPATH"]))
-    cut_off = dataclasses.replace(here, env={**here.env, "PYTHONPATH": path})
-    done = cut_off.cli("run", "lmdb", *SMALL, *RANKS, "--stores", here.stores, "--out", tmp_path / "run")
-    assert done.returncode == 5
-    failure = only(read_records(tmp_path / "run")).failure or ""
-    assert failure.startswith("rank 1 on node 0: the rendezvous at 127.0.0.1:1 cannot be reached within 8 s")
+def test_a_rank_that_cannot_reach_the_rendezvous_is_named(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misled(me: Membership, *args: Any, **kinds: Any) -> Group:
+        if me.rank == 1:
+            os.environ["MASTER_PORT"] = "1"
+        return join(me, *args, **kinds, connect_s=1)
+
+    monkeypatch.setattr("storebench.worker.rank.join", misled)
+    failure = answer_in_copies(cell_job(two_ranks(), bench.stores, tmp_path), tmp_path)["failure"]
+    assert failure.startswith("rank 1 on node 0: the rendezvous at 127.0.0.1:1 cannot be reached within 1 s")
 
 
 def shared_files(pid: int) -> set[Path]:
@@ -189,7 +203,7 @@ def shared_files(pid: int) -> set[Path]:
 
 
 def test_a_rank_killed_from_outside_leaves_no_shared_memory(here: Bench, tidy: None, tmp_path: Path) -> None:
-    words = ("run", "memory:shared", *SMALL, *RANKS, "--compute", "emulated:30000")
+    words = ("run", "memory:shared", *SMALL, *TWO_RANKS, "--compute", "emulated:30000")
     with started(here, *words, "--stores", here.stores, "--out", tmp_path / "run") as process:
         [victim, *_] = wait_for(lambda: ranks_that_map_segments(process.pid))
         files = shared_files(victim.pid)
@@ -218,7 +232,7 @@ def ranks_that_map_segments(pid: int) -> list[psutil.Process]:
 
 
 def test_an_interrupt_ends_every_rank(here: Bench, tidy: None, tmp_path: Path) -> None:
-    with busy_run(here, tmp_path, 1, *RANKS) as (process, _):
+    with busy_run(here, tmp_path, 1, *TWO_RANKS) as (process, _):
         wait_for(lambda: len(list((tmp_path / "stores").glob("*/begun-*"))) == 2)
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) >= 5, "an agent, two ranks, and a worker of each"
@@ -254,7 +268,7 @@ GAMES = ("--trainers", "2", "--tournament-steps", "1")
 
 def test_a_rank_that_is_killed_in_a_game_ends_its_job(here: Bench, tidy: None, tmp_path: Path) -> None:
     faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:kill"})
-    words = ("planted:faulty-game", *SMALL, *RANKS, *GAMES, "--stores", here.stores)
+    words = ("planted:faulty-game", *SMALL, *TWO_RANKS, *GAMES, "--stores", here.stores)
     began = time.monotonic()
     done = faulty.cli("run", *words, "--out", tmp_path / "run")
     assert done.returncode == 5

@@ -1,5 +1,6 @@
 """Cells with a store larger than the page cache may be, and cells on a device of their own: real, and gone after."""
 
+import functools
 import json
 import os
 import re
@@ -8,7 +9,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import resident
 from storebench.stores.verify import verify_store
+from tests.support.copies import be_nobody, own_mounts, run_storebench
 from tests.support.harness_tools import Bench
 
 MIB = 1 << 20
@@ -88,7 +89,7 @@ def groups() -> list[Path]:
     return [folder for folder in found if not psutil.pid_exists(int(folder.name.split("-")[1]))]
 
 
-@cache
+@functools.cache
 def find_controller_folder() -> Path:
     return find_controller().parent
 
@@ -350,24 +351,14 @@ def test_optional_cells_that_are_not_permitted_are_left_out_and_named(bench: Ben
 
 def without_groups(bench: Bench, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Run the command line where no control group can be seen."""
-    hidden = ["sh", "-ec", 'mount -t tmpfs none /sys/fs/cgroup; exec "$@"', "sh"]
-    command = own_namespace([*hidden, *bench.command(*arguments)])
-    return subprocess.run(
-        command, cwd=bench.root, env=dict(bench.env), capture_output=True, text=True, timeout=240, check=False
-    )
+    hide = functools.partial(own_mounts, "mount -t tmpfs none /sys/fs/cgroup")
+    return run_storebench(*arguments, cwd=bench.root, env=bench.env, first=hide)
 
 
 def as_nobody(bench: Bench, folder: Path, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Run the command line as a user without rights, in a folder that it may write."""
-    return subprocess.run(
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *bench.command(*arguments)],
-        cwd=folder,
-        env={**bench.env, "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    env = {**bench.env, "HOME": str(folder)}
+    return run_storebench(*arguments, cwd=folder, env=env, first=be_nobody)
 
 
 def test_the_store_itself_stays_as_it_was(read_ahead: dict[int, dict[str, Any]], bench: Bench) -> None:

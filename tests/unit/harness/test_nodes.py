@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -16,7 +18,9 @@ from storebench.ranks.membership import Membership
 from storebench.ranks.nodes import Board, Place, place_of
 from storebench.report.validation.validate import validate
 from storebench.runs.records import read_records
+from tests.support import quick_cli
 from tests.support.harness_tools import Bench
+from tests.support.quick_cli import Command
 
 SCENARIO = """
 name = "two"
@@ -60,10 +64,10 @@ def port() -> int:
     raise AssertionError("no port is free")
 
 
-def started(
+def fresh(
     bench: Bench, folder: Path, port: int, node: int, more: Mapping[str, str], around: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    """Start the command of one node, by the command `around` it."""
+    """Start the command of one node in an interpreter of its own, by the command `around` it."""
     words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
     places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
     return subprocess.Popen(
@@ -82,12 +86,42 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """The command of one node, and its error output."""
+
+    command: Command
+    errors: IO[bytes]
+
+    def ended(self) -> tuple[int, str]:
+        """Wait for its end; return exit code and error output."""
+        code = self.command.wait(90)
+        self.errors.seek(0)
+        return code, self.errors.read().decode()
+
+
+def started(bench: Bench, folder: Path, port: int, node: int, more: Mapping[str, str]) -> Node:
+    """Start the command of one node; its runner, agent and ranks are copies of the suite's process for commands."""
+    words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+    places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
+    errors = (folder / f"errors{node}").open("w+b")
+    with Path(os.devnull).open("wb") as nothing:
+        command = bench.commands.start(
+            *map(str, (*words, *places)),
+            cwd=folder,
+            env={**bench.env, **slurm(node), "GLOO_SOCKET_IFNAME": "lo", **more},
+            streams=(nothing.fileno(), errors.fileno()),
+        )
+    return Node(command=command, errors=errors)
+
+
 def run(
     bench: Bench, folder: Path, port: int, *, backend: str = "lmdb", ranks: str = "2", fault: str = ""
 ) -> list[tuple[int, str]]:
     (folder / "two.toml").write_text(SCENARIO.format(ranks=ranks, backend=backend))
     more = {"PLANTED_RANK_FAULT": fault}
-    return ended([started(bench, folder, port, node, more) for node in range(2)])
+    nodes = [started(bench, folder, port, node, more) for node in range(2)]
+    return [node.ended() for node in nodes]
 
 
 @pytest.mark.full
@@ -122,7 +156,7 @@ def test_a_node_whose_clock_is_a_day_ahead_changes_no_figure(bench: Bench, tmp_p
     (tmp_path / "two.toml").write_text(SCENARIO.format(ranks="2", backend="lmdb"))
     around = ((), OTHER_CLOCK)
     [(first, error), (second, also)] = ended(
-        [started(bench, tmp_path, port, node, {}, around[node]) for node in range(2)]
+        [fresh(bench, tmp_path, port, node, {}, around[node]) for node in range(2)]
     )
     assert (first, second) == (0, 0), error + also
     [record] = read_records(tmp_path / "run")
@@ -198,14 +232,19 @@ exit $code
 """
 
 
-def test_the_batch_script_of_the_page_runs(bench: Bench, tmp_path: Path, port: int) -> None:
+def test_the_batch_script_of_the_page_runs(
+    bench: Bench, tmp_path: Path, port: int, request: pytest.FixtureRequest
+) -> None:
+    """By copies of a process that has imported everything; with --full, by interpreters of their own."""
     [script] = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     tools = tmp_path / "bin"
+    quick = f"-SE {quick_cli.__file__} ask {bench.commands.address}"
+    how = "-m storebench" if request.config.getoption("--full") else quick
     tools.mkdir()
     for name, content in (
         ("srun", SRUN),
         ("scontrol", "#!/bin/sh\nprintf '127.0.0.1\\nnode1\\n'\n"),
-        ("storebench", f'#!/bin/sh\nexec {sys.executable} -m storebench "$@"\n'),
+        ("storebench", f'#!/bin/sh\nexec {sys.executable} {how} "$@"\n'),
     ):
         (tools / name).write_text(content)
         (tools / name).chmod(0o755)

@@ -199,16 +199,12 @@ def operations(begun: str, fault: str, request: pytest.FixtureRequest) -> tuple[
 def test_a_fault_at_any_file_operation_leaves_whole_replicates(
     begun: str, fault: str, operations: tuple[int, int], runs: Runs, in_memory: Path
 ) -> None:
-    script = Path(replay_run.__file__)
-    start = getattr(runs, begun)
-    command = [sys.executable, str(script), str(runs.measured), str(start), str(in_memory), fault]
-    command += map(str, operations)
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    points = [line.split() for line in done.stdout.splitlines()]
-    reached = [(name, code) for name, code in points if code != "0"]
-    assert {int(code) for _, code in reached} == {ENDS[fault]}
-    assert len(reached) >= 14 // operations[1]
-    for name, _ in points:
+    start, (first, every) = getattr(runs, begun), operations
+    points = list(replay_run.points(runs.measured, start, in_memory, fault, first=first, every=every))
+    reached = [(name, code) for name, code in points if code != 0]
+    assert {code for _, code in reached} == {ENDS[fault]}
+    assert len(reached) >= 14 // every
+    for name, _ in [*reached, points[-1]]:
         folder = in_memory / name
         check_consistent(folder, start)
         if fault != "kill":
@@ -217,9 +213,9 @@ def test_a_fault_at_any_file_operation_leaves_whole_replicates(
         before = shutil.copytree(folder, in_memory / f"{name}-before")
         replay_run.replay(runs.measured, folder)
         check_finished(folder, before)
-        content = (folder / RECORDS_NAME).read_bytes()
-        replay_run.replay(runs.measured, folder)
-        assert (folder / RECORDS_NAME).read_bytes() == content, "a finished run was changed"
+    content = (folder / RECORDS_NAME).read_bytes()
+    replay_run.replay(runs.measured, folder)
+    assert (folder / RECORDS_NAME).read_bytes() == content, "a finished run was changed"
 
 
 @pytest.mark.parametrize("place", ["at the end", "in the middle"])

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from storebench.loading.checks import order_digest
 from storebench.results import Record
-from storebench.training.models import MODELS
+from storebench.training.models import MODELS, Shape, tiny
 from tests.support.harness_tools import SAMPLES, SIX, Bench, cell_records, only_record, scenario, steps_of
 
 MATRICES: dict[str, dict[str, Any]] = {
@@ -82,8 +83,19 @@ def test_losses_are_bit_identical_from_every_backend(
         assert record.coverage.pixels_checked == first.cell.data.limit
 
 
-def test_caffenets_dropout_is_the_same_with_and_without_workers(bench: Bench, run_folder: Path) -> None:
-    matrix = {"dataset": "imagenet", "limit": 24, "batch_size": 4, "max_steps": 2, "model": "caffenet"}
+def with_dropout(shape: Shape, classes: int) -> nn.Module:
+    """Return a small network with the layer that draws while it trains."""
+    return nn.Sequential(tiny(shape, classes), nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize("model", ["tiny", pytest.param("caffenet", marks=pytest.mark.full)])
+def test_dropout_is_the_same_with_and_without_workers(
+    model: str, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a small network with the crops and the mirroring of CaffeNet, and by CaffeNet itself."""
+    small = dataclasses.replace(MODELS["caffenet"], name="tiny", build=with_dropout)
+    monkeypatch.setitem(MODELS, "tiny", small)
+    matrix = {"dataset": "imagenet", "limit": 24, "batch_size": 4, "max_steps": 2, "model": model}
     png, lmdb = (
         only_record(scenario(**matrix, backends=[name], workers=workers).cells()[0], bench.stores, run_folder)
         for name, workers in (("png", 2), ("lmdb", 0))

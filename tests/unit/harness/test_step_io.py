@@ -68,7 +68,7 @@ def test_warm_steps_read_nothing_of_the_device(
 
 
 def test_calls_and_faults_add_up_to_those_of_the_record(bench: Bench, run_folder: Path) -> None:
-    record = only_record(io_cell("png", "warm"), bench.stores, run_folder)
+    record = only_record(io_cell("png", "warm", limit=BATCH * STEPS), bench.stores, run_folder)
     assert record.steps_file, record.failure
     steps = steps_of(record, run_folder)
     assert (steps["read_calls"] >= BATCH).all()  # a file per sample, and at least one call per file

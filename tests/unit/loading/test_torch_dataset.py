@@ -99,9 +99,15 @@ def test_a_loader_serves_every_sample(small: SmallStore, method: str | None) -> 
         np.testing.assert_array_equal(dataset[3][0].permute(1, 2, 0), small.pixels[3])
 
 
-@pytest.mark.parametrize(("name", "codec"), [("lmdb", "raw"), ("files", "png")], ids=["lmdb", "files"])
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        pytest.param("lmdb", "raw", id="lmdb"),
+        pytest.param("files", "png", id="files", marks=pytest.mark.full),
+    ],
+)
 def test_a_spawned_worker_serves_every_sample(name: str, codec: str, tmp_path: Path) -> None:
-    """It unpickles the dataset and opens a reader of its own; tests/contracts has every reader in spawned processes."""
+    """It unpickles the dataset and opens a reader of its own; tests/contracts has every format in spawned processes."""
     small = build_small_store(get_format(name), codec, tmp_path)
     with StoreDataset(small.path) as dataset:
         dataset[0]

@@ -169,7 +169,7 @@ def test_pages_that_an_open_reader_maps_are_not_waited_for(big_file: Path) -> No
     assert left.pages_resident
     assert left.frac is not None
     assert left.frac <= COLD_MAX_FRAC
-    assert took_s < 1, "waiting takes away what is being written, not what is mapped"
+    assert took_s < 2, "waiting takes away what is being written, not what is mapped"
 
 
 def test_warming_does_not_wait_for_pages_that_stay(big_file: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_cold_cell_without_a_mapping_blames_nobody_by_name(disk: Path) -> None
 def test_cold_cannot_exist_on_tmpfs(shm: Path) -> None:
     started = time.perf_counter()
     evict([shm])
-    assert time.perf_counter() - started < 1, "there is nothing to wait for on tmpfs"
+    assert time.perf_counter() - started < 2, "there is nothing to wait for on tmpfs"
     facts = cache_facts(CacheState.COLD, resident([shm]), paths=[shm], how="fadvise")
     assert facts.verdict == "failed"
     assert "cold cannot exist on tmpfs" in facts.reason

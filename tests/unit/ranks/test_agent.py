@@ -22,6 +22,7 @@ from storebench.ranks import agent
 from storebench.ranks.launch import JobEnding, RankWatch, Tell, collect_output, tell_nobody
 from storebench.ranks.progress import Position
 from storebench.ranks.team import Team
+from tests.support.quick_cli import RANKS, import_now
 
 RANK = """
 import json, os, signal, sys, time
@@ -73,6 +74,12 @@ class Started:
         if self.process.exitcode is None:
             raise subprocess.TimeoutExpired("agent", timeout)
         return self.process.exitcode
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Import what agents import, which are copies of this process."""
+    import_now(RANKS[:1])
 
 
 @pytest.fixture

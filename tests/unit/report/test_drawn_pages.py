@@ -486,8 +486,8 @@ def test_a_rule_sees_that(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     rule, trait, plant = FAULTS[name]
     numbers = (number for number in range(SETS) if trait in traits_of(number))
     plant(monkeypatch)
-    sets = [drawn_set(number) for number in itertools.islice(numbers, 8)]
-    assert broken(rule, pages_of(sets, tmp_path))
+    sets = (drawn_set(number) for number in itertools.islice(numbers, 8))
+    assert any(broken(rule, pages_of([one], tmp_path)) for one in sets)
 
 
 def test_a_contradiction_between_two_claims_of_a_page_is_seen(pages: list[Page]) -> None:

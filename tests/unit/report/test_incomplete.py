@@ -21,6 +21,8 @@ from storebench.scenario import make_scenario
 from storebench.surroundings import LeftOut
 from tests.support.planted import make_conversion, make_record
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 MATRIX = {"dataset": "mnist", "backends": ["png", "lmdb", "hdf5"], "model": "lenet", "cache": "warm"}
 

@@ -241,6 +241,7 @@ def test_a_folder_that_may_not_be_written_is_left_alone(split: Path) -> None:
     assert len(own_tables(split)) == 4
 
 
+@pytest.mark.usefixtures("without_bitmaps")
 def test_the_paper_in_one_file_makes_the_same_report(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", paper_records("warm"), with_steps=True)
     storebench_does("report", run, "--out", tmp_path / "before")

@@ -164,6 +164,7 @@ def test_a_steady_part_whose_rate_still_moved_is_not_called_steady(tmp_path: Pat
     assert "not shown: PNG files" in said
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_every_cold_and_limited_panel_has_its_curve_in_the_report(tmp_path: Path) -> None:
     records = [
         *[cold(name, 64, 8, readahead_kib=size) for name in ("png", "lmdb") for size in (None, 128)],
@@ -176,6 +177,7 @@ def test_every_cold_and_limited_panel_has_its_curve_in_the_report(tmp_path: Path
     assert not any(name[-2:] == "-2" for name in names)
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("batches", [1, 2, 3])
 def test_a_cold_part_of_fewer_than_three_batches_is_no_curve(batches: int, tmp_path: Path) -> None:
     record, waits = cold("lmdb", 320, 8)

@@ -170,6 +170,7 @@ def test_the_markdown_twin_links_files_that_are_there(folder: Path) -> None:
     assert "**Attention:** 1 of 15 cells failed" in text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_plot_that_draws_a_part_of_the_cells_says_so(tmp_path: Path) -> None:
     options = [(("window_mib", str(number)),) for number in range(4, 34)]
     records = [make_record("lmdb:direct", reader_options=one) for one in options]
@@ -177,6 +178,7 @@ def test_a_plot_that_draws_a_part_of_the_cells_says_so(tmp_path: Path) -> None:
     assert "Drawn are 24 of 30 cells; the table has them all." in (tmp_path / "report/report.md").read_text()
 
 
+@pytest.mark.usefixtures("without_bitmaps")
 def test_the_same_records_give_the_same_page(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [make_record("png"), make_record("lmdb")])
     pages = []
@@ -207,6 +209,7 @@ def test_a_report_that_cannot_be_written_says_so_in_one_line(tmp_path: Path, cli
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_report_of_an_earlier_release_ranks_no_cold_cells_and_says_why(tmp_path: Path) -> None:
     records = [r for r in paper_records() if r.cell.backend.format != "null"]
     old = [dataclasses.replace(record, portion=None) for record in records] + paper_records("warm")
@@ -221,6 +224,7 @@ def test_a_report_of_an_earlier_release_ranks_no_cold_cells_and_says_why(tmp_pat
     } == {""}
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_no_distribution_is_drawn_of_a_few_steps(tmp_path: Path) -> None:
     for steps, drawn in ((19, False), (20, True)):
         run = write_run(tmp_path / f"run-{steps}", [make_record("lmdb", steps=steps)], with_steps=True)
@@ -231,6 +235,7 @@ def test_no_distribution_is_drawn_of_a_few_steps(tmp_path: Path) -> None:
         } == {drawn}
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_warm_cells_show_no_read_amplification(tmp_path: Path) -> None:
     warm = make_record(
         "lmdb", cache="warm", counters=Counters(device_read_bytes=1000, read_amplification=1e-5)

@@ -39,6 +39,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.usefixtures("without_bitmaps")
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_places_are_told_apart_in_headings_captions_plots_and_files(tmp_path: Path, name: str) -> None:
     first, second, *words = PAIRS[name]
@@ -57,12 +58,14 @@ def test_two_places_are_told_apart_in_headings_captions_plots_and_files(tmp_path
         assert sum(word in drawn for word in words) == 1, "the plot names its place and no other"
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_one_place_needs_no_name(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", records(place("e1"), "a"))
     (table,) = write_report(run, tmp_path / "out").tables
     assert table.caption.startswith("ImageNet, 4,000 images: ")
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_samples_of_one_name_are_told_apart_by_how_they_were_drawn(tmp_path: Path) -> None:
     drawn = [make_record("png", data_seed=seed) for seed in (0, 1)]
     written = write_report(write_run(tmp_path / "run", drawn), tmp_path / "out")

@@ -17,11 +17,22 @@ from tests.support.planted import cold_start, make_record, paper_records, replic
 Cli = Callable[..., CompletedProcess[str]]
 
 
+@pytest.fixture
+def drawn() -> None:
+    """Have the plots drawn; other tests here are of words."""
+
+
+@pytest.fixture(autouse=True)
+def pictures(request: pytest.FixtureRequest) -> None:
+    if "drawn" not in request.fixturenames:
+        request.getfixturevalue("without_pictures")
+
+
 def read_csv(path: Path) -> dict[str, dict[str, str]]:
     return {row["backend"]: row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())}
 
 
-def test_a_table_a_dataset_and_a_plot_with_the_planted_figures(tmp_path: Path) -> None:
+def test_a_table_a_dataset_and_a_plot_with_the_planted_figures(drawn: None, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", paper_records())
     written = write_report(run, tmp_path / "out")
     rows = read_csv(tmp_path / "out" / "table-imagenet-4000.csv")

@@ -150,6 +150,7 @@ def test_an_unexplained_point_is_marked_and_counted() -> None:
     assert "1 point off by more than 20%, 1 of them unexplained." in errors.notes[0]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_report_leads_with_the_roofline_and_lists_its_tables(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", paper_roofline())
     written = write_report(run, tmp_path / "out", accelerators=[find_accelerator("a100")], allow_invalid=True)
@@ -167,6 +168,7 @@ def test_a_report_leads_with_the_roofline_and_lists_its_tables(tmp_path: Path) -
     assert text.count("LMDB in memory: up to") == 1, "the answer of the page is not said again"
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_records_without_a_loader_make_a_report_without_a_roofline(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [make_record("png"), make_record("lmdb")])
     written = write_report(run, tmp_path / "out", accelerators=[find_accelerator("a100")])

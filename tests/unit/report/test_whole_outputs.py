@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import resource
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +13,7 @@ from typer.testing import CliRunner
 
 from storebench.cli.main import app
 from tests.support.planted import make_record, write_run
+from tests.support.quick_cli import SERVER
 
 LargestFile = Callable[[int], AbstractContextManager[None]]
 
@@ -118,15 +117,13 @@ def test_a_trace_and_a_report_with_room_are_whole(run: Path, stepped: Path, tmp_
 
 def printed(target: Path, most: int, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command line with its standard output in a file that may not grow beyond `most` bytes."""
-    with target.open("ab") as file:
-        return subprocess.run(
-            [sys.executable, "-m", "storebench", *map(str, arguments)],
-            stdout=file,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
-        )
+    words = [*map(str, arguments)]
+    errors, theirs = os.pipe()
+    with target.open("ab") as file, os.fdopen(errors, encoding="utf-8") as read:
+        streams, limits = (file.fileno(), theirs), {"largest_file": most}
+        command = SERVER.start(*words, cwd=target.parent, env=os.environ, streams=streams, limits=limits)
+        os.close(theirs)
+        return subprocess.CompletedProcess(words, command.wait(120), None, read.read())
 
 
 @pytest.mark.parametrize("most", [10, 5_000])
