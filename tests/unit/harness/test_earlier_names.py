@@ -60,6 +60,9 @@ RANK_SETTINGS: Raw = {
     "store_fill": "preload",
     "store_memory_bytes": None,
     "store_spill": False,
+    "trainers": 1,
+    "trainer_data": "partitioned",
+    "tournament_steps": 0,
 }
 """Settings that earlier releases did not have, as a cell of one process has them."""
 
