@@ -338,6 +338,7 @@ def late_rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
     return run_replicate(setup), {}
 
 
+@pytest.mark.quiet
 def test_the_wait_for_the_slowest_rank_is_apart_from_communication(bench: Bench, run_folder: Path) -> None:
     cell = cell_of("memory:native", compute="emulated:30", model="none", sync="after", ranks=2, batch_size=20)
     found = trained(cell, bench, run_folder, late_rank)
