@@ -142,5 +142,10 @@ def order_digest(served: Sequence[Indices]) -> str:
     return array_digest(_joined(served))
 
 
+def same_order(planned: Sequence[Indices], served: Sequence[Indices]) -> bool:
+    """Whether the planned samples were served, in their order."""
+    return bool(np.array_equal(_joined(planned), _joined(served)))
+
+
 def _joined(batches: Sequence[Indices]) -> Indices:
     return np.concatenate(batches) if len(batches) else np.empty(0, dtype=np.int64)

@@ -7,6 +7,7 @@ nobody waits for one that has gone.
 import os
 import pickle
 import uuid
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
@@ -84,7 +85,7 @@ class Line:
         self._connection.close()
 
     def _lost(self) -> LostRankError:
-        return LostRankError(f"{self._other} has ended, with which it shares its batches")
+        return LostRankError(f"{self._other}, which shares batches with this rank, has ended")
 
 
 def connect_node(group: Group, progress: Progress = NO_PROGRESS) -> list[Line]:
@@ -110,8 +111,11 @@ def _answered(group: Group, progress: Progress) -> list[Line]:
     with Listener(address, family=_FAMILY, backlog=me.local_ranks, authkey=key) as listener:
         group.exchange({me.node: (address, key, str(me))})
         with progress.waiting():
-            for _ in range(me.local_ranks - 1):
-                connection = listener.accept()
+            while len(lines) < me.local_ranks - 1:
+                try:
+                    connection = listener.accept()
+                except (AuthenticationError, EOFError, ConnectionError):
+                    continue  # a process that is not of this job
                 local_rank, name = connection.recv()
                 lines[local_rank] = Line(connection, name, progress)
     return [lines[local_rank] for local_rank in sorted(lines)]

@@ -15,6 +15,7 @@ from storebench.loading.checks import (
     coverage,
     joined_pixels,
     order_digest,
+    same_order,
     served_pixels,
 )
 from storebench.loading.kept import TimedCheck, Truth
@@ -42,6 +43,9 @@ class Proof:
         The indices in each batch, int64.
     replayed
         The samples that were served again; None if there was no replay.
+    out_of_order
+        The first rank that was served other samples than those of its own plan, or in another order; None if all were
+        right. A process that is alone has rank 0.
     """
 
     coverage: Coverage
@@ -50,13 +54,18 @@ class Proof:
     digests: Digests
     served: list[Indices] = field(default_factory=list)
     replayed: ServedPixels | None = None
+    out_of_order: int | None = None
 
     @property
     def failure(self) -> str | None:
         """The reason why the epoch must not be used, in one line; None if all samples were right."""
         served = self.coverage
-        if served.complete:
+        if served.complete and self.out_of_order is None:
             return None
+        if served.complete:
+            return (
+                f"rank {self.out_of_order} was not served the samples of its plan in the order that was drawn"
+            )
         return (
             f"wrong samples: {served.missing} missing, {served.duplicates} served twice, "
             f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels{_first(self.pixels)}; "
@@ -72,14 +81,16 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
     timed = _check_timed(setup, number, evidence)
     replayed = _replay(setup, number)
     # Draw the batches again: readers get the arrays of a plan and could write to them.
+    planned = setup.batches(number)
     return _proof(
         setup,
-        planned=setup.batches(number),
+        planned=planned,
         served=evidence.served,
         replayed=replayed,
         timed=timed,
         proof_s=evidence.paused_s,
         losses=evidence.losses,
+        out_of_order=None if same_order(planned, evidence.served) else setup.membership.rank,
     )
 
 
@@ -108,6 +119,7 @@ def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Seq
         ),
         proof_s=sum(proof.coverage.proof_s for proof in proofs),
         losses=losses,
+        out_of_order=next((one.out_of_order for one in proofs if one.out_of_order is not None), None),
     )
 
 
@@ -120,6 +132,7 @@ def _proof(
     timed: TimedCheck,
     proof_s: float,
     losses: Sequence[float],
+    out_of_order: int | None,
 ) -> Proof:
     pixels = PixelCheck()
     if replayed is not None:
@@ -142,6 +155,7 @@ def _proof(
         ),
         served=served,
         replayed=replayed,
+        out_of_order=out_of_order,
     )
 
 

@@ -125,12 +125,12 @@ def tournament_answer(found: Contest) -> str:
         )
     span = f"{gain.mid:+.2f} percentage points [{gain.lo:+.2f}, {gain.hi:+.2f}]"
     if gain.lo > 0:
-        return f"Yes: tournaments change the test accuracy of the best trainer by {span} ({seeds}, paired; {figures})."
+        return f"Yes: tournaments change the test accuracy of the best trainer by {span} ({seeds}, paired, a single interval; {figures})."
     if gain.hi < 0:
-        return f"No, worse: tournaments change the test accuracy of the best trainer by {span} ({seeds}, paired; {figures})."
+        return f"No, worse: tournaments change the test accuracy of the best trainer by {span} ({seeds}, paired, a single interval; {figures})."
     return (
         f"Not shown: tournaments change the test accuracy of the best trainer by {span}, which is not above 0"
-        f" ({seeds}, paired; {figures})."
+        f" ({seeds}, paired, a single interval; {figures})."
     )
 
 

@@ -36,7 +36,7 @@ def interference_sentence(one: Interference) -> str:
 def _meaning(interaction: Interval) -> str:
     if interaction.n >= stats.MIN_ROUNDS and interaction.lo is not None and interaction.hi is not None:
         if interaction.lo > 0:
-            return "they are proven to slow each other down"
+            return "they slow each other down (95% for this job alone)"
         if interaction.hi < 0:
-            return "each is proven to hide a part of the other"
-    return "it is not proven that they cost each other anything"
+            return "each hides a part of the other (95% for this job alone)"
+    return "whether they cost each other anything cannot be told"

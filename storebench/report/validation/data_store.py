@@ -70,10 +70,13 @@ def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]
         message = f"{late} samples were read from the store after the data store was filled"
         yield finding(Kind.CACHE, record, "data_store.from_store", message)
     read = record.counters.device_read_bytes
-    spilled = any(part.spilled_bytes for part in parts)
+    spilled = sum(part.spilled_bytes for part in parts)
+    if spilled and not record.cell.store_spill:
+        message = f"{spilled} bytes of its samples were on disk, and its cell spills none"
+        yield finding(Kind.CACHE, record, "data_store.spilled_bytes", message)
     if (
         read is not None
-        and not spilled
+        and not (spilled and record.cell.store_spill)
         and read > max(_READ_MOST_BYTES, _READ_MOST_FRAC * record.payload_bytes)
     ):
         share = read / max(1, record.payload_bytes)
@@ -87,16 +90,16 @@ def _residency(record: Record) -> Iterator[Finding]:
 
     The store is evicted before each epoch after the one that fills the data store.
     """
-    cache = record.cache
-    if (
-        cache is None
-        or record.cell.cache is not CacheState.COLD
-        or record.cell.store_fill is not Fill.FIRST_EPOCH
-    ):
+    cell = record.cell
+    if record.cache is None or cell.cache is not CacheState.COLD or cell.store_fill is not Fill.FIRST_EPOCH:
         return
-    before, after = cache.resident_frac_before, cache.resident_frac_after
-    if before is not None and after is not None and after > before + _RESIDENT_MOST_FRAC:
-        message = (
-            f"served from memory, but the resident part of the store grew from {before:.1%} to {after:.1%}"
-        )
-        yield finding(Kind.CACHE, record, "resident_frac_after", message)
+    ranks = record.job.per_rank if record.job else ()
+    nodes = {rank.node: (rank.resident_frac_before, rank.resident_frac_after) for rank in ranks}
+    nodes[0] = record.cache.resident_frac_before, record.cache.resident_frac_after
+    for node, (before, after) in sorted(nodes.items()):
+        if before is not None and after is not None and after > before + _RESIDENT_MOST_FRAC:
+            message = (
+                f"served from memory, but the resident part of the store on node {node} grew from "
+                f"{before:.1%} to {after:.1%}"
+            )
+            yield finding(Kind.CACHE, record, "resident_frac_after", message)

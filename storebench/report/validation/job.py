@@ -15,7 +15,7 @@ from storebench.ranks.merging import (
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.report.validation.trainers import check_pauses, check_trainers, teams
 from storebench.results import JobFacts, RankFacts, Record
-from storebench.settings.words import ComputeKind
+from storebench.settings.words import ComputeKind, Share
 from storebench.training.step_table import StepTable, step_ends, wall_ns
 from storebench.units import number_of
 
@@ -48,6 +48,7 @@ def check_job(record: Record) -> Iterator[Finding]:
     yield from _since_barrier(record, job)
     yield from _spread(record, job)
     yield from _samples(record, job)
+    yield from _readers(record, job)
     yield from _bound(record, job)
     yield from check_trainers(record, job)
 
@@ -125,6 +126,18 @@ def _asked(record: Record, job: JobFacts) -> Iterator[Finding]:
     if job.nodes != nodes:
         message = f"{job.nodes} nodes, but its ranks ran on {nodes}"
         yield finding(Kind.ARITHMETIC, record, "job.nodes", message)
+
+
+def _readers(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Find ranks that read for themselves although the first rank of their node reads for them."""
+    if record.cell.share is not Share.NODE:
+        return
+    seen: set[int] = set()
+    for number, rank in enumerate(job.per_rank):
+        if rank.node in seen and rank.requested_bytes:
+            message = f"{rank.requested_bytes} bytes were asked for, but the first rank of node {rank.node} reads for it"
+            yield finding(Kind.ARITHMETIC, record, f"job.per_rank[{number}].requested_bytes", message)
+        seen.add(rank.node)
 
 
 def _shares(record: Record, job: JobFacts) -> Iterator[Finding]:

@@ -13,10 +13,11 @@ import pytest
 
 from storebench.formats.reads.turns import Turns
 from storebench.loading.batch import Batch, EpochPlan
-from storebench.ranks import exposed
+from storebench.ranks import exposed, node_loader
 from storebench.ranks.group import Group
+from storebench.report.validation.validate import validate_records
 from storebench.results import Record
-from storebench.runs.records import read_records
+from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.system.scratch import SEGMENTS
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
@@ -96,6 +97,27 @@ def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> No
     sizes = [rank.samples * PAYLOAD for rank in shared.job.per_rank]
     assert requested(shared) == [sizes[0] + sizes[1], 0, sizes[2] + sizes[3], 0]
     assert shared.record.reader_notes["share"] == "one reader for 2 ranks"
+    ranks = list(shared.job.per_rank)
+    ranks[3] = dataclasses.replace(ranks[3], requested_bytes=PAYLOAD)
+    forged = dataclasses.replace(shared.record, job=dataclasses.replace(shared.job, per_rank=tuple(ranks)))
+    figures = {one.figure for one in validate_records([(forged, run_folder / RECORDS_NAME)])}
+    assert "job.per_rank[3].requested_bytes" in figures
+
+
+def test_ranks_that_get_the_pieces_of_each_other_fail_the_job(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piece = node_loader._Reader._piece
+    others = {(BATCH, 2 * BATCH): (2 * BATCH, 3 * BATCH), (2 * BATCH, 3 * BATCH): (BATCH, 2 * BATCH)}
+
+    def swapped(self: Any, batch: Batch, start: int, stop: int) -> Any:
+        return piece(self, batch, *others.get((start, stop), (start, stop)))
+
+    monkeypatch.setattr(node_loader._Reader, "_piece", swapped)
+    found = run_ranks(small("lmdb", share="node"), bench, run_folder)
+    assert found.record.coverage is not None
+    assert found.record.coverage.complete, "each sample was served once, to the wrong rank"
+    assert "rank 1 was not served the samples of its plan" in (found.record.failure or "")
 
 
 def test_ranks_without_a_sample_in_the_middle_of_an_epoch_are_served(bench: Bench, run_folder: Path) -> None:

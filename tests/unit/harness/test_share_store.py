@@ -249,6 +249,7 @@ def test_facts_of_a_data_store_that_contradict_each_other_are_found(bench: Bench
         "data_store.from_store": {"from_store": 3, "from_memory": told.from_memory - 3},
         "data_store.from_memory": {"from_memory": told.from_memory + 1},
         "data_store.waited_s": {"waited_s": told.exchange_s + 1},
+        "data_store.spilled_bytes": {"spilled_bytes": 5},
     }
     for figure, change in changes.items():
         findings = validate_records([(forged(record, 0, **change), run_folder / RECORDS_NAME)])

@@ -86,7 +86,7 @@ def test_parts_are_drawn_from_the_seed() -> None:
     assert one == sorted(one), "in the order of the store, for readers that profit from it"
 
 
-def test_seeds_of_trainers_differ_from_each_other_and_from_those_of_other_seeds() -> None:
+def test_seeds_of_trainers_differ_also_between_seeds_of_the_job() -> None:
     drawn = {seed_of(seed, trainer) for seed in range(20) for trainer in range(20)}
     assert len(drawn) == 400
     assert all(0 <= seed < 2**63 for seed in drawn)

@@ -28,7 +28,7 @@ def test_a_gain_is_said_with_its_interval_over_seeds() -> None:
     said = answer(*planted([0.010, 0.012, 0.008, 0.011, 0.009]))
     assert said == (
         "Yes: tournaments change the test accuracy of the best trainer by +1.00 percentage points [+0.80, +1.20] "
-        "(5 seeds, paired; 91.00% with, 90.00% without)."
+        "(5 seeds, paired, a single interval; 91.00% with, 90.00% without)."
     )
 
 
@@ -37,7 +37,7 @@ def test_a_gain_that_is_not_above_0_is_said_not_to_be() -> None:
     assert said.startswith(
         "Not shown: tournaments change the test accuracy of the best trainer by +0.14 percentage"
     )
-    assert "which is not above 0 (5 seeds, paired;" in said
+    assert "which is not above 0 (5 seeds, paired, a single interval;" in said
 
 
 def test_a_loss_is_said_to_be_one() -> None:
@@ -47,7 +47,7 @@ def test_a_loss_is_said_to_be_one() -> None:
     )
 
 
-def test_seeds_without_a_control_and_replicates_of_one_seed_are_not_counted() -> None:
+def test_seeds_without_a_control_and_replicates_do_not_count() -> None:
     repeated = planted([0.02, 0.03], replicate=1)
     found = contest(facts_of(*planted([0.01, 0.03]), *repeated, trainers_record(0.99, seed=7)))
     assert found is not None
