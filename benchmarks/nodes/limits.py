@@ -42,7 +42,7 @@ class Limits:
     def __str__(self) -> str:
         """Return the limits in words."""
         disks = ", ".join(
-            "any number of" if rate == math.inf else f"{rate / MB:g}" for rate in self.device_bytes_per_s
+            "unlimited" if rate == math.inf else f"{rate / MB:g}" for rate in self.device_bytes_per_s
         )
         return (
             f"links of {self.link_bytes_per_s / MB:g} MB/s in each direction, disks of {disks} MB/s, "

@@ -75,7 +75,7 @@ def shared_loader(
         There is no loader for this way of sharing.
     """
     if share not in SHARED_LOADERS:
-        raise UsageError(f"share '{share}' has no loader", hint="Use share 'none' or 'node'.")
+        raise UsageError(f"share '{share}' has no loader", hint="Use share 'none', 'node' or 'store'.")
     module, _, name = SHARED_LOADERS[share].partition(":")
     loader = cast("type[SharedLoader]", getattr(importlib.import_module(module), name))
     return loader(job, group=group, progress=progress, workers=workers, pin=pin)

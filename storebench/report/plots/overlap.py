@@ -75,9 +75,12 @@ def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> S
             f"Overlapping is proven to gain in {len(gains)} of {number_of(len(asked), 'job')}, at most {with_interval(most.figure)} times"
             f" ({job_name(most.subject)})"
         )
+    elif len(asked) == 1:
+        text = "In the only job, overlapping is not proven to gain over an exchange after the backward pass"
     else:
         text = f"In none of {number_of(len(asked), 'job')} is overlapping proven to gain over an exchange after the backward pass"
-    text += f"; in {len(losses)} it is proven to lose." if losses else "."
+    where = "" if len(asked) == 1 else f"in {len(losses)} "
+    text += f"; {where}it is proven to lose." if losses else "."
     return Sentence(text=text, claims=said)
 
 

@@ -69,8 +69,8 @@ def _cut_off(cells: Sequence[CellSummary]) -> Iterator[str]:
     names = [backend_label(cell.backend) for cell in cells if cell.cut_off and cell.counted]
     if names:
         yield (
-            f"replicates ran out of time ({', '.join(names)}): the rate is that of the faster ones, so it is lower. It can"
-            " prove the store slower, and nothing else"
+            f"replicates ran out of time ({', '.join(names)}): the rate is that of the faster ones, so the true rate is lower."
+            " The rate shown can prove the store slower, and nothing else"
         )
 
 

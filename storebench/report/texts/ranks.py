@@ -29,7 +29,7 @@ def interference_sentence(one: Interference) -> str:
     return (
         f"{job_label(one.both)}: loading alone adds {milliseconds(one.step.loading)} to a step, exchanging gradients alone"
         f" {milliseconds(one.step.exchange)}, and both together {milliseconds(one.step.interaction)} beyond the sum of the"
-        f" two (of {parts}); {_meaning(one.step.interaction)}."
+        f" two ({parts}); {_meaning(one.step.interaction)}."
     )
 
 

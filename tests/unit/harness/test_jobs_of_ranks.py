@@ -37,6 +37,9 @@ from tests.support.warm_cells import warm_cells
 
 TWO_RANKS = ("--ranks", "2", "--threads", "1")
 
+ENDS_S = 60
+"""A job that lost a rank ends well within this, also on a busy machine, and not at the limit of a replicate."""
+
 
 def storebench_processes() -> list[psutil.Process]:
     """Return the agents and ranks that still run: those below this process, and copies that nobody waits for."""
@@ -172,7 +175,7 @@ def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: No
         "rank 1 on node 0 made no progress for 4 s during epoch 0; its process is stopped"
     )
     [begun] = (tmp_path / "stores").glob("*/begun-*")
-    assert ended - begun.stat().st_mtime < 4 + 15
+    assert ended - begun.stat().st_mtime < 4 + ENDS_S
 
 
 def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> None:
@@ -203,15 +206,15 @@ def shared_files(pid: int) -> set[Path]:
 
 
 def test_a_rank_killed_from_outside_leaves_no_shared_memory(here: Bench, tidy: None, tmp_path: Path) -> None:
-    words = ("run", "memory:shared", *SMALL, *TWO_RANKS, "--compute", "emulated:30000")
+    words = ("run", "memory:shared", *SMALL, *TWO_RANKS, "--compute", "emulated:300000")
     with started(here, *words, "--stores", here.stores, "--out", tmp_path / "run") as process:
         [victim, *_] = wait_for(lambda: ranks_that_map_segments(process.pid))
         files = shared_files(victim.pid)
         assert files
         victim.kill()
         killed_at = time.monotonic()
-        _, error = process.communicate(timeout=30)
-        assert time.monotonic() - killed_at < 15
+        _, error = process.communicate(timeout=ENDS_S)
+        assert time.monotonic() - killed_at < ENDS_S
     assert process.returncode == 5, error
     assert "it was killed by SIGKILL" in (only(read_records(tmp_path / "run")).failure or "")
     assert [path for path in files if path.exists()] == []
@@ -272,7 +275,7 @@ def test_a_rank_that_is_killed_in_a_game_ends_its_job(here: Bench, tidy: None, t
     began = time.monotonic()
     done = faulty.cli("run", *words, "--out", tmp_path / "run")
     assert done.returncode == 5
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < ENDS_S
     failure = only(read_records(tmp_path / "run")).failure or ""
     assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ RANKS, BATCH = 3, 11
 
 PAYLOAD = 28 * 28
 SHARED = ("--ranks", "2", "--threads", "1", "--share", "node")
+
+ENDS_S = 60
+"""A job that lost its reader ends well within this, also on a busy machine, and not at the limit of a replicate."""
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +215,7 @@ def test_no_batch_is_overwritten_before_every_rank_has_used_it(
     assert_sound(found, run_folder)
     waits = np.array([rank.data_wait_s for rank in found.job.per_rank])
     late_s = (found.record.steps - 2) * LATE_S
-    assert (waits > 0.8 * late_s).all()
+    assert (waits > 0.5 * late_s).all()
 
 
 @pytest.mark.still_pages
@@ -258,7 +261,7 @@ def test_a_reader_that_dies_ends_the_job_with_its_name(
     done = faulty.cli("run", *words, "--out", tmp_path / "run")
     ended = time.time()
     [begun] = (tmp_path / "stores").glob("*/begun-*")
-    assert ended - begun.stat().st_mtime < 15
+    assert ended - begun.stat().st_mtime < ENDS_S
     assert done.returncode == 5
     [record] = read_records(tmp_path / "run")
     said = {"kill": "it was killed by SIGKILL", "bug": "unexpected error: ZeroDivisionError"}[fault]
@@ -269,24 +272,29 @@ def test_a_reader_that_dies_ends_the_job_with_its_name(
 HELD_S = 0.3
 
 
+def begun_by(run: Path, rank: int) -> Path:
+    """Return the file that says that the timed epoch of a rank has begun."""
+    return run / f"begun-{rank}"
+
+
 def telling(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
-    """Run a rank, and say by a file in the run's folder that its timed epoch begins."""
+    """Run a rank, and say by a file that its timed epoch begins."""
     setup = Setup.of(job, group=group)
     serve = setup.loader.epoch
 
     def told(plan: EpochPlan) -> Iterator[Batch]:
-        (job.run / "begun").touch()
+        begun_by(job.run, group.membership.rank).touch()
         yield from serve(plan)
 
     setup.loader.epoch = told  # type: ignore[method-assign]
     return run_replicate(setup), None
 
 
-def hold_turn(turns: Turns, begun: Path, held: threading.Event) -> None:
-    """Hold a turn until a moment after the epoch has begun."""
+def hold_turn(turns: Turns, begun: Sequence[Path], held: threading.Event) -> None:
+    """Hold a turn until a moment after the epoch has begun on every rank."""
     with turns.one():
         held.set()
-        wait_for(begun.exists)
+        wait_for(lambda: all(file.exists() for file in begun))
         time.sleep(HELD_S)
 
 
@@ -297,13 +305,15 @@ def test_readers_of_ranks_wait_for_their_turn(share: str, bench: Bench, run_fold
     cell = small(backend, share=share, cache="cold", compute="none", model="none", ranks=2)
     store = cell_job(cell, bench.stores, run_folder).store
     turns, held = Turns(store / "data.mdb", 1), threading.Event()
-    holder = threading.Thread(target=hold_turn, args=(turns, run_folder / "begun", held))
+    begun = [begun_by(run_folder, rank) for rank in range(2)]
+    holder = threading.Thread(target=hold_turn, args=(turns, begun, held))
     holder.start()
     try:
         assert held.wait(5)
         found = run_ranks(cell, bench, run_folder, telling)
     finally:
-        (run_folder / "begun").touch()
+        for file in begun:
+            file.touch()
         holder.join()
         turns.close()
     assert_sound(found, run_folder)

@@ -38,6 +38,10 @@ RANKS, BATCH = 3, 11
 """200 samples of MNIST are 6 steps of 33 and one of 2: the last rank has none then, and still has to send."""
 
 PIXELS = 28 * 28
+
+ENDS_S = 60
+"""A job that lost a rank ends well within this, also on a busy machine, and not at the limit of a replicate."""
+
 FILLS = ("preload", "first-epoch")
 
 
@@ -226,7 +230,7 @@ def test_waiting_for_another_rank_is_data_wait(bench: Bench, run_folder: Path) -
     assert prompt.data_wait_s > 0.8 * late_s
     assert prompt.data_store.waited_s > 0.8 * late_s
     assert late.data_store is not None
-    assert late.data_store.waited_s < 0.2 * late_s
+    assert late.data_store.waited_s < 0.5 * prompt.data_store.waited_s
 
 
 def forged(record: Record, number: int, **changes: Any) -> Record:
@@ -290,7 +294,7 @@ def test_a_rank_that_dies_is_noticed_by_those_that_wait_for_its_samples(
     begun = time.monotonic()
     with pytest.raises(AssertionError, match="this rank leaves"):
         in_ranks(2, functools.partial(noticed_rank, job=job, folder=tmp_path))
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < ENDS_S
     assert (tmp_path / "told-0").read_text() == "lost: True"
 
 
@@ -306,8 +310,8 @@ def test_a_rank_killed_while_samples_are_exchanged_is_named(
         victim = psutil.Process(wait_for(lambda: exchanging(temporary)))
         victim.kill()
         killed_at = time.monotonic()
-        _, error = process.communicate(timeout=30)
-        assert time.monotonic() - killed_at < 15
+        _, error = process.communicate(timeout=ENDS_S)
+        assert time.monotonic() - killed_at < ENDS_S
     assert process.returncode == 5, error
     failures = {record.failure or "" for record in read_records(tmp_path / "run")}
     [failure] = failures

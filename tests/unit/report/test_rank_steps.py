@@ -151,7 +151,7 @@ def test_overlapping_that_gains_is_told_with_its_gain() -> None:
 def test_overlapping_that_loses_is_said_to() -> None:
     [plot] = overlap.drawn(Selection(facts=facts_of(*ways(overlapped=9.0, after=2.0))))
     assert plot.answer == (
-        "In none of 1 job is overlapping proven to gain over an exchange after the backward pass; in 1 it is proven to lose."
+        "In the only job, overlapping is not proven to gain over an exchange after the backward pass; it is proven to lose."
     )
 
 
