@@ -65,7 +65,9 @@ def test_the_end_of_the_other_rank_is_an_error_with_its_name() -> None:
     line = Line(here, "rank 3 on node 1")
     there.close()
     for meet in (line.receive, line.receive_file, lambda: line.send("a batch")):
-        with pytest.raises(LostRankError, match="rank 3 on node 1 has ended") as caught:
+        with pytest.raises(
+            LostRankError, match="rank 3 on node 1, which shares batches with this rank, has ended"
+        ) as caught:
             meet()
         assert lost_another(caught.value)
     line.close()
