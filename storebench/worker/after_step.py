@@ -9,11 +9,6 @@ from storebench.loading.batch import LOOP_WORKER, Batch
 from storebench.probes.batch_io import METER
 
 
-def play_nothing() -> bool:
-    """Play no game."""
-    return False
-
-
 class AfterStep:
     """The work between two steps of one epoch, for `storebench.training.loop.run_epoch`.
 
@@ -30,7 +25,8 @@ class AfterStep:
     paused
         Receives the nanoseconds of each reading and each tournament, for loaders that watch how long a step takes.
     play
-        Plays a tournament of the trainers of a job if one is due after the step; returns whether it did.
+        Plays a tournament of the trainers of a job if one is due after the step; returns whether it did. None if the
+        epoch has no tournaments: a step that is no pause then takes no time for them.
 
     Attributes
     ----------
@@ -42,7 +38,7 @@ class AfterStep:
         self,
         keep: Callable[[Batch], bool],
         paused: Callable[[int], None],
-        play: Callable[[], bool] = play_nothing,
+        play: Callable[[], bool] | None = None,
     ) -> None:
         self._keep = keep
         self._paused = paused
@@ -61,11 +57,16 @@ class AfterStep:
     def __call__(self, batch: Batch) -> bool:
         """Return whether the time that this took is a pause."""
         kept, read = self._keep(batch), self._read(batch)
+        played = self._play is not None and self._played(self._play)
+        return kept or read or played
+
+    def _played(self, play: Callable[[], bool]) -> bool:
+        """Play a tournament if one is due; return whether one was."""
         start = time.perf_counter_ns()
-        played = self._play()
+        played = play()
         if played:
             self._paused(time.perf_counter_ns() - start)
-        return kept or read or played
+        return played
 
     def _read(self, batch: Batch) -> bool:
         """Read the counters of a batch that the loop made; return whether that was done."""

@@ -106,7 +106,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
         setup.group.barrier()
         barrier_ns = time.perf_counter_ns()
         plan = setup.plan(number, batches)
-        with games, AfterStep(keeper, setup.loader.paused, games) as after_step:
+        with games, AfterStep(keeper, setup.loader.paused, games if games.due else None) as after_step:
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
         payload_bytes = sum(step.payload_bytes for step in times)

@@ -145,6 +145,11 @@ class Tournament:
         return True
 
     @property
+    def due(self) -> bool:
+        """Whether the epoch has a tournament."""
+        return bool(self._due)
+
+    @property
     def spending(self) -> Spending:
         """What this process used for games."""
         return self._spending
