@@ -14,7 +14,8 @@ from storebench.report.claims import AMPLIFIED, Claim, Kind
 from storebench.report.decisions import FED_FRAC, READS, Decisions
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import column_types
-from storebench.report.roofline import Feeding, Roofline
+from storebench.report.roofline import Roofline
+from storebench.report.roofline_curve import Feeding
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
 from storebench.report.texts.roofline import roofline_sentences

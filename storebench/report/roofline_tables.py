@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from storebench.accelerators import Accelerator
-from storebench.report.roofline import Feeding, Point, Roofline, RooflineCurve, error_summary
+from storebench.report.roofline import Roofline, error_summary
+from storebench.report.roofline_curve import Feeding, Point, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT
 from storebench.report.roofline_model import BUSY_FRAC
 from storebench.report.tables import Table

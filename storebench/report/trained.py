@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from storebench import stats
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Interval, median_interval
 from storebench.settings.words import ComputeKind
@@ -24,24 +23,16 @@ class Trained:
     prep_s
         Seconds per sample that producers take to prepare it for this network, the most of all stores; None if no store
         was read beside it.
-    alpha
-        Error that may be spent on each conclusion from the rate.
     """
 
     cell: CellSummary
     rounds: tuple[float, ...]
     prep_s: float | None = None
-    alpha: float = stats.ALPHA
 
     @functools.cached_property
     def rate(self) -> Interval:
         """Samples per second if data cost nothing, with a single interval."""
         return median_interval(self.rounds)
-
-    @functools.cached_property
-    def sure(self) -> Interval:
-        """The rate with an interval that holds together with all others of the page; conclusions rest on it."""
-        return median_interval(self.rounds, self.alpha)
 
 
 def subject_key(cell: CellSummary) -> tuple[str, str]:

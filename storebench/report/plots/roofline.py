@@ -30,7 +30,8 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
-from storebench.report.roofline import Roofline, RooflineCurve, rooflines
+from storebench.report.roofline import Roofline, rooflines
+from storebench.report.roofline_curve import RooflineCurve
 from storebench.report.texts.labels import backend_label, dataset_label, number
 from storebench.report.texts.roofline import loader_words, one_roofline_answer, state_words, trained_label
 from storebench.settings.words import CacheState

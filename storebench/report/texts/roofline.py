@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from storebench import stats
 from storebench.accelerators import Accelerator
 from storebench.report.cells import AUGMENTING, CellSummary
-from storebench.report.roofline import ErrorSummary, Feeding, Roofline, RooflineCurve
+from storebench.report.roofline import ErrorSummary, Roofline
+from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
 from storebench.report.texts.labels import (
     MODELS,

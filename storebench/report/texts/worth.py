@@ -10,7 +10,8 @@ from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.cells import CellSummary, state_key
 from storebench.report.claims import Claim, Kind
 from storebench.report.facts import Facts
-from storebench.report.roofline import Roofline, RooflineCurve
+from storebench.report.roofline import Roofline
+from storebench.report.roofline_curve import RooflineCurve
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
 from storebench.report.texts.roofline import loader_words, starving_words
 from storebench.report.texts.verdicts import more_rounds

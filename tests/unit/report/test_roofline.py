@@ -9,7 +9,8 @@ import pytest
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.facts import derive
 from storebench.report.frame import to_frame
-from storebench.report.roofline import Feeding, Point, Roofline, rooflines
+from storebench.report.roofline import Roofline, rooflines
+from storebench.report.roofline_curve import Feeding, Point
 from storebench.report.roofline_errors import Cause
 from storebench.report.roofline_model import RooflineModel
 from storebench.report.roofline_tables import starving_table
@@ -70,8 +71,8 @@ def test_known_rates_give_their_curve_and_no_error(workers: int, starving: float
     assert found.errors is not None
     assert (found.errors.count, found.errors.above) == (5, 0)
     assert found.errors.most < 0.01
-    assert found.starving("png") == curve.starving
-    assert found.starving("lmdb") is None
+    assert found.curve("png") is curve
+    assert found.curve("lmdb") is None
 
 
 def test_the_handoff_is_measured_and_taken_off_every_step() -> None:

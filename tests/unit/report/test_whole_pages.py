@@ -10,7 +10,7 @@ from benchmarks.drawn_pages import BACKENDS, Truth, claimed, drawn_page, false_c
 from storebench.report.claims import AMPLIFIED, Kind
 from storebench.report.decisions import FED_FRAC
 from storebench.report.facts import derive
-from storebench.report.roofline import Feeding
+from storebench.report.roofline_curve import Feeding
 from storebench.report.texts.advice import recommend
 from storebench.stats import ALPHA, compare
 

@@ -1,0 +1,275 @@
+"""One curve of a storage roofline: the rates that a backend delivers, the point at which it starves an accelerator, its test.
+
+The supply rate of a backend comes from the cell that only loads. The formula of `storebench.report.roofline_model` makes
+a curve of it, and cells with emulated compute are the points that the curve is tested on. They may lower its constant c
+(the least handoff of all cells of the backend), and nothing else of them enters the curve.
+"""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storebench import stats
+from storebench.report.cells import CellSummary
+from storebench.report.intervals import Interval, median_interval, unpaired_ratio
+from storebench.report.roofline_errors import (
+    ERROR_LIMIT,
+    Explanation,
+    Miss,
+    explanation,
+    handing_rounds,
+    handing_s,
+)
+from storebench.report.roofline_model import BUSY_FRAC, RooflineModel
+from storebench.report.trained import ingestion_rate
+
+MOST_SPAN = 3.0
+"""A starving point whose interval spans more than this factor says too little to be called decided, as of a break-even."""
+
+
+class Feeding(enum.StrEnum):
+    """Whether a backend keeps an accelerator busy."""
+
+    FEEDS = "feeds it"
+    """It is busy at least 90% of its time, for all of the interval."""
+    STARVES = "starves it"
+    """It is busy less than 90% of its time, for all of the interval."""
+    UNDECIDED = "cannot be told"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Point:
+    """A measured point: training with an emulated accelerator.
+
+    Attributes
+    ----------
+    cell
+        The cell with emulated compute.
+    ingestion
+        Samples per second of the accelerator, from the measured time of its steps.
+    delivered
+        Samples per second that were measured.
+    predicted
+        Samples per second by the model.
+    explanation
+        Why the error is above `ERROR_LIMIT`, as far as the records show it; None where it is not, or unexplained.
+    """
+
+    cell: CellSummary
+    ingestion: Interval
+    delivered: Interval
+    predicted: float
+    explanation: Explanation | None = None
+
+    @property
+    def error(self) -> float:
+        """The relative error of the prediction: above 0 where less was delivered."""
+        return self.predicted / self.delivered.mid - 1
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether the error is above `ERROR_LIMIT` and no record says why."""
+        return abs(self.error) > ERROR_LIMIT and self.explanation is None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RooflineCurve:
+    """The curve of one backend.
+
+    Attributes
+    ----------
+    loader
+        The cell that only loads.
+    supply
+        Its samples per second.
+    constant_s
+        Seconds per sample that a step takes in addition, see `RooflineModel`.
+    rounds
+        The starving points by the supply rate of each replicate and, with overlap, by the handoff of each.
+    points
+        The measured points, the slowest accelerator first.
+    alpha
+        Error that may be spent on each conclusion from the starving point.
+    """
+
+    loader: CellSummary
+    supply: Interval
+    constant_s: float
+    rounds: tuple[tuple[float, ...], ...]
+    points: tuple[Point, ...]
+    alpha: float = stats.ALPHA
+
+    @property
+    def backend(self) -> str:
+        """The backend's full name."""
+        return self.loader.backend
+
+    @property
+    def model(self) -> RooflineModel:
+        """The formula with this backend's figures."""
+        return _model(self.loader, self.supply.mid, self.constant_s)
+
+    def delivered(self, ingestion: float) -> Interval:
+        """Return the predicted samples per second for an ingestion rate, with the interval of the supply rate."""
+        mid, lo, hi = (
+            None if supply is None else _model(self.loader, supply, self.constant_s).delivered(ingestion)
+            for supply in (self.supply.mid, self.supply.lo, self.supply.hi)
+        )
+        return Interval(mid=mid or 0.0, lo=lo, hi=hi, n=self.supply.n)
+
+    @functools.cached_property
+    def starving(self) -> Interval:
+        """The ingestion rate, in samples per second, above which an accelerator is busy less than 90% of its time.
+
+        Its interval is single: it holds by itself with probability 95%.
+        """
+        return _widest(self.rounds, stats.ALPHA)
+
+    @functools.cached_property
+    def sure(self) -> Interval:
+        """The starving point with an interval that holds together with all others of the page; conclusions rest on it."""
+        return _widest(self.rounds, self.alpha)
+
+    @property
+    def at_most(self) -> bool:
+        """Whether the supply rate is at most too high, and with it the starving point."""
+        return self.loader.at_most
+
+    @property
+    def certain(self) -> bool:
+        """Whether the starving point has an interval that may be used."""
+        one = self.sure
+        enough = one.n >= stats.MIN_ROUNDS and one.lo is not None and one.hi is not None
+        return enough and not self.loader.unsteady
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval of the starving point may be used and is narrow enough to say something."""
+        lo, hi = self.starving.lo, self.starving.hi
+        return self.certain and bool(lo and hi) and (hi or 0.0) <= MOST_SPAN * (lo or 0.0)
+
+    def feeding(self, ingestion: float) -> Feeding:
+        """Return whether the backend keeps an accelerator of this ingestion rate, in samples per second, busy."""
+        if not self.certain:
+            return Feeding.UNDECIDED
+        if (self.sure.hi or 0.0) < ingestion:
+            return Feeding.STARVES
+        fed = not self.at_most and (self.sure.lo or 0.0) >= ingestion
+        return Feeding.FEEDS if fed else Feeding.UNDECIDED
+
+    def over(self, rates: Sequence[float], more_s: float = 0.0) -> Interval | None:
+        """Return the starving point over other rates, with an interval that conclusions rest on; None if it has none.
+
+        Parameters
+        ----------
+        rates
+            Samples per second, one per replicate.
+        more_s
+            Seconds per sample that a producer takes beyond what the curve was measured with.
+        """
+        cell = self.loader.cell
+        # The starving point is 1 / 0.9 of the supply rate with overlap and a ninth without.
+        share = BUSY_FRAC / cell.workers if cell.workers else BUSY_FRAC / (1 - BUSY_FRAC)
+        later = more_s * share / cell.ranks
+        found = [
+            unpaired_ratio([1 / (1 / value + later) for value in values], rates, alpha=self.alpha)
+            for values in self.rounds
+        ]
+        lows = [one.lo for one in found if one is not None and one.lo is not None]
+        highs = [one.hi for one in found if one is not None and one.hi is not None]
+        enough = min(len(rates), *map(len, self.rounds)) >= stats.MIN_ROUNDS
+        if not enough or len(lows) < len(found) or found[0] is None:
+            return None
+        return dataclasses.replace(found[0], lo=min(lows), hi=max(highs))
+
+
+def _model(loader: CellSummary, supply: float, constant_s: float) -> RooflineModel:
+    return RooflineModel(supply=supply, constant_s=constant_s, overlap=loader.cell.workers > 0)
+
+
+def curve_of(
+    loader: CellSummary, emulated: Sequence[CellSummary], handing: Sequence[CellSummary]
+) -> RooflineCurve:
+    """Return the curve of a loader-only cell, with the points that it is tested on.
+
+    Parameters
+    ----------
+    emulated
+        Its points.
+    handing
+        The points of the same backend in every state of its store. Where it has none of its own, theirs give the
+        handoff, which is the loader's and not the store's.
+    """
+    rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
+    alike = handing if loader.cell.workers and not emulated else emulated
+    constant_s = _constant_s(loader, alike)
+    curve = RooflineCurve(
+        loader=loader,
+        supply=median_interval(rates),
+        constant_s=constant_s,
+        rounds=_starving_rounds(loader, rates, constant_s, alike),
+        points=(),
+    )
+    points = [point for cell in emulated if (point := _point(curve, cell)) is not None]
+    return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda one: one.ingestion.mid)))
+
+
+def _starving_rounds(
+    loader: CellSummary, rates: Sequence[float], constant_s: float, emulated: Sequence[CellSummary]
+) -> tuple[tuple[float, ...], ...]:
+    """Return the starving point by the supply rate of each replicate and, with overlap, by the handoff of each."""
+    found = tuple(_model(loader, rate, constant_s).starving for rate in rates)
+    if not loader.cell.workers:
+        return (found,)
+    least = min(_handing(loader, emulated), key=handing_s)
+    supply = stats.median(rates)
+    by_handoff = tuple(_model(loader, supply, own).starving for own in handing_rounds(least))
+    return (found, by_handoff) if by_handoff else (found,)
+
+
+def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Interval:
+    """Return the starving point. Its interval holds for the spread of the supply rate, and for that of the constant."""
+    found, *others = (median_interval(values, alpha) for values in rounds)
+    if found.lo is None or found.hi is None:
+        return found
+    ends = [end for one in (found, *others) for end in (one.lo, one.hi) if end is not None]
+    return dataclasses.replace(found, lo=min(ends), hi=max(ends))
+
+
+def _handing(loader: CellSummary, emulated: Sequence[CellSummary]) -> list[CellSummary]:
+    """Return the cells of a curve that hand batches over, the one that only loads first."""
+    return [loader, *(cell for cell in emulated if cell.median("samples_per_s"))]
+
+
+def _constant_s(loader: CellSummary, emulated: Sequence[CellSummary]) -> float:
+    """Return the least time per sample that any cell of a curve measured for handoff and loop.
+
+    Without overlap, the supply rate includes that of the loader-only cell, and only an excess counts.
+    """
+    own, *measured = map(handing_s, _handing(loader, emulated))
+    if loader.cell.workers:
+        return min([own, *measured])
+    return max(0.0, min(measured, default=own) - own)
+
+
+def _point(curve: RooflineCurve, cell: CellSummary) -> Point | None:
+    delivered, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
+    if delivered is None or ingestion is None or delivered.mid <= 0:
+        return None
+    miss = Miss(
+        cell=cell,
+        loader=curve.loader,
+        model=curve.model,
+        ingestion=ingestion.mid,
+        delivered=delivered,
+        band=curve.delivered(ingestion.mid),
+    )
+    return Point(
+        cell=cell,
+        ingestion=ingestion,
+        delivered=delivered,
+        predicted=curve.model.delivered(ingestion.mid),
+        explanation=explanation(miss) if abs(miss.error) > ERROR_LIMIT else None,
+    )
