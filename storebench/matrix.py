@@ -15,22 +15,13 @@ from storebench.datasets.base import LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE, MOST_SAM
 from storebench.datasets.catalog import KNOWN, known_dataset
 from storebench.errors import StorebenchError, UnknownNameError
 from storebench.formats.registry import PAPER_BACKENDS, parse_backend, traits_of
+from storebench.matrix_jobs import JobKeys, job_settings
 from storebench.names import printable
 from storebench.results import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
-from storebench.settings.words import (
-    CacheState,
-    Compute,
-    ComputeKind,
-    Fill,
-    LoaderKind,
-    Share,
-    Split,
-    Sync,
-    TrainerData,
-)
+from storebench.settings.words import CacheState, Compute, ComputeKind, Fill, Share, Split
 from storebench.units import format_bytes, parse_bytes
 
 LEAST_MEMORY_BYTES = 32 << 20
@@ -50,24 +41,6 @@ DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caf
 """The network that the paper trained on each dataset; class folders get ImageNet's."""
 
 MOST_EMULATED_MS = 3_600_000
-
-_ONE_RANK: dict[str, Any] = {
-    "global_batch_size": None,
-    "pad": False,
-    "sync": Sync.OVERLAPPED,
-    "share": Share.NONE,
-}
-"""The settings that only jobs of several ranks have, as a cell of one rank has them."""
-
-_NO_DATA_STORE: dict[str, Any] = {
-    "store_fill": Fill.PRELOAD,
-    "store_memory_bytes": None,
-    "store_spill": False,
-}
-"""The settings of a data store, as a cell without one has them."""
-
-_ONE_TRAINER: dict[str, Any] = {"trainer_data": TrainerData.PARTITIONED, "tournament_steps": 0}
-"""The settings that only jobs of several trainers have, as a cell of one trainer has them."""
 
 Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
 Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
@@ -120,7 +93,7 @@ def _asked_default(row: Setting) -> Any:
     return default if row.axis is None or default in (None, ...) else [default]
 
 
-class _MatrixWithoutLoop(Strict):
+class _MatrixWithoutLoop(Strict, JobKeys):
     """Axes whose product is a list of cells.
 
     Attributes
@@ -161,30 +134,12 @@ class _MatrixWithoutLoop(Strict):
     optional: bool = False
 
     if TYPE_CHECKING:
-        # The keys of the loop that are looked at here.
+        # The keys of the loop that are looked at here and not in `JobKeys`.
         model: str | None
-        compute: list[Compute]
-        cache: list[CacheState]
-        loader: list[LoaderKind]
-        workers: list[int]
-        batch_size: list[int] | None
         memory: str | None
-        max_steps: int | None
         warmup_steps: int
         passes: int | None
-        ranks: list[int]
         device: str
-        global_batch_size: int | None
-        pad: bool
-        sync: list[Sync]
-        epochs: int | None
-        share: list[Share]
-        store_fill: list[Fill]
-        store_memory: str | None
-        store_spill: bool
-        trainers: list[int]
-        trainer_data: list[TrainerData]
-        tournament_steps: list[int]
 
     @pydantic.field_validator("dataset")
     @classmethod
@@ -232,13 +187,6 @@ class _MatrixWithoutLoop(Strict):
             raise ValueError(f"memory {value!r} is less than {least}, which the process itself needs")
         return value
 
-    @pydantic.field_validator("store_memory", check_fields=False)
-    @classmethod
-    def _a_size(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_bytes(value)
-        return value
-
     @pydantic.field_validator("readahead", check_fields=False)
     @classmethod
     def _whole_pages(cls, values: list[int] | None) -> list[int] | None:
@@ -271,99 +219,6 @@ class _MatrixWithoutLoop(Strict):
         if max(self.ranks) > 1 and ":" in self.device:
             raise ValueError(
                 f"each rank has a GPU of its own, so with ranks the device is 'cuda', not {self.device!r}"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _for_ranks(self) -> Self:
-        whole = self.global_batch_size
-        asked = {
-            "global_batch_size": whole is not None,
-            "pad": self.pad,
-            "sync": self.sync != [Sync.OVERLAPPED],
-            "share": self.share != [Share.NONE],
-        }
-        unused = next((key for key, given in asked.items() if given), None)
-        if unused is not None and max(self.ranks, default=1) == 1:
-            raise ValueError(f"{unused} is for jobs of several ranks: set ranks as well")
-        if whole is None:
-            return self
-        if self.batch_size is not None:
-            raise ValueError(
-                "batch_size is that of one rank, and follows from global_batch_size: set one of them"
-            )
-        uneven = [ranks for ranks in self.ranks if whole % ranks]
-        if uneven:
-            raise ValueError(f"global_batch_size {whole} cannot be divided among {uneven[0]} ranks")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _one_reader(self) -> Self:
-        beside = max(self.workers, default=0)
-        by_thread = beside == 1 and set(self.loader) == {LoaderKind.THREADS}
-        if Share.NODE in self.share and beside and not by_thread:
-            raise ValueError(
-                "share 'node' has one reader per node, the loop of its first rank or a thread beside it: set workers to 0, "
-                "or to 1 with loader 'threads'"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _held(self) -> Self:
-        filling = Fill.FIRST_EPOCH in self.store_fill
-        if Share.STORE not in self.share:
-            asked = {
-                "store_fill": filling,
-                "store_memory": self.store_memory is not None,
-                "store_spill": self.store_spill,
-            }
-            unused = next((key for key, given in asked.items() if given), None)
-            if unused is not None:
-                raise ValueError(f"{unused} is for the data store of a job: add 'store' to share")
-            return self
-        if max(self.workers, default=0):
-            raise ValueError("share 'store' exchanges samples in the loop of each rank, so workers must be 0")
-        if CacheState.LIMITED in self.cache:
-            raise ValueError("share 'store' has no limited cell, for it holds the samples in memory")
-        if filling and self.epochs == 1:
-            raise ValueError(
-                "a data store that the first epoch fills serves from the second on: set epochs to 2 or more"
-            )
-        if filling and self.max_steps is not None:
-            raise ValueError(
-                "max_steps would leave samples out of a data store that the first epoch fills: use 'preload'"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _trained_apart(self) -> Self:
-        several = max(self.trainers, default=1) > 1
-        asked = {
-            "trainer_data": self.trainer_data != [TrainerData.PARTITIONED],
-            "tournament_steps": self.tournament_steps != [0],
-        }
-        unused = next((key for key, given in asked.items() if given), None)
-        if unused is not None and not several:
-            raise ValueError(f"{unused} is for jobs of several trainers: set trainers as well")
-        for ranks, trainers in itertools.product(self.ranks, self.trainers):
-            if ranks % trainers:
-                raise ValueError(f"{ranks} ranks cannot be divided among {trainers} trainers")
-        if several and Sync.NONE in self.sync:
-            raise ValueError("the ranks of a trainer train one network: with trainers, sync cannot be 'none'")
-        if several and set(self.share) != {Share.NONE}:
-            raise ValueError("trainers have samples of their own: with trainers, share must be 'none'")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _scored(self) -> Self:
-        if not any(self.tournament_steps):
-            return self
-        if any(one.kind is not ComputeKind.REAL for one in self.compute):
-            raise ValueError("a tournament scores trained networks: tournament_steps needs compute 'real'")
-        unread = next((one for one in self.backends if traits_of(parse_backend(one)).ready_made), None)
-        if unread is not None:
-            raise ValueError(
-                f"{unread} serves no samples that a tournament could score networks on: leave it out"
             )
         return self
 
@@ -435,18 +290,9 @@ class _MatrixWithoutLoop(Strict):
         if reference:
             # A reference reads nothing, so it has one cell for all states of the page cache and all devices.
             asked |= {"cache": CacheState.ANY, "readahead_kib": None, "share": Share.NONE}
-        if asked["ranks"] == 1:
-            asked |= _ONE_RANK
-        elif asked["compute"].kind is ComputeKind.NONE or asked["ranks"] == asked["trainers"]:
-            asked["sync"] = Sync.OVERLAPPED  # no gradients are exchanged
-        if asked["share"] is not Share.STORE:
-            asked |= _NO_DATA_STORE
-        elif self.store_memory is not None:
-            asked["store_memory_bytes"] = parse_bytes(self.store_memory)
+        asked = job_settings(asked)
         fills = limited or asked["store_fill"] is Fill.FIRST_EPOCH
         asked["epochs"] = asked["epochs"] or (FILLING_EPOCHS if fills else 1)
-        if asked["trainers"] == 1:
-            asked |= _ONE_TRAINER
         return Cell(data=self.data, backend=backend, **asked)
 
 

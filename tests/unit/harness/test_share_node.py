@@ -151,14 +151,18 @@ def mapped_bytes() -> int:
 
 
 def watching(group: Group, *, job: CellJob) -> tuple[list[Record], tuple[set[str], set[int]]]:
-    """Run a rank; note the files of the store and the shared memory that it holds while it trains."""
+    """Run a rank; note the files of the store and the shared memory that it holds while it trains.
+
+    What it inherited from the process of the tests, which may have mapped memory of multiprocessing, is not its own.
+    """
+    inherited = held_of(job.store)
     setup = Setup.of(job, group=group)
     serve, held, sizes = setup.loader.epoch, set[str](), set[int]()
 
     def watched(plan: EpochPlan) -> Iterator[Batch]:
         for batch in serve(plan):
             if not plan.check:
-                held.update(held_of(job.store))
+                held.update(held_of(job.store) - inherited)
                 sizes.add(mapped_bytes())
             yield batch
 
