@@ -95,5 +95,5 @@ def job_line(record: "Record") -> str:
 def _exposed(job: "JobFacts") -> list[str]:
     if job.exposed_communication_s is None:
         return []
-    bound = "" if job.ring_bound_s is None else f" (lower bound {1000 * job.ring_bound_s:.2f} ms)"
-    return [f"exposed communication {1000 * job.exposed_communication_s:.2f} ms per step{bound}"]
+    ring = "" if job.ring_bound_s is None else f" (ideal ring {1000 * job.ring_bound_s:.2f} ms)"
+    return [f"exposed communication {1000 * job.exposed_communication_s:.2f} ms per step{ring}"]

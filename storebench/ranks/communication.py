@@ -52,11 +52,11 @@ class Communication:
     link: Link | None = None
 
 
-def ring_bound_s(size: int, ranks: int, bytes_per_s: float, latency_s: float) -> float:
-    """Return the least seconds of a ring all-reduce.
+def ideal_ring_s(size: int, ranks: int, bytes_per_s: float, latency_s: float) -> float:
+    """Return the seconds of an ideal ring all-reduce.
 
-    Every rank sends 2 (ranks - 1) messages, each of a share of 1 / ranks of the bytes, and each after the one before has
-    arrived.
+    Every rank sends 2 (ranks - 1) messages of 1 / ranks of the bytes, one after the other. Adding up the gradients takes no
+    time. A measured all-reduce may be faster: the link is measured with noise, and libraries have other algorithms.
 
     Parameters
     ----------

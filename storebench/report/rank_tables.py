@@ -1,4 +1,4 @@
-"""Tables of jobs of ranks: what communication costs, held against the link, and what loading and exchanging cost each other."""
+"""Tables of jobs of ranks: the cost of communication beside an ideal ring, and the interaction of loading and exchanging."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,10 +37,10 @@ _EXPOSED = (
     "Exposed communication is how much longer a step takes because gradients are exchanged, from pairs of steps on the same"
     " batch after the last epoch. It can be negative where it is smaller than the noise."
 )
-_BOUND = (
-    "The lower bound is that of a ring all-reduce of R ranks, 2 (R - 1) (bytes / R / bandwidth + latency). Bandwidth and"
-    " latency were measured before the epochs, while every rank sent to the next one. Below 1, the exchange is hidden behind"
-    " computing."
+_RING = (
+    "The ideal ring is the time of an ideal ring all-reduce of R ranks, 2 (R - 1) (bytes / R / bandwidth + latency), not a"
+    " lower bound. Bandwidth and latency were measured before the epochs, while every rank sent to the next one. Below 1, the"
+    " exchange is hidden behind computing, or is faster than an ideal ring at this bandwidth."
 )
 _LOOPBACK = 'The link "loopback" is one machine\'s memory and cores, not a network: loading, computing and the exchange share them.'
 _EMULATED = "Whether a network is real or emulated is not in the records."
@@ -62,9 +62,9 @@ def rank_tables(facts: Facts) -> list[Table]:
 
 
 def communication_table(jobs: Sequence[CellSummary], facts: Facts) -> Table:
-    """Return what communication costs each job, and the lower bound that follows from its link."""
+    """Return the cost of communication of each job, beside the time of an ideal ring all-reduce over its link."""
     kinds = {cell.fact("job_link") for cell in jobs}
-    notes = [_EXPOSED, _BOUND]
+    notes = [_EXPOSED, _RING]
     notes += [_LOOPBACK] if "loopback" in kinds else []
     notes += [_EMULATED] if "network" in kinds else []
     return Table(
@@ -80,8 +80,8 @@ def communication_table(jobs: Sequence[CellSummary], facts: Facts) -> Table:
             "link",
             "bandwidth",
             "latency",
-            "lower bound",
-            "exposed over bound",
+            "ideal ring",
+            "exposed over ideal ring",
             "empty barrier",
             "wait for the slowest",
         ),

@@ -170,10 +170,12 @@ class JobFacts:
         The link as measured before the first epoch, while each rank sends to the next one and receives from the one
         before: bytes per second in each direction, and the seconds of a message of 8 bytes with its call.
     ring_bound_s
-        The least time in which a ring all-reduce exchanges the gradients of a step by that link:
-        2 (ranks - 1) (gradient_bytes / ranks / link_bytes_per_s + link_latency_s), with the ranks of a trainer.
+        The time in which an ideal ring all-reduce would exchange the gradients of a step over that link:
+        2 (ranks - 1) (gradient_bytes / ranks / link_bytes_per_s + link_latency_s), with the ranks of a trainer. It is not a
+        lower bound: the link is measured with noise, and gloo has other algorithms.
     exposed_over_bound
-        `exposed_communication_s` over `ring_bound_s`: below 1 where the exchange is hidden behind computing.
+        `exposed_communication_s` over `ring_bound_s`. It is below 1 where the exchange is hidden behind computing, or is
+        faster than an ideal ring.
     restarts
         How often the launcher started the ranks again. A job that was restarted has failed.
     trainers

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storebench.ranks.communication import Communication, ring_bound_s
+from storebench.ranks.communication import Communication, ideal_ring_s
 from storebench.ranks.merging import (
     job_steps,
     merged_counters,
@@ -193,13 +193,13 @@ def _link_facts(cost: Communication, ranks: int) -> dict[str, Any]:
     link, size = cost.link, cost.gradient_bytes
     if link is None or size is None:
         return {}
-    bound_s = ring_bound_s(size, ranks, link.bytes_per_s, link.latency_s)
+    ring_s = ideal_ring_s(size, ranks, link.bytes_per_s, link.latency_s)
     return {
         "link": link.kind,
         "link_bytes_per_s": link.bytes_per_s,
         "link_latency_s": link.latency_s,
-        "ring_bound_s": bound_s,
-        "exposed_over_bound": cost.exposed_s / bound_s if bound_s and cost.exposed_s is not None else None,
+        "ring_bound_s": ring_s,
+        "exposed_over_bound": cost.exposed_s / ring_s if ring_s and cost.exposed_s is not None else None,
     }
 
 

@@ -82,7 +82,7 @@ def test_the_outcome_of_a_job_has_its_ranks_skew_waits_and_exchange() -> None:
     record = with_job(make_record("lmdb", ranks=2, cache="warm"), exposed_ms=3.0, slowest_ms=0.5)
     assert job_line(record) == (
         "2 ranks: 1,143 to 1,143 samples/s each, skew 0.0%, wait for the slowest 0.50 ms per step,"
-        " exposed communication 3.00 ms per step (lower bound 8.20 ms)"
+        " exposed communication 3.00 ms per step (ideal ring 8.20 ms)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Exposed communication of jobs that exchange gradients at different moments, held against the lower bound of their link."""
+"""Exposed communication of jobs that exchange gradients at different moments, beside the time of an ideal ring all-reduce."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -90,11 +90,11 @@ def _times(claim: Claim) -> float:
 
 def _draw(cells: Sequence[CellSummary], claims: Claims, ax: Axes | None = None) -> Axes:
     figures = [_figure(cell, claims) for cell in cells]
-    bounds = [cell.median("job_ring_bound_s") for cell in cells]
+    rings = [cell.median("job_ring_bound_s") for cell in cells]
     with styled():
         ax = new_axes(1.6 + 0.4 * len(cells), ax)
         places = range(len(cells))
-        for place, cell, figure, bound_s in zip(places, cells, figures, bounds, strict=True):
+        for place, cell, figure, ring_s in zip(places, cells, figures, rings, strict=True):
             style = look(cell)
             ax.errorbar(
                 [1000 * figure.mid],
@@ -106,12 +106,12 @@ def _draw(cells: Sequence[CellSummary], claims: Claims, ax: Axes | None = None) 
                 capsize=3,
                 markersize=6,
             )
-            if bound_s is not None:
-                ax.plot([1000 * bound_s] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.5)
+            if ring_s is not None:
+                ax.plot([1000 * ring_s] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.5)
             times = cell.median("job_exposed_over_bound")
-            end = max(_end(figure), bound_s or 0.0)
-            beside(ax, 1000 * end, place, "" if times is None else f"{number(times, 2)} x bound")
-        ax.plot([], [], color="black", linewidth=1.5, label="lower bound of a ring all-reduce by this link")
+            end = max(_end(figure), ring_s or 0.0)
+            beside(ax, 1000 * end, place, "" if times is None else f"{number(times, 2)} x ideal ring")
+        ax.plot([], [], color="black", linewidth=1.5, label="ideal ring all-reduce at the measured bandwidth")
         label_rows(ax, [job_name(cell) for cell in cells])
         ax.set_ylim(len(cells) - 0.45, -0.55)
         ax.grid(visible=False, axis="y")

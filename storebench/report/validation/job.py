@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from storebench.ranks.communication import ring_bound_s
+from storebench.ranks.communication import ideal_ring_s
 from storebench.ranks.merging import (
     RANK,
     job_steps,
@@ -49,7 +49,7 @@ def check_job(record: Record) -> Iterator[Finding]:
     yield from _spread(record, job)
     yield from _samples(record, job)
     yield from _readers(record, job)
-    yield from _bound(record, job)
+    yield from _ring(record, job)
     yield from check_trainers(record, job)
 
 
@@ -210,17 +210,17 @@ def _samples(record: Record, job: JobFacts) -> Iterator[Finding]:
         yield finding(Kind.COVERAGE, record, "job.duplicates", message)
 
 
-def _bound(record: Record, job: JobFacts) -> Iterator[Finding]:
-    """Find a lower bound that does not follow from bytes and link, and a multiple of it that does not follow from both."""
+def _ring(record: Record, job: JobFacts) -> Iterator[Finding]:
+    """Find a time of an ideal ring that does not follow from bytes and link, and a ratio to it that does not follow from both."""
     size, rate, latency_s = job.gradient_bytes, job.link_bytes_per_s, job.link_latency_s
     known = size is not None and rate and latency_s is not None
-    bound_s = (
-        ring_bound_s(size or 0, job.ranks // teams(record), rate or 1.0, latency_s or 0.0) if known else None
+    ring_s = (
+        ideal_ring_s(size or 0, job.ranks // teams(record), rate or 1.0, latency_s or 0.0) if known else None
     )
     exposed_s = job.exposed_communication_s
     expected = {
-        "ring_bound_s": bound_s,
-        "exposed_over_bound": exposed_s / bound_s if bound_s and exposed_s is not None else None,
+        "ring_bound_s": ring_s,
+        "exposed_over_bound": exposed_s / ring_s if ring_s and exposed_s is not None else None,
     }
     for name, right in expected.items():
         said = getattr(job, name)

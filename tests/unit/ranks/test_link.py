@@ -1,4 +1,4 @@
-"""The link between ranks: its bandwidth and latency are those of real messages, and the lower bound follows from them."""
+"""The link between ranks: its bandwidth and latency are those of real messages, and the time of an ideal ring follows from them."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from storebench.ranks.communication import Link, ring_bound_s
+from storebench.ranks.communication import Link, ideal_ring_s
 from storebench.ranks.data_parallel import make_rank_step
 from storebench.ranks.group import Group
 from storebench.ranks.link import measure_link
@@ -43,10 +43,10 @@ def by_hand(group: Group) -> tuple[Link | None, float]:
     return link, SIZE / sorted(seconds)[4]
 
 
-def test_the_least_time_of_a_ring_all_reduce() -> None:
+def test_the_time_of_an_ideal_ring_all_reduce() -> None:
     # Three further ranks, two rounds: six messages of 2 MB at 1 GB/s and a millisecond each.
-    assert ring_bound_s(8_000_000, 4, 1e9, 1e-3) == pytest.approx(0.018)
-    assert ring_bound_s(8_000_000, 1, 1e9, 1e-3) == 0
+    assert ideal_ring_s(8_000_000, 4, 1e9, 1e-3) == pytest.approx(0.018)
+    assert ideal_ring_s(8_000_000, 1, 1e9, 1e-3) == 0
 
 
 def test_the_bandwidth_is_that_of_messages_between_the_ranks() -> None:

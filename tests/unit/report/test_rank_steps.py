@@ -162,7 +162,7 @@ def test_exposed_communication_is_drawn_beside_its_lower_bound() -> None:
     upright = [np.asarray(line.get_xdata(), float) for line in plot.ax.lines if line.get_color() == "black"]
     bounds = {round(float(one[0]), 6) for one in upright if len(set(one)) == 1}
     assert bounds == {8.2}
-    assert {text.get_text() for text in plot.ax.texts} == {"0.24 x bound", "1.1 x bound"}
+    assert {text.get_text() for text in plot.ax.texts} == {"0.24 x ideal ring", "1.1 x ideal ring"}
 
 
 def test_one_moment_of_the_exchange_makes_no_plot_of_overlapping() -> None:
