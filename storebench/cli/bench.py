@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.checks import finite, require_devices
+from storebench.cli.checks import require_devices
 from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
+from storebench.cli.options import (
+    DropCachesOption,
+    DryRunOption,
+    RecordsAsJsonOption,
+    RunFolderOption,
+    StoresOption,
+    timeout_option,
+)
 from storebench.cli.plan_lines import print_plan
 from storebench.cli.run import assess_of, leave, new_run_folder
 from storebench.errors import UsageError
@@ -35,9 +43,7 @@ def bench(
             help="Name of a scenario that 'storebench scenarios' lists, or path of a scenario file (.toml).",
         ),
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print cells, bytes and estimated time; run nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     resume: Annotated[
         bool,
         typer.Option(
@@ -83,22 +89,8 @@ def bench(
             help="For --against: time for the rounds, such as '8 min': as many as fit, at least 3.",
         ),
     ] = None,
-    drop_caches: Annotated[
-        bool,
-        typer.Option(
-            "--drop-caches",
-            help="For cold: also drop the whole machine's caches, including inodes, as the last step (root).",
-        ),
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            callback=finite,
-            metavar="SECONDS",
-            help="Kill a replicate that takes longer, and record it as failed. [default: the scenario's; 6 hours]",
-        ),
-    ] = None,
+    drop_caches: DropCachesOption = False,
+    timeout: Annotated[float | None, timeout_option("the scenario's; 6 hours")] = None,
     nodes: Annotated[
         int | None,
         typer.Option(
@@ -117,13 +109,9 @@ def bench(
             help="For --nodes: number of this node. [default: as the launcher numbers them]",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
-    ] = None,
-    stores: Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the records (or the plan of a dry run) as JSON.")
-    ] = False,
+    out: RunFolderOption = None,
+    stores: StoresOption = None,
+    as_json: RecordsAsJsonOption = False,
 ) -> None:
     """Run all cells of a scenario in fresh processes, interleaved.
 

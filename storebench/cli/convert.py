@@ -16,6 +16,15 @@ from storebench.cli.common import (
     stores_dir,
     writes_into,
 )
+from storebench.cli.options import (
+    DatasetOption,
+    LimitOption,
+    ListOption,
+    SizeOption,
+    SkipUnreadableOption,
+    SplitOption,
+    SyntheticOption,
+)
 from storebench.errors import UsageError
 from storebench.settings.words import Split
 
@@ -35,38 +44,22 @@ def convert(
         list[str],
         typer.Argument(metavar="BACKEND...", help="FORMAT[+CODEC], such as png, hdf5 or lmdb+jpeg."),
     ],
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet, or a folder of images.")
-    ] = None,
-    listed: Annotated[
-        Path | None,
-        typer.Option("--list", metavar="FILE", help="Image files with labels, one 'PATH LABEL' per line."),
-    ] = None,
+    dataset: DatasetOption = None,
+    listed: ListOption = None,
     source: Annotated[
         Path | None,
         typer.Option("--from", metavar="STORE", help="Convert this store instead of a dataset."),
     ] = None,
-    split: Annotated[str, typer.Option(help="train or test.")] = "train",
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Extend or cut the dataset to this many samples.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first samples.")] = None,
+    split: SplitOption = "train",
+    size: SizeOption = None,
+    limit: LimitOption = None,
     image_size: Annotated[
         int | None,
         typer.Option(min=1, help="Side of the square images, for folders and ImageNet. [default: 256]"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of derived and synthetic samples.")] = 0,
-    synthetic: Annotated[
-        bool | None,
-        typer.Option(
-            "--synthetic/--real",
-            help="Use the synthetic stand-in, or refuse it. [default: only without real files]",
-        ),
-    ] = None,
-    skip_unreadable: Annotated[
-        bool,
-        typer.Option("--skip-unreadable", help="Leave out image files that cannot be read or do not decode."),
-    ] = False,
+    synthetic: SyntheticOption = None,
+    skip_unreadable: SkipUnreadableOption = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of all stores. [default: STOREBENCH_STORES or ./stores]")
     ] = None,

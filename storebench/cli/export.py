@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from storebench.cli.common import exit_codes, say
+from storebench.cli.options import ResultsArgument
 from storebench.cli.streams import write_out
 from storebench.plain_text import csv_cell, plain
 
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    results: Annotated[
-        list[Path],
-        typer.Argument(help="Folders that 'storebench run' or 'storebench bench' wrote, or record files."),
-    ],
+    results: ResultsArgument,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Write a CSV file. [default: CSV on standard output]")
     ] = None,

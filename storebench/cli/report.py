@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from storebench.cli.common import exit_codes, put, put_json, put_text, say, writes_into
+from storebench.cli.options import ResultsArgument, accelerator_option
 
 if TYPE_CHECKING:
     from storebench.report.build import Report
@@ -16,21 +17,14 @@ MOST_TABLES = 40
 
 
 def report(
-    results: Annotated[
-        list[Path],
-        typer.Argument(help="Folders that 'storebench run' or 'storebench bench' wrote, or record files."),
-    ],
+    results: ResultsArgument,
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
     allow_invalid: Annotated[
         bool, typer.Option("--allow-invalid", help="Report results that do not validate, and mark them.")
     ] = False,
     accelerators: Annotated[
         list[str] | None,
-        typer.Option(
-            "--accelerator",
-            metavar="NAME[:MODEL]",
-            help="Mark this accelerator on the roofline, and say which stores feed it; may be repeated.",
-        ),
+        accelerator_option("Mark this accelerator on the roofline, and say which stores feed it"),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answer, the tables and the files as one JSON object.")

@@ -11,7 +11,7 @@ import typer
 from storebench import errors
 from storebench.accelerators import Accelerator, find_accelerator
 from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.checks import finite, refuse_places, require_devices, require_writable
+from storebench.cli.checks import refuse_places, require_devices, require_writable
 from storebench.cli.common import (
     dataset_named,
     exit_codes,
@@ -25,6 +25,22 @@ from storebench.cli.common import (
 )
 from storebench.cli.first import chosen_run, opening_lines, print_first_answer
 from storebench.cli.loop_options import given_options, loop_values, with_loop_options
+from storebench.cli.options import (
+    DatasetOption,
+    DropCachesOption,
+    DryRunOption,
+    LimitOption,
+    ListOption,
+    RecordsAsJsonOption,
+    RunFolderOption,
+    SizeOption,
+    SkipUnreadableOption,
+    SplitOption,
+    StoresOption,
+    SyntheticOption,
+    accelerator_option,
+    timeout_option,
+)
 from storebench.cli.plan_lines import print_plan, total_line
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind
@@ -52,18 +68,11 @@ def run(
             show_default=False,
         ),
     ] = None,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet, or a folder of images.")
-    ] = None,
-    listed: Annotated[
-        Path | None,
-        typer.Option("--list", metavar="FILE", help="Image files with labels, one 'PATH LABEL' per line."),
-    ] = None,
-    split: Annotated[str, typer.Option(help="train or test.")] = "train",
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Extend or cut the dataset to this many samples.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first samples.")] = None,
+    dataset: DatasetOption = None,
+    listed: ListOption = None,
+    split: SplitOption = "train",
+    size: SizeOption = None,
+    limit: LimitOption = None,
     image_size: Annotated[
         int | None,
         typer.Option(
@@ -72,17 +81,8 @@ def run(
             "without a BACKEND, 224 or that of smaller images]",
         ),
     ] = None,
-    skip_unreadable: Annotated[
-        bool,
-        typer.Option("--skip-unreadable", help="Leave out image files that cannot be read or do not decode."),
-    ] = False,
-    synthetic: Annotated[
-        bool | None,
-        typer.Option(
-            "--synthetic/--real",
-            help="Use the synthetic stand-in, or refuse it. [default: only without real files]",
-        ),
-    ] = None,
+    skip_unreadable: SkipUnreadableOption = False,
+    synthetic: SyntheticOption = None,
     replicates: Annotated[
         int,
         typer.Option(
@@ -90,43 +90,19 @@ def run(
             help="Fresh processes per cell. Without a BACKEND: a fixed number instead of as many as needed.",
         ),
     ] = 1,
-    drop_caches: Annotated[
-        bool,
-        typer.Option(
-            "--drop-caches",
-            help="For cold: also drop the whole machine's caches, including inodes, as the last step (root).",
-        ),
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            callback=finite,
-            metavar="SECONDS",
-            help="Kill a replicate that takes longer, and record it as failed. [default: 6 hours]",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
-    ] = None,
-    stores: Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")] = None,
+    drop_caches: DropCachesOption = False,
+    timeout: Annotated[float | None, timeout_option("6 hours")] = None,
+    out: RunFolderOption = None,
+    stores: StoresOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the interrupted run in --out, as it was begun.")
     ] = False,
     accelerators: Annotated[
         list[str] | None,
-        typer.Option(
-            "--accelerator",
-            metavar="NAME[:MODEL]",
-            help="Say which backends feed this accelerator; with BACKENDs, needs --compute none; may be repeated.",
-        ),
+        accelerator_option("Say which backends feed this accelerator; with BACKENDs, needs --compute none"),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print cells, bytes and estimated time; run nothing.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the records (or the plan of a dry run) as JSON.")
-    ] = False,
+    dry_run: DryRunOption = False,
+    as_json: RecordsAsJsonOption = False,
     **loop: Any,
 ) -> None:
     """Train from each BACKEND, or tell whether converting pays.

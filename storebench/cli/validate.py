@@ -1,20 +1,17 @@
 """``storebench validate``: check whether results can be trusted."""
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from storebench import errors
 from storebench.cli.common import exit_codes, put, put_json, say
+from storebench.cli.options import ResultsArgument
 
 
 def validate(
-    results: Annotated[
-        list[Path],
-        typer.Argument(help="Folders that 'storebench run' or 'storebench bench' wrote, or record files."),
-    ],
+    results: ResultsArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as a JSON array.")] = False,
 ) -> None:
     """Check whether results can be trusted.
