@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.nodes.cluster import Cluster, Epoch, emulated, say
 from benchmarks.nodes.limits import MB, Limits
 from benchmarks.nodes.report import print_epochs, probed
+from benchmarks.nodes.scenarios import scenario_text
 from storebench.errors import EXIT_OK, EXIT_REGRESSION
 from storebench.scenario import load_scenario
 from storebench.stores.find import store_path
@@ -20,15 +21,10 @@ EVICTED, HELD = "lmdb:direct", "hdf5:direct"
 WARM_NODE = 1
 LIMITS = Limits(link_bytes_per_s=40 * MB, device_bytes_per_s=(60 * MB, 60 * MB))
 
-SCENARIO = f"""
-name = "caches"
-question = "Does a cold cell fail if one of two nodes is not cold?"
-test_limit = 0
-ceilings = false
-check_pixels = false
-timeout_s = 120
-stall_s = 60
-
+SCENARIO = scenario_text(
+    "caches",
+    "Does a cold cell fail if one of two nodes is not cold?",
+    f"""
 [[matrix]]
 dataset = "imagenet"
 synthetic = true
@@ -39,7 +35,8 @@ batch_size = 20
 ranks = 2
 cache = "cold"
 backends = ["{EVICTED}", "{HELD}"]
-"""
+""",
+)
 
 
 def held_on_one(cluster: Cluster, scenario: Path, folder: Path) -> dict[str, Epoch]:

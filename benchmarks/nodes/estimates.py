@@ -12,6 +12,7 @@ from benchmarks.nodes.cluster import Cluster, Epoch, emulated, say
 from benchmarks.nodes.limits import MB, Limits, Probed
 from benchmarks.nodes.model import Hardware, Work, rate_of
 from benchmarks.nodes.report import cell_words, print_epochs, probed
+from benchmarks.nodes.scenarios import scenario_text
 from benchmarks.scaling_io import Way, way_of
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, CellFailedError
 from storebench.results import Cell, Record
@@ -29,15 +30,7 @@ size = {SAMPLES}
 threads = 1
 cache = "cold"
 """
-_HEAD = """
-name = "{name}"
-question = "Is the model of emulated nodes right?"
-test_limit = 0
-ceilings = false
-check_pixels = false
-timeout_s = 300
-stall_s = 120
-"""
+QUESTION = "Is the model of emulated nodes right?"
 
 ALONE = f"""
 [[matrix]]
@@ -138,7 +131,8 @@ def scenarios_in(folder: Path) -> dict[str, Path]:
     texts = {"alone": ALONE} | {name: matrices for name, (_, matrices) in SETTINGS.items()}
     paths = {name: folder / f"{name}.toml" for name in texts}
     for name, path in paths.items():
-        path.write_text(_HEAD.format(name=name) + texts[name], encoding="utf-8")
+        text = scenario_text(name, QUESTION, texts[name], timeout_s=300, stall_s=120)
+        path.write_text(text, encoding="utf-8")
     return paths
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.nodes.cluster import Cluster, emulated, say
 from benchmarks.nodes.limits import MB, Limits
 from benchmarks.nodes.report import print_epochs, probed
+from benchmarks.nodes.scenarios import scenario_text
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
 from storebench.system.scratch import scratch_folder
 
@@ -22,15 +23,8 @@ NODES = (2, 3)
 LINK = 3 * MB
 """Slow enough for an epoch of seconds, so that counters that are read 20 times per second tell where it begins."""
 
-SCENARIO = """
-name = "exchange"
-question = "Which bytes does the data store move over the links?"
-test_limit = 0
-ceilings = false
-check_pixels = false
-timeout_s = 120
-stall_s = 60
-
+QUESTION = "Which bytes does the data store move over the links?"
+_MATRIX = """
 [[matrix]]
 dataset = "cifar10"
 synthetic = true
@@ -117,7 +111,9 @@ def main() -> int:
     with scratch_folder("nodes") as scratch:
         for nodes in NODES:
             scenario = scratch / f"exchange-{nodes}.toml"
-            scenario.write_text(SCENARIO.format(nodes=nodes), encoding="utf-8")
+            scenario.write_text(
+                scenario_text("exchange", QUESTION, _MATRIX.format(nodes=nodes)), encoding="utf-8"
+            )
             limits = Limits(link_bytes_per_s=LINK, device_bytes_per_s=(40 * MB,) * nodes)
             with emulated(limits, [scenario]) as cluster:
                 found.append(exchanged(cluster, scenario, scratch / f"run-{nodes}"))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from benchmarks.nodes.cluster import Epoch, emulated, say
 from benchmarks.nodes.limits import MB, Limits
 from benchmarks.nodes.report import print_epochs, probed
+from benchmarks.nodes.scenarios import scenario_text
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
 from storebench.system.scratch import scratch_folder
 
@@ -19,16 +20,10 @@ FAST = 40 * MB
 SLOW = (30 * MB, 20 * MB, 10 * MB)
 """Limits of the disk of node 1; that of node 0 is `FAST`."""
 
-SCENARIO = f"""
-name = "skew"
-question = "Does a slower disk on one node make the skew that its limit predicts?"
-replicates = {ROUNDS}
-test_limit = 0
-ceilings = false
-check_pixels = false
-timeout_s = 120
-stall_s = 60
-
+SCENARIO = scenario_text(
+    "skew",
+    "Does a slower disk on one node make the skew that its limit predicts?",
+    """
 [[matrix]]
 dataset = "imagenet"
 synthetic = true
@@ -40,7 +35,9 @@ batch_size = 32
 ranks = 2
 cache = "cold"
 backends = ["lmdb:direct"]
-"""
+""",
+    replicates=ROUNDS,
+)
 
 
 def predicted_skew(read_bytes: Sequence[float], bytes_per_s: Sequence[float]) -> float:
