@@ -1,4 +1,4 @@
-"""The cost of communication between the ranks of a job, as `storebench.ranks.exposed` and `storebench.ranks.link` measure it."""
+"""The cost of communication between the ranks of a job; `storebench.ranks.exposed` and `storebench.ranks.link` measure it."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from storebench.results import LinkKind
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """The link between the ranks of a job, while each of them sends to the next one and receives from the one before.
+    """The link between the ranks of a job, measured while every rank sends to the next one and receives from the previous one.
 
     Attributes
     ----------
     kind
         What connects the ranks.
     bytes_per_s
-        Bytes that every rank sends per second, and receives at the same time.
+        Bytes per second that every rank sends while it receives as many.
     latency_s
-        Seconds that a message of a few bytes takes, with the call that sends it.
+        Seconds per message of a few bytes, including the call that sends it.
     """
 
     kind: LinkKind
@@ -65,6 +65,6 @@ def ideal_ring_s(size: int, ranks: int, bytes_per_s: float, latency_s: float) ->
     ranks
         Ranks of the ring.
     bytes_per_s, latency_s
-        Of the link from each rank to the next one.
+        Bandwidth and latency of the link from each rank to the next one.
     """
     return 2 * (ranks - 1) * (size / ranks / bytes_per_s + latency_s)

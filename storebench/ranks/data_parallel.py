@@ -157,12 +157,12 @@ class RankStep(CpuStep, Exchanging):
         self._exchange = Exchange(self.network)
 
     def exchange_by(self, sync: Sync, group: dist.ProcessGroup | None = None) -> None:
-        """Choose when gradients are exchanged, and between which ranks. All of these call it at the same time."""
+        """Choose when gradients are exchanged, and between which ranks. All of these ranks call it together."""
         self.sync = sync
         self._exchange = _EXCHANGES[sync](self.network, group)
 
     def begin(self, sizes: Sequence[int]) -> None:
-        """Note the number of samples of each step of the epoch that begins, over all ranks of the trainer."""
+        """Note the number of samples per step of the coming epoch, over all ranks of the trainer."""
         self._sizes = iter(sizes)
 
     def compute(self) -> None:

@@ -1,7 +1,7 @@
-"""The data store of a job: every rank owns a part of the samples in memory, and sends them to the ranks that need them.
+"""The data store of a job: every rank keeps a part of the samples in memory and sends them to the ranks that need them.
 
-As in LBANN (Jacobs et al.), it is filled before the first epoch, where each rank reads a contiguous part of the store, or
-in the first epoch, where each rank keeps the samples that it serves. From then on nothing is read from the store.
+As in LBANN (Jacobs et al.), there are two ways to fill it. Before the first epoch, each rank reads a contiguous part of the
+store; or during the first epoch, each rank keeps the samples that it serves. After that, nothing is read from the store.
 """
 
 import time
@@ -27,7 +27,7 @@ from storebench.results import DataStoreFacts
 from storebench.settings.words import Fill
 
 PRELOAD_SAMPLES = 64
-"""Samples that one read of a preload asks for."""
+"""Samples per read of a preload."""
 
 
 class DataStore:
@@ -40,16 +40,16 @@ class DataStore:
     job
         When the data store is filled, and its limit.
     group, progress
-        All ranks of the job, and the account of this one's progress.
+        All ranks of the job, and the progress of this one.
     meter
-        Counts what block devices have delivered since before the store was opened.
+        Counts the bytes that block devices deliver; started before the store was opened.
 
     Attributes
     ----------
     reader
         Serves batches of the data store.
     filled
-        Whether every sample is in memory, so that nothing is read from the store any more.
+        Whether every sample is in memory; the store is no longer read.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class DataStore:
         self._preload_device_bytes: int | None = None
 
     def prepare(self) -> None:
-        """Connect the ranks, and fill the data store if that is to be done before the first epoch.
+        """Connect the ranks, and fill the data store if it is filled before the first epoch.
 
         Raises
         ------
         CellFailedError
-            The data store does not fit into the memory of a node, and is not to be spilled. Nothing has been read for it then.
+            The data store does not fit into the memory of a node and may not be spilled. This is checked before anything is read.
         """
         self._require_room()
         self._messages = Messages(self._progress)
@@ -90,14 +90,14 @@ class DataStore:
             self._seal()
 
     def serve(self, plan: EpochPlan, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return the batches of an epoch, while their samples are exchanged.
+        """Return the batches of an epoch, exchanging their samples on the way.
 
         Parameters
         ----------
         plan
             The plan of the epoch, with the batches of all ranks.
         batches
-            One batch per step, made by a producer that reads from `reader`; one without samples is not fetched.
+            One batch per step, made by a producer that reads from `reader`. Empty batches are not fetched.
         """
         assert plan.everyone is not None
         assert self._messages is not None
@@ -118,7 +118,7 @@ class DataStore:
         return _delivered(deliveries, batches)
 
     def close_epoch(self) -> DataStoreFacts:
-        """Return the facts of the epoch that was served last; the first one fills the data store if nothing did before."""
+        """Return the facts of the last epoch; at the end of the first one, the data store is full."""
         if not self.filled:
             self._seal()
         traffic, held = self._traffic, self._held
@@ -140,7 +140,7 @@ class DataStore:
         )
 
     def payloads(self, samples: Indices) -> list[bytes]:
-        """Return the payloads of the batch whose turn it is."""
+        """Return the payloads of the next batch."""
         held = self._held
         assert isinstance(held, HeldPayloads)
         if not self.filled:
@@ -158,7 +158,7 @@ class DataStore:
         return found
 
     def copy_pixels(self, samples: Indices, out: Pixels) -> Fetched:
-        """Copy the pixels of the batch whose turn it is into `out`, uint8 [n, H, W, C]."""
+        """Copy the pixels of the next batch into `out`, uint8 [n, H, W, C]."""
         held = self._held
         assert isinstance(held, HeldPixels)
         if not self.filled:
@@ -177,7 +177,7 @@ class DataStore:
         return self._deliveries.take(samples)
 
     def _require_room(self) -> None:
-        """Refuse a data store that does not fit into the memory of a node, on every rank; or decide that the node spills it."""
+        """Check on every rank that the data store fits into the memory of each node, or that the node may spill it."""
         me, manifest = self._group.membership, self._source.manifest
         size = manifest.count * manifest.dataset.image_bytes if self._pixels else manifest.payload_bytes
         needed = needed_bytes(
@@ -197,7 +197,7 @@ class DataStore:
         self._spilled = any(spilled for node, _, spilled in by_rank if node == me.node)
 
     def _own(self, owners: Owners) -> None:
-        """Take the memory for the samples that this rank owns."""
+        """Allocate memory for the samples that this rank owns."""
         self._owners = owners
         own = np.flatnonzero(owners == self._rank).astype(np.int64)
         spilled = self._spilled
@@ -208,7 +208,7 @@ class DataStore:
         )
 
     def _preload(self) -> None:
-        """Read all samples that this rank owns, in their order."""
+        """Read all samples that this rank owns, in store order."""
         start = time.perf_counter()
         batches = split_batches(self._held.own.copy(), PRELOAD_SAMPLES)
         if batches:
@@ -226,7 +226,7 @@ class DataStore:
         self._preload_device_bytes = None if counted is None else counted.device_read_bytes
 
     def _seal(self) -> None:
-        """Note that the data store is filled, and tell the other ranks how large the samples are.
+        """Mark the data store as filled, and tell the other ranks the sizes of the samples.
 
         Raises
         ------
@@ -267,13 +267,13 @@ class DataStoreReader(Reader):
         self._last: tuple[Indices, list[bytes]] | None = None
 
     def let_go(self) -> None:
-        """Close the reader of the store, so that nothing can be read from it any more; one whose threads decode stays open."""
+        """Close the reader of the store, so nothing can be read from it; a reader whose threads decode stays open."""
         self._notes = self._source.notes()
         if type(self._source).spread is Reader.spread:
             self._source.close()
 
     def spread(self, work: Callable[[int], None], count: int) -> None:
-        """Share calls out among the threads of the store's reader, if it has some."""
+        """Run calls in the threads of the store's reader, if it has any."""
         self._source.spread(work, count)
 
     def notes(self) -> dict[str, str]:
@@ -287,7 +287,7 @@ class DataStoreReader(Reader):
     def _fetch(self, indices: Indices) -> list[bytes]:
         if self.payload_codec == "raw":
             return super()._fetch(indices)
-        # A check asks for a batch a second time, with the same array, to decode it otherwise.
+        # A check fetches a batch twice, with the same array, and decodes it in another way.
         if self._last is None or self._last[0] is not indices:
             self._last = indices, self._data.payloads(indices)
         return self._last[1]
@@ -300,7 +300,7 @@ class DataStoreReader(Reader):
 
 
 def _delivered(deliveries: Deliveries, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield batches while their samples are exchanged."""
+    """Yield batches, exchanging their samples on the way."""
     deliveries.begin()
     for batch in batches:
         if not len(batch.indices):

@@ -1,7 +1,7 @@
-"""The messages of one epoch of a data store, posted a step ahead of the batch that needs them.
+"""The messages of one epoch of a data store, posted one step ahead of the batch that needs them.
 
-A step's messages are posted when the batch before it is being made. Before it posts a step, a rank waits until the
-messages that it sent for the step before the previous one have arrived, so two steps are under way at most.
+The messages of a step are posted while the previous batch is being made. Before posting them, a rank waits until others
+have received the messages that it sent two steps earlier. So the messages of at most two steps are in flight.
 """
 
 import collections
@@ -20,23 +20,23 @@ from storebench.ranks.owners import Owners, Rows, Transfer, transfer_of
 from storebench.ranks.room import STEPS_UNDER_WAY
 
 Pack = Callable[[Indices], Content]
-"""Returns a copy of samples that this rank holds, as the content of a message."""
+"""Returns a copy of samples held by this rank, as the content of a message."""
 
 
 @dataclass(kw_only=True)
 class Traffic:
-    """What the exchange of one epoch took, on one rank.
+    """Samples, bytes and time of one rank's exchange in one epoch.
 
     Attributes
     ----------
     from_store, from_memory, from_ranks
-        Samples that it read from the store, had in its own memory, and received.
+        Samples read from the store, found in the rank's own memory, and received from other ranks.
     sent_bytes, received_bytes
         Bytes of messages.
     exchange_ns, waited_ns
-        Time of packing, posting and waiting for messages, and of the waiting alone.
+        Time spent packing, posting and waiting for messages, and waiting alone.
     buffer_bytes, most_buffer_bytes
-        Bytes of the messages under way now, and the most at any time.
+        Bytes of the messages in flight now, and their maximum so far.
     """
 
     from_store: int = 0
@@ -50,21 +50,21 @@ class Traffic:
     most_buffer_bytes: int = 0
 
     def take(self, size: int) -> None:
-        """Count the buffer of a message that is posted, or that is done with if `size` is negative."""
+        """Count the buffer of a message: positive when it is posted, negative when it is released."""
         self.buffer_bytes += size
         self.most_buffer_bytes = max(self.most_buffer_bytes, self.buffer_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """A batch as it arrives: rows that this rank holds itself, and messages with the others.
+    """A batch that has arrived: rows held by this rank, and messages with the other rows.
 
     Attributes
     ----------
     held
-        Rows of samples that this rank holds, int64.
+        Rows of samples held by this rank, int64.
     messages
-        Rows, int64, and the content that fills them, in their order.
+        Rows, int64, and the content that fills them, in the same order.
     """
 
     held: Rows
@@ -82,7 +82,7 @@ class _Incoming:
 
 @dataclass(kw_only=True)
 class _Outgoing:
-    """The messages of one step that this rank sends; nobody may write to their content until they have arrived."""
+    """The messages of one step that this rank sends. Their content must not change until they have arrived."""
 
     contents: list[Content] = field(default_factory=list)
     works: list[dist.Work] = field(default_factory=list)
@@ -100,13 +100,13 @@ class Deliveries:
     rank
         This rank.
     pack
-        Packs samples that this rank holds.
+        Packs samples held by this rank.
     sizes
         Bytes of each sample, int64 [count].
     messages
         Sends and receives.
     traffic
-        Counts what is exchanged.
+        Counts samples, bytes and time.
     """
 
     def __init__(
@@ -138,19 +138,19 @@ class Deliveries:
         self._traffic.exchange_ns += time.perf_counter_ns() - start
 
     def take(self, samples: Indices) -> Arrived:
-        """Return this rank's batch of the step whose turn it is, and post the messages of the next step.
+        """Return this rank's batch of the next step, and post the messages of the step after it.
 
         Parameters
         ----------
         samples
-            The samples that are asked for: those of the plan.
+            The requested samples; they must be those of the plan.
 
         Raises
         ------
         CellFailedError
-            It is another batch's turn.
+            The plan has another batch in this place.
         RuntimeError
-            Another rank has gone.
+            Another rank has ended.
         """
         start = time.perf_counter_ns()
         if not self._incoming or not np.array_equal(self._incoming[0].transfer.samples, samples):
@@ -167,11 +167,11 @@ class Deliveries:
         return Arrived(held=current.transfer.held, messages=current.messages)
 
     def skip(self) -> None:
-        """Pass a step in which this rank has no sample: it only sends."""
+        """Take part in a step in which this rank has no samples and only sends."""
         self.take(np.empty(0, np.int64))
 
     def finish(self) -> None:
-        """Wait until everything that was sent has arrived."""
+        """Wait until all sent messages have arrived."""
         start = time.perf_counter_ns()
         while self._outgoing:
             self._complete(self._outgoing.popleft())
@@ -210,7 +210,7 @@ class Deliveries:
         return outgoing
 
     def _complete(self, outgoing: _Outgoing) -> None:
-        """Wait until the messages of a step that this rank sent have arrived."""
+        """Wait until this rank's messages of a step have arrived."""
         self._wait(outgoing.works)
         for content in outgoing.contents:
             self._traffic.take(-content.nbytes)

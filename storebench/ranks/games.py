@@ -1,4 +1,4 @@
-"""What trainers exchange: the process group of each, sums over its ranks, and their networks in a game."""
+"""Communication of trainers: the process group of each, sums over its ranks, and networks in a game."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,17 +10,17 @@ from storebench.ranks.trainers import Trainer
 
 
 def trainer_group(trainer: Trainer, timeout_s: float) -> dist.ProcessGroup | None:
-    """Return the group of the ranks of a trainer; None where it has all ranks of the job, or one. All ranks call it together.
+    """Return the process group of a trainer; None if it has all ranks of the job, or only one. All ranks call it together.
 
     Parameters
     ----------
     timeout_s
-        Seconds after which an operation fails in which a rank is missing.
+        Seconds after which an operation fails if a rank does not take part.
     """
     if 1 in (trainer.trainers, trainer.ranks):
         return None
     timeout = timedelta(seconds=timeout_s)
-    # Every rank takes part in making every group.
+    # All ranks must create all groups.
     groups = [
         dist.new_group(list(trainer.members(number)), timeout=timeout) for number in range(trainer.trainers)
     ]
@@ -38,17 +38,17 @@ def summed(count: int, trainer: Trainer, group: dist.ProcessGroup | None) -> int
 
 
 def packed(state: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return a copy of the tensors of a training, one after the other: float32 [n] in the memory of the CPU."""
+    """Return a copy of the tensors of a training, concatenated: float32 [n] in CPU memory."""
     return torch.cat([one.detach().reshape(-1).to("cpu", torch.float32) for one in state])
 
 
 def unpack(content: torch.Tensor, state: Sequence[torch.Tensor]) -> None:
-    """Write what `packed` returned into the tensors of a training.
+    """Write the content that `packed` returned into the tensors of a training.
 
     Parameters
     ----------
     content
-        float32 [n], n the number of values of all tensors.
+        float32 [n], where n is the number of values in all tensors.
     """
     pieces = torch.split(content, [one.numel() for one in state])
     with torch.no_grad():
@@ -57,10 +57,10 @@ def unpack(content: torch.Tensor, state: Sequence[torch.Tensor]) -> None:
 
 
 def exchanged(own: torch.Tensor, peer: int) -> torch.Tensor:
-    """Send a tensor to another rank and return the one that it sends, of the same shape and type.
+    """Send a tensor to another rank, and return the tensor that it sends, of the same shape and type.
 
-    Both ranks call it at the same time. Tensors are in the memory of the CPU, so gloo carries them, also where gradients
-    are exchanged between GPUs by NCCL.
+    Both ranks call it together. Tensors are in CPU memory, so gloo transfers them even if NCCL exchanges the gradients
+    between GPUs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The samples that one rank of a data store owns, in memory, and how they travel: pixels, or payloads as they are stored."""
+"""The samples that one rank of a data store owns, in memory and in messages: as pixels, or as payloads."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from storebench.ranks.owners import Owners, Rows
 from storebench.ranks.spill import SpillFile, spilled_array
 
 Content = npt.NDArray[np.uint8]
-"""The bytes of a message, uint8 [n]: samples one after the other."""
+"""The bytes of a message, uint8 [n]: concatenated samples."""
 
 Sizes = npt.NDArray[np.int64]
 """Bytes of samples, int64 [n]."""
@@ -30,7 +30,7 @@ class HeldSamples(ABC):
     Attributes
     ----------
     held_bytes
-        Bytes of the samples that are in memory, without those that Python adds.
+        Bytes of the samples in memory, without Python's overhead.
     """
 
     def __init__(self, own: Indices) -> None:
@@ -40,20 +40,20 @@ class HeldSamples(ABC):
 
     @property
     def missing(self) -> int:
-        """The number of own samples that are not in memory yet."""
+        """Number of own samples that are not in memory yet."""
         return len(self.own) - int(np.count_nonzero(self._kept))
 
     @property
     @abstractmethod
     def sizes(self) -> Sizes:
-        """Bytes of each own sample, int64, in their order."""
+        """Bytes of each own sample, int64, in ascending order of the samples."""
 
     @abstractmethod
     def pack(self, samples: Indices) -> Content:
         """Return a copy of own samples as the content of a message, in the order of `samples`."""
 
     def _new(self, samples: Indices) -> tuple[Rows, Rows]:
-        """Return the rows of `samples` that are own and not in memory yet, each sample once, and their places."""
+        """Return the rows of `samples` with own samples that are not in memory yet, each sample once, and their places."""
         if not len(self.own):
             return np.empty(0, np.intp), np.empty(0, np.intp)
         places: Rows = np.minimum(np.searchsorted(self.own, samples), len(self.own) - 1)
@@ -68,7 +68,7 @@ class HeldSamples(ABC):
         Raises
         ------
         CellFailedError
-            One of them is not.
+            A sample is not in memory.
         """
         places: Rows = np.minimum(np.searchsorted(self.own, samples), max(0, len(self.own) - 1))
         if len(samples) and not (
@@ -102,7 +102,7 @@ class HeldPixels(HeldSamples):
         return np.full(len(self.own), int(np.prod(self._pixels.shape[1:])), np.int64)
 
     def keep(self, samples: Indices, pixels: Batch) -> None:
-        """Copy those of `samples` that are own, with their `pixels`, uint8 [n, H, W, C]."""
+        """Keep the own samples among `samples`, whose `pixels` are uint8 [n, H, W, C]."""
         rows, places = self._new(samples)
         self._pixels[places] = pixels[rows]
         self.held_bytes += len(rows) * int(np.prod(self._pixels.shape[1:]))
@@ -117,7 +117,7 @@ class HeldPixels(HeldSamples):
 
 
 class HeldPayloads(HeldSamples):
-    """Payloads as the store has them, for codecs that the harness decodes.
+    """Payloads as stored, for codecs that the harness decodes.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class HeldPayloads(HeldSamples):
         return self._sizes
 
     def keep(self, samples: Indices, payloads: Sequence[bytes]) -> None:
-        """Keep those of `samples` that are own, with their `payloads`."""
+        """Keep the own samples among `samples`, with their `payloads`."""
         for row, place in zip(*self._new(samples), strict=True):
             payload = payloads[row]
             if self._file is None:
@@ -151,7 +151,7 @@ class HeldPayloads(HeldSamples):
             self.held_bytes += len(payload)
 
     def pack(self, samples: Indices) -> Content:
-        """Return own payloads one after the other."""
+        """Return own payloads, concatenated."""
         joined = bytearray().join(self.payloads(samples))
         return np.frombuffer(joined, np.uint8)
 
@@ -169,13 +169,13 @@ def _in_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 def cut(content: Content, sizes: Sizes) -> list[bytes]:
-    """Return the payloads of a message, given the bytes of each."""
+    """Split a message into its payloads, given the bytes of each."""
     ends = np.cumsum(sizes).tolist()
     return [content[end - size : end].tobytes() for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
 def joined_sizes(parts: Sequence[Any], owners: Owners) -> Sizes:
-    """Return the bytes of every sample, int64 [count], from those of each rank's own samples.
+    """Return the bytes of every sample, int64 [count], from the sizes of each rank's own samples.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ FAILED_GRACE_S = 4.0
 _LOOK_EVERY_S = 0.25
 
 Tell = Callable[[Sequence[Position]], None]
-"""Called with the position of each rank of a job on this node, in their order, while the job goes on."""
+"""Called while the job runs, with the position of each rank on this node, in rank order."""
 
 
 def tell_nobody(_positions: Sequence[Position]) -> None:
@@ -88,7 +88,7 @@ class RankWatch:
     timeout_s
         Seconds that the job may take.
     tell
-        Told how far the ranks have come, at each look.
+        Called with the positions of the ranks at every poll.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class RankWatch:
         self._deadline = time.monotonic() + timeout_s
 
     def wait(self, process: subprocess.Popen[Any]) -> JobEnding:
-        """Return the ending of the job, or the reason to end it."""
+        """Return how the job ended, or the reason to end it."""
         while True:
             try:
                 return self._ended(process.wait(_LOOK_EVERY_S))

@@ -1,7 +1,7 @@
 """Connections between the first rank of a node and the other ranks there, for messages that belong to a timed step.
 
-They are sockets with abstract names, which leave nothing behind. A process that ends closes its own, however it ends, so
-nobody waits for one that has gone.
+They are sockets with abstract names, which leave nothing behind. When a process ends, the kernel closes its sockets, so no
+rank waits for a process that has ended.
 """
 
 import os
@@ -29,7 +29,7 @@ class Line:
     other
         The rank at its other end, in words.
     progress
-        Learns when this rank waits for a message.
+        Is told when this rank waits for a message.
     """
 
     def __init__(self, connection: Connection, other: str, progress: Progress = NO_PROGRESS) -> None:
@@ -96,8 +96,8 @@ def connect_node(group: Group, progress: Progress = NO_PROGRESS) -> list[Line]:
     Returns
     -------
     list of Line
-        On the first rank of a node one per other rank there, in the order of their local ranks. On the others the one
-        to the first.
+        On the first rank of a node: one connection per other rank, in the order of local ranks. On the others: the
+        connection to the first rank.
     """
     return _answered(group, progress) if group.membership.leads_node else [_asked(group, progress)]
 
@@ -105,7 +105,7 @@ def connect_node(group: Group, progress: Progress = NO_PROGRESS) -> list[Line]:
 def _answered(group: Group, progress: Progress) -> list[Line]:
     """Return the connections of the first rank of a node to the others."""
     me = group.membership
-    # The key keeps out processes that are not of this job: messages are pickled.
+    # Messages are pickled, so the key must keep out processes of other jobs.
     address, key = f"\0storebench-{uuid.uuid4().hex}", os.urandom(_KEY_BYTES)
     lines: dict[int, Line] = {}
     with Listener(address, family=_FAMILY, backlog=me.local_ranks, authkey=key) as listener:
@@ -115,7 +115,7 @@ def _answered(group: Group, progress: Progress) -> list[Line]:
                 try:
                     connection = listener.accept()
                 except (AuthenticationError, EOFError, ConnectionError):
-                    continue  # a process that is not of this job
+                    continue  # a process of another job
                 local_rank, name = connection.recv()
                 lines[local_rank] = Line(connection, name, progress)
     return [lines[local_rank] for local_rank in sorted(lines)]

@@ -1,7 +1,7 @@
 """The bandwidth and the latency of the link between the ranks of a job, measured before its epochs.
 
-All ranks form a ring: each sends a message to the next one while it receives one from the one before, as in a ring
-all-reduce. So the ranks share whatever they share in one: the loopback device and the cores of one machine, or a network.
+All ranks form a ring: each sends a message to the next one while it receives a message from the previous one. As in a
+ring all-reduce, all transfers compete for the same resources: one machine's loopback device and cores, or a network.
 """
 
 import statistics
@@ -24,19 +24,19 @@ MOST_MESSAGES = 30
 
 _LEAST_BYTES, _MOST_BYTES = 1 << 16, 1 << 22
 _LONG_S = 0.01
-"""A message that takes so long is long enough for the bandwidth."""
+"""Messages that take at least this long are long enough to measure the bandwidth."""
 
 _SMALL_BYTES = 8
 _SMALL_TRIALS, _SMALL_IN_A_ROW = 5, 20
 
 
 def measure_link(step: Step, group: Group) -> Link | None:
-    """Measure the link between the ranks; every rank calls it at the same time, before anything is timed.
+    """Measure the link between the ranks. All ranks call it together, before anything is timed.
 
     Parameters
     ----------
     step
-        The step of this rank. Messages are on the device on which its gradients are.
+        The step of this rank. Messages are on the same device as its gradients.
     group
         All ranks.
 
@@ -73,7 +73,7 @@ class _Ring:
     group
         All ranks.
     device
-        Where the messages are.
+        Device of the messages.
     """
 
     def __init__(self, group: Group, device: torch.device) -> None:
@@ -84,7 +84,7 @@ class _Ring:
         self._previous = (me.rank - 1) % me.ranks
 
     def message_s(self, size: int, count: int = 1) -> float:
-        """Return the seconds of one of `count` messages in a row from every rank to the next one; the slowest rank counts."""
+        """Return the seconds per message when every rank sends `count` in a row to the next one; the slowest rank counts."""
         sent = torch.zeros(size, dtype=torch.uint8, device=self._device)
         received = torch.empty_like(sent)
         self._group.barrier()
@@ -106,7 +106,7 @@ class _Ring:
 
 
 def _device(step: Exchanging) -> torch.device:
-    """Return where the gradients of a step are."""
+    """Return the device of a step's gradients."""
     return step.device if isinstance(step, RankStep) else torch.device("cpu")
 
 

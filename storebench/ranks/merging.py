@@ -29,18 +29,18 @@ _CLOCKS = ("start_ns", "fetch_start_ns", "ready_ns")
 def set_to_first_node(
     tables: Sequence[StepTable], nodes: Sequence[int], barriers_ns: Sequence[int]
 ) -> list[StepTable]:
-    """Return the tables of ranks with the times of all nodes as if each had left one barrier at the same time.
+    """Return the tables of ranks with the clocks of all nodes aligned at one barrier.
 
-    Every time of another node than the first becomes the duration since that node left the barrier, by its own clock,
-    and is counted from when the first node left it. So a difference between two nodes is one of two durations, never of
-    two clocks. The tables of one node are unchanged.
+    Times of later nodes become durations since that node left the barrier, by its own clock. They are then counted from the
+    moment at which the first node left it. So clocks of different nodes are never subtracted from each other. With one
+    node, the tables are unchanged.
 
     Parameters
     ----------
     tables, nodes
         The table of each rank, and the node that it ran on.
     barriers_ns
-        When each rank left the barrier, by the clock of its node. The first rank of a node stands for it.
+        Time at which each rank left the barrier, by the clock of its node. A node's first rank counts.
     """
     left_ns: dict[int, int] = {}
     for node, barrier_ns in zip(nodes, barriers_ns, strict=True):
@@ -141,7 +141,7 @@ def waits_for_slowest_s(table: StepTable, trainers: int = 1) -> list[float]:
     Parameters
     ----------
     trainers
-        Number of the trainers, each of which has equally many consecutive ranks.
+        Number of trainers; each has the same number of consecutive ranks.
     """
     ranks = rank_count(table)
     shape = (-1, trainers, ranks // trainers)

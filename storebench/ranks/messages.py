@@ -1,4 +1,4 @@
-"""Non-blocking messages of samples between ranks, on connections of their own, apart from those of gradients."""
+"""Non-blocking messages of samples between ranks, on separate connections from the gradients."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -10,21 +10,21 @@ from storebench.ranks.held import Content
 from storebench.ranks.progress import NO_PROGRESS, Progress
 
 MOST_WAIT_S = 7 * 24 * 3600.0
-"""Most seconds that a message is waited for; the launcher ends a job that hangs sooner."""
+"""Most seconds to wait for a message; the launcher ends a hanging job sooner."""
 
 _TAGS = 1024
 
 
 class Messages:
-    """Messages between all ranks of a job. Every rank makes its own at the same time.
+    """Messages between all ranks of a job. All ranks create theirs together.
 
-    Messages between two ranks arrive in the order in which both have posted them. A message that is posted is sent and
-    received in the background by gloo's own thread.
+    Messages between two ranks arrive in the order in which both ranks post them. gloo's own thread sends and receives
+    them in the background.
 
     Parameters
     ----------
     progress
-        Learns when this rank waits for others.
+        Is told when this rank waits for others.
     """
 
     def __init__(self, progress: Progress = NO_PROGRESS) -> None:
@@ -32,11 +32,11 @@ class Messages:
         self._progress = progress
 
     def send(self, content: Content, to: int, step: int) -> dist.Work:
-        """Post a message to another rank and return the work to wait for; until then nobody may write to `content`."""
+        """Post a message to another rank and return the work to wait for. `content` must not change until then."""
         return _posted(dist.isend(torch.from_numpy(content), to, group=self._group, tag=step % _TAGS))
 
     def receive(self, content: Content, source: int, step: int) -> dist.Work:
-        """Post the receipt of a message into `content`, which has as many bytes as it, and return the work to wait for."""
+        """Post the receipt of a message into `content`, which has its size, and return the work to wait for."""
         return _posted(dist.irecv(torch.from_numpy(content), source, group=self._group, tag=step % _TAGS))
 
     def wait(self, works: Iterable[dist.Work]) -> None:
@@ -45,7 +45,7 @@ class Messages:
         Raises
         ------
         RuntimeError
-            Another rank has gone.
+            Another rank has ended.
         """
         with self._progress.waiting():
             for work in works:

@@ -1,12 +1,12 @@
-"""One reader per node: its first rank reads each batch for all ranks there, into memory that they share.
+"""One reader per node: the first rank of a node reads each batch for all of its ranks, into memory that they share.
 
-This is LMDBIO's LMM between processes. Batches are shared, and not the store: the memory has room for two batches of the
-node, so the next one is read into one half while ranks still train on the other. The reader is the loop of the node's
-first rank or, with one worker, a thread beside it. It asks its storage for the batches of all ranks in one call per step.
-The others open nothing.
+This is LMDBIO's LMM between processes. The ranks share batches, not the store. The memory has room for two batches of the
+node: the next one is read into one half while ranks still train on the other half. The loop of the node's first rank reads,
+or, with one worker, a thread beside the loop. It requests the batches of all ranks in one call per step. The other ranks
+open nothing.
 
-The memory is a memfd, as that of `storebench.loading.ring_memory`: it has no name that could be left behind, and goes with
-the last process that has it.
+The memory is a memfd, like that of `storebench.loading.ring_memory`. It has no name that could be left behind, and the
+kernel frees it when the last process that maps it has ended.
 """
 
 import dataclasses
@@ -32,13 +32,13 @@ from storebench.ranks.progress import NO_PROGRESS
 from storebench.ranks.sharing import SharedLoader
 
 HALVES = 2
-"""Batches of a node that the shared memory has room for."""
+"""Batches of a node that fit into the shared memory."""
 
 _NONE = np.empty(0, np.int64)
 
 
 class _Piece(NamedTuple):
-    """A rank's piece of a batch, as it is sent to that rank: its place in the shared memory, and everything else."""
+    """A rank's piece of a batch, in a message to that rank: its place in the shared memory, and everything but the pixels."""
 
     offset: int
     spans: Spans
@@ -50,17 +50,17 @@ class _Piece(NamedTuple):
 
 
 class NodeLoader(SharedLoader):
-    """Serve the batches of one rank, which the first rank of its node reads for all ranks there.
+    """Serve the batches of one rank. The first rank of its node reads them for all ranks there.
 
-    Bytes of payload count for the rank that requested them: a batch of another rank has none.
+    Bytes of payload count on the rank that requested them, so batches of the other ranks have none.
     """
 
     _side: "_Reader | _Guest | None" = None
 
     def open(self) -> list[Opened]:
-        """Connect the ranks of the node, take the memory that they share, and open the reader on the first of them."""
+        """Connect the ranks of the node, allocate their shared memory, and open the reader on the first rank."""
         reads = self.group.membership.leads_node
-        # Where a thread waits for other ranks, the loop does not.
+        # If a thread waits for other ranks, the loop does not.
         lines = connect_node(self.group, NO_PROGRESS if reads and self.workers else self.progress)
         rows = self.group.membership.local_ranks * self.job.batch_size
         if reads:
@@ -70,7 +70,7 @@ class NodeLoader(SharedLoader):
         return [self._side.open(pin=self.pin)]
 
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Serve the plan's batches in order, each once the reader has handed it over."""
+        """Serve the plan's batches in order, each when the reader has filled it."""
         if self._side is None:
             raise RuntimeError("the loader is not open")
         return self._side.epoch(plan)
@@ -89,9 +89,9 @@ class _Shared:
     Parameters
     ----------
     job
-        The task of a rank; its `batch_size` is that of one rank.
+        The loading task; its `batch_size` is that of one rank.
     rows
-        Samples of the largest batch of the node.
+        Samples in the largest batch of the node.
     """
 
     def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int) -> None:
@@ -116,7 +116,7 @@ class _Reader(_Shared):
     Parameters
     ----------
     beside
-        Read in a thread beside the loop.
+        Whether to read in a thread beside the loop.
     """
 
     def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int, beside: bool) -> None:
@@ -177,7 +177,7 @@ class _Reader(_Shared):
         self._wait_for_room(owed, 0)
 
     def _wait_for_room(self, owed: list[int], most: int) -> None:
-        """Wait until each other rank is at work on `most` batches at most. Whoever asks for a batch has room of its own."""
+        """Wait until no other rank holds more than `most` batches."""
         for guest, line in enumerate(self._lines):
             while owed[guest] > most:
                 line.receive()
@@ -201,7 +201,7 @@ class _Reader(_Shared):
     def close(self) -> Opened:
         """Close the reader, the connections and the memory."""
         if self._beside is not None and self._beside.busy:
-            # After an error elsewhere: the thread still reads, and ends with the process.
+            # After an error elsewhere, the thread may still be reading. It ends with the process.
             return Opened(pid=os.getpid(), open_ns=0)
         closed = self._producer.close()
         self._release()
@@ -209,7 +209,7 @@ class _Reader(_Shared):
 
 
 class _Guest(_Shared):
-    """The part of every other rank of a node."""
+    """The part of each of the other ranks of a node."""
 
     def open(self, *, pin: bool) -> Opened:
         """Map the memory that the reader shares."""
@@ -218,14 +218,14 @@ class _Guest(_Shared):
         return Opened(pid=os.getpid(), open_ns=0)
 
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Tell the reader this rank's batches, and serve them as they come."""
+        """Send this rank's batches to the reader, and serve the pieces as they arrive."""
         self._line.send(plan.batches)
         return self._serve(len(plan.batches))
 
     def _serve(self, count: int) -> Iterator[Batch]:
         for _ in range(count):
             yield self._batch(self._line.receive())
-            # Being asked for the next batch means that the loop has done with this one.
+            # The loop asks for the next batch when it has finished with this one.
             self._line.send(None)
 
     def _batch(self, piece: _Piece) -> Batch:
@@ -249,12 +249,12 @@ class _Guest(_Shared):
 class _Beside:
     """A thread that makes the batches of an epoch beside the loop.
 
-    A batch is begun once the loop has finished with the one before the last.
+    It begins batch k when the loop has finished with batch k - 2.
 
     Parameters
     ----------
     batches
-        Makes each batch when it is asked for it.
+        Makes each batch when `next` is called.
     """
 
     def __init__(self, batches: Iterator[Batch]) -> None:
@@ -269,7 +269,7 @@ class _Beside:
         return self._thread.is_alive()
 
     def served(self) -> Iterator[Batch]:
-        """Yield the batches; the loop has finished with one when it asks for the next."""
+        """Yield the batches. When the loop asks for the next one, it has finished with the previous one."""
         self._thread.start()
         while (item := self._made.get()) is not None:
             if isinstance(item, BaseException):
@@ -283,12 +283,12 @@ class _Beside:
             while self._room.acquire() and (batch := next(self._batches, None)) is not None:
                 self._made.put(batch)
             self._made.put(None)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the loop: there it is raised
+        except BaseException as error:  # noqa: BLE001 - the loop raises it
             self._made.put(error)
 
 
 def _first_rows(batch: Batch, rows: int) -> Batch:
-    """Return the first samples of a batch, with the bytes of payload of all of it: this rank requested them."""
+    """Return the first samples of a batch, with the payload bytes of the entire batch, which this rank requested."""
     return dataclasses.replace(
         batch,
         pixels=batch.pixels[:rows],

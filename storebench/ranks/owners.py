@@ -1,6 +1,6 @@
 """The owner of each sample in a data store, and the messages of a step: pure functions of the order and the shards.
 
-Every rank computes both for itself, so the ranks need no messages to agree on them.
+Every rank computes both, so no messages are needed to agree on them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,25 +18,25 @@ Rows = npt.NDArray[np.intp]
 """Positions in an array, int64 [n]."""
 
 NOBODY = -1
-"""In the place of an owner: no rank holds the sample."""
+"""Stands for the owner of a sample that no rank holds."""
 
 
 def block_owners(count: int, ranks: int) -> Owners:
-    """Return the owners where each rank owns a contiguous part; the parts differ by one sample at most."""
+    """Return the owners if each rank owns a contiguous part. Parts differ by at most one sample."""
     each, more = divmod(count, ranks)
     sizes = [each + (rank < more) for rank in range(ranks)]
     return np.repeat(np.arange(ranks, dtype=np.int32), sizes)
 
 
 def first_owners(count: int, steps: Iterable[Sequence[Indices]]) -> Owners:
-    """Return the owners where each rank owns the samples that it is the first to serve.
+    """Return the owners if each rank owns the samples that it is the first to serve.
 
-    Where padding gives a sample to several ranks in one step, the lowest of them owns it.
+    If padding gives a sample to several ranks in one step, the lowest rank owns it.
 
     Parameters
     ----------
     count
-        Samples of the store. Those that no step serves have the owner `NOBODY`.
+        Number of samples in the store. Samples that no step serves have the owner `NOBODY`.
     steps
         The batches of all ranks, step by step (`storebench.ranks.shards.dealt`).
     """
@@ -49,18 +49,18 @@ def first_owners(count: int, steps: Iterable[Sequence[Indices]]) -> Owners:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """The messages of one step, as one rank sees them.
+    """The messages of one step that one rank sends and receives.
 
     Attributes
     ----------
     samples
         The rank's own batch, int64 [n].
     held
-        Rows of that batch whose samples the rank holds itself, int64.
+        Rows of that batch whose samples the rank holds, int64.
     receive
-        Rank that sends a message -> rows of the batch that it fills, int64, in their order.
+        Sending rank -> rows of the batch that its message fills, int64, in the order of the message.
     send
-        Rank that receives a message -> samples in it, int64, in the order of that rank's batch.
+        Receiving rank -> samples in the message, int64, in the order of that rank's batch.
     """
 
     samples: Indices

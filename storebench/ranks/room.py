@@ -1,4 +1,4 @@
-"""The memory of a data store on one node: what it takes at most, and whether it is there."""
+"""The memory of a data store on one node: the most that it needs, and whether that much is available."""
 
 from storebench.errors import UsageError
 from storebench.manifest import Manifest
@@ -9,7 +9,7 @@ from storebench.settings.words import Share
 from storebench.units import rounded_bytes
 
 STEPS_UNDER_WAY = 2
-"""Steps whose messages are under way at once, of each rank."""
+"""Steps per rank whose messages may be in flight at once."""
 
 TABLE_BYTES = 4 + 8 + 8
 """Bytes of each rank's tables per sample of the store: its owner, its size and its label."""
@@ -18,16 +18,16 @@ _HINT = "Use more nodes or fewer samples, or spill it to disk with store_spill."
 
 
 def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_size: int) -> int:
-    """Return the most memory that a data store takes on one node: shares, tables and messages of its ranks, in bytes.
+    """Return the most memory that a data store needs on one node, in bytes: samples, tables and messages of its ranks.
 
     Parameters
     ----------
     count
-        Samples of the store.
+        Number of samples in the store.
     size
-        Bytes of all of them: payloads, or pixels.
+        Bytes of all samples: payloads, or pixels.
     ranks, local_ranks
-        Ranks of the job, and those on the node.
+        Number of ranks of the job, and of ranks on the node.
     batch_size
         Samples per step of one rank.
     """
@@ -39,12 +39,12 @@ def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_s
 
 
 def available_bytes(most: int | None) -> tuple[int, str]:
-    """Return the memory that a data store may take on this machine, in bytes, and what limits it.
+    """Return the memory in bytes that a data store may use on this machine, and the name of the limit.
 
     Parameters
     ----------
     most
-        The limit that was asked for; None for none.
+        The limit of the scenario; None for no limit.
     """
     limits = [
         (most, "store_memory"),
@@ -56,7 +56,7 @@ def available_bytes(most: int | None) -> tuple[int, str]:
 
 
 def refusal(needed: int, most: int | None, node: int) -> str | None:
-    """Return why a data store does not fit into the memory of this node, in one line; None if it does."""
+    """Return one line with the reason why a data store does not fit into the memory of this node; None if it fits."""
     available, limit = available_bytes(most)
     if needed <= available:
         return None
@@ -67,17 +67,17 @@ def refusal(needed: int, most: int | None, node: int) -> str | None:
 
 
 def check_room(cell: Cell, manifest: Manifest, nodes: int, node: int = 0) -> None:
-    """Refuse a data store that does not fit into the memory of this node and may not be spilled, before anything is read for it.
+    """Refuse a data store that does not fit into the memory of this node and may not be spilled. Nothing has been read yet.
 
     Parameters
     ----------
     nodes, node
-        Nodes of the job, and the number of this one.
+        Number of nodes of the job, and the number of this node.
 
     Raises
     ------
     UsageError
-        It does not fit.
+        The data store does not fit.
     """
     if cell.share is not Share.STORE or cell.store_spill:
         return

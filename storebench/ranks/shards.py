@@ -45,7 +45,7 @@ def shard_of(
 def dealt(
     order: Indices, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
 ) -> Iterator[list[Indices]]:
-    """Yield the batches of all ranks, step by step: one int64 array per rank, as `shard_of` gives it to each.
+    """Yield the batches of all ranks, step by step: one int64 array per rank, the same as in `shard_of`.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def global_sizes(
 
 
 def _steps(order: Indices, size: int, ranks: int, *, pad: bool) -> list[Indices]:
-    """Return the samples of each step of `size` samples, over all ranks."""
+    """Return the samples of each step, over all ranks: `size` samples per step, fewer in the last one."""
     whole = np.resize(order, _padded(len(order), ranks)) if pad and len(order) else order
     return [whole[start : start + size] for start in range(0, len(whole), size)]
 
@@ -84,7 +84,7 @@ def _padded(count: int, ranks: int) -> int:
 
 
 def _piece(samples: Indices, rank: int, ranks: int) -> Indices:
-    """Return a rank's contiguous piece of a step's samples; earlier ranks get one sample more where they do not divide."""
+    """Return a rank's contiguous piece of a step's samples; earlier ranks get one more sample if the samples do not divide evenly."""
     each, more = divmod(len(samples), ranks)
     start = rank * each + min(rank, more)
     return samples[start : start + each + (rank < more)]

@@ -1,7 +1,7 @@
-"""Loaders of ranks that read a store together: what they have in common, and which one each way of sharing has.
+"""Loaders of ranks that read a store together: their base class, and the loader for each way of sharing.
 
-A shared loader serves one rank, as every loader does. It knows the other ranks, because a batch of its own may have been
-read by one of them. All ranks of a job open, serve and close their loaders at the same time and in the same order.
+A shared loader serves one rank, as every loader does. It knows the other ranks, because they may have read its batches. All
+ranks of a job open, serve and close their loaders together and in the same order.
 """
 
 import importlib
@@ -24,21 +24,21 @@ SHARED_LOADERS: dict[Share, str] = {
 class SharedLoader(Loader):
     """Serve the batches of one rank of a job whose ranks read together.
 
-    `epoch` is given every batch of the rank's shard, those without samples included, because all ranks have equally many
-    of them: the k-th batch of each rank belongs to the same step.
+    `epoch` gets every batch of the rank's shard, including empty ones. So all ranks have the same number of batches, and
+    the k-th batch of each rank belongs to the same step.
 
     Parameters
     ----------
     job
         The store, the reader and the augmentation; its `batch_size` is that of one rank.
     group
-        All ranks of the job. Its operations may be used while the loader opens, and never inside a timed step.
+        All ranks of the job. Its operations may be used while the loader opens, but never inside a timed step.
     progress
-        Learns when this rank waits for another one, so that it is not taken for the one that hangs.
+        Is told when this rank waits for another one, so this rank is not reported as the hanging one.
     workers
-        Threads beside the loop that read.
+        Number of reading threads beside the loop.
     pin
-        Put batches into page-locked memory, for a GPU.
+        Whether to put batches into page-locked memory, for a GPU.
     """
 
     serves_empty: ClassVar[bool] = True
@@ -72,7 +72,7 @@ def shared_loader(
     Raises
     ------
     UsageError
-        There is no loader for this way of sharing.
+        This way of sharing has no loader.
     """
     if share not in SHARED_LOADERS:
         raise UsageError(f"share '{share}' has no loader", hint="Use share 'none', 'node' or 'store'.")

@@ -1,6 +1,6 @@
-"""A data store that does not fit into memory: a file without a name, on a disk of the rank's own node.
+"""Temporary files for a data store that does not fit into memory, on a disk of the rank's own node.
 
-The kernel removes the file when its process ends, however it ends, and keeps as much of it in memory as there is room for.
+The files have no names. The kernel removes a file when its process ends, and caches as much of it as memory allows.
 """
 
 import mmap
@@ -19,7 +19,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def spill_refusal(node: int) -> str | None:
-    """Return why nothing can be spilled on this node, whose number is given, in one line; None if it can."""
+    """Return one line with the reason why `node` cannot spill to disk; None if it can."""
     place = temporary_place()
     kind = file_system(place)
     if kind.partition(" ")[0] in _IN_MEMORY:
@@ -31,7 +31,7 @@ def spill_refusal(node: int) -> str | None:
 
 
 def spilled_array(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Return an array in a temporary file, which has its space on the disk already.
+    """Return an array in a temporary file whose disk space is already allocated.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def spilled_array(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     size = max(1, int(np.prod(shape)))
     with _file() as file:
         try:
-            # Touching a page for which there is no space would kill the process; this call fails instead.
+            # Without space for a page, touching it would kill the process; this call fails instead.
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
             raise _failed(error) from error
@@ -50,19 +50,19 @@ def spilled_array(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 class SpillFile:
-    """Samples of any size in a temporary file, one after the other."""
+    """Samples of any size, concatenated in a temporary file."""
 
     def __init__(self) -> None:
         self._file = _file()
         self._end = 0
 
     def append(self, content: bytes) -> int:
-        """Write a sample at the end, and return where it begins.
+        """Append a sample, and return its offset.
 
         Raises
         ------
         DiskFullError, OutputError
-            It cannot be written.
+            The sample cannot be written.
         """
         start, left = self._end, memoryview(content)
         try:
@@ -80,7 +80,7 @@ class SpillFile:
         Raises
         ------
         CorruptDataError
-            The file is shorter.
+            The file ends before the sample does.
         """
         content = os.pread(self._file.fileno(), size, start)
         if len(content) != size:

@@ -57,7 +57,7 @@ class StallWatch:
 
     @property
     def positions(self) -> list[Position]:
-        """How far each rank on this node had come at the last look, in their order."""
+        """Position of each rank on this node at the last poll, in rank order."""
         return [position for position, _ in self._last.values()]
 
     def failure(self) -> str | None:

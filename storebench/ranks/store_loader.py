@@ -1,4 +1,4 @@
-"""The loader of a rank whose job has a data store: its loop makes batches of the samples that all ranks hold in memory."""
+"""The loader of a rank in a job with a data store: it makes batches from samples that all ranks hold in memory."""
 
 import dataclasses
 import time
@@ -17,13 +17,13 @@ from storebench.results import DataStoreFacts
 class StoreLoader(SharedLoader):
     """Serve the batches of one rank from the data store of all ranks.
 
-    Opening it fills the data store, unless that is left to the first epoch. It has to stay open from then on.
+    Opening it fills the data store, unless the first epoch does. It must then stay open.
     """
 
     _data: DataStore | None = None
 
     def open(self) -> list[Opened]:
-        """Open the reader of the store, connect the ranks, and fill the data store if it is time for that."""
+        """Open the reader of the store, connect the ranks, and fill the data store unless the first epoch does."""
         meter = IoMeter()
         meter.begin()
         start = time.perf_counter_ns()
@@ -47,7 +47,7 @@ class StoreLoader(SharedLoader):
         return [dataclasses.replace(opened, open_ns=open_ns + opened.open_ns)]
 
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Serve the plan's batches in order, those without samples included."""
+        """Serve the plan's batches in order, including empty ones."""
         if self._data is None:
             raise RuntimeError("the loader is not open")
         full = dataclasses.replace(plan, batches=[indices for indices in plan.batches if len(indices)])
@@ -56,7 +56,7 @@ class StoreLoader(SharedLoader):
         return self._data.serve(plan, with_empty_batches(made, plan.batches, shape))
 
     def close(self) -> list[Opened]:
-        """Close the reader and give the memory back."""
+        """Close the reader and free the memory."""
         if self._data is None:
             return []
         data, self._data = self._data, None
@@ -70,5 +70,5 @@ class StoreLoader(SharedLoader):
         return self._data is not None and self._data.filled
 
     def close_epoch(self) -> DataStoreFacts | None:
-        """Return the facts of the epoch that was served last."""
+        """Return the facts of the last epoch."""
         return None if self._data is None else self._data.close_epoch()

@@ -1,6 +1,6 @@
 """The trainers of a job: the ranks, the samples and the seed of each, and its partner in each tournament.
 
-All of it follows from numbers that every rank knows, so no rank has to be told.
+Every rank computes all of it from numbers that it knows, so no messages are needed.
 """
 
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from storebench.ranks.membership import Membership
 from storebench.settings.words import TrainerData
 
 HELD_OUT_FRAC = 0.1
-"""Share of its samples that a trainer holds out of training, to score networks on them."""
+"""Share of a trainer's samples that is held out of training, for scoring networks."""
 
 _SEEDS, _PARTS, _PAIRS = 0x4C544601, 0x4C544602, 0x4C544603
-"""Words that keep the random streams of one seed apart; the order of an epoch has the number of the epoch in their place."""
+"""Words that separate the random streams of one seed. The order of an epoch uses the epoch's number in their place."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """The trainer that a rank belongs to; by default the only one, which has one rank.
+    """The trainer of a rank; by default the only trainer, with one rank.
 
     Attributes
     ----------
     number, trainers
-        Number of the trainer in the job, from 0, and their number.
+        Number of this trainer in the job, from 0, and the number of trainers.
     rank, ranks
-        Number of the rank in its trainer, from 0, and the ranks of each trainer.
+        Number of the rank in its trainer, from 0, and the number of ranks per trainer.
     """
 
     number: int = 0
@@ -38,7 +38,7 @@ class Trainer:
 
     @classmethod
     def of(cls, membership: Membership, trainers: int) -> Self:
-        """Return the trainer of a rank. Consecutive ranks form a trainer; `trainers` must divide their number."""
+        """Return the trainer of a rank. Consecutive ranks form a trainer; `trainers` must divide the number of ranks."""
         ranks = membership.ranks // trainers
         number, rank = divmod(membership.rank, ranks)
         return cls(number=number, trainers=trainers, rank=rank, ranks=ranks)
@@ -53,7 +53,7 @@ class Trainer:
         return range(number * self.ranks, (number + 1) * self.ranks)
 
     def peer(self, partner: int) -> int:
-        """Return the rank of another trainer that stands in the same place as this one, by its number in the job."""
+        """Return the number in the job of the rank that has this rank's place in another trainer."""
         return self.members(partner)[self.rank]
 
 
@@ -64,7 +64,7 @@ class Part:
     Attributes
     ----------
     training, held_out
-        Samples that it trains on, and samples that it scores networks on: ascending indices, int64.
+        Samples for training, and samples for scoring networks: ascending indices, int64.
     """
 
     training: Indices
@@ -74,18 +74,18 @@ class Part:
 def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list[Part]:
     """Return the part of each trainer, drawn at random from the seed.
 
-    Every trainer trains on equally many samples, so that all of them have equally many steps. Parts that are not equal
-    differ by one sample, which is held out.
+    All trainers train on the same number of samples, and so take the same number of steps. If parts differ by one sample,
+    the extra sample is held out.
 
     Parameters
     ----------
     count
-        Samples of the store, at least two per trainer.
+        Number of samples in the store, at least two per trainer.
     trainers
         Number of trainers.
     data
-        Whether each trainer has a part of its own. If each has all samples, all hold out the same ones, so that no network
-        is scored on samples that another trainer has trained on.
+        Whether each trainer has a part of the samples or all of them. In the second case, all trainers hold out the same
+        samples, so no network is scored on samples that another trainer has trained on.
     seed
         Seed of the cell.
     """
@@ -96,7 +96,7 @@ def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list
 
 
 def part_sizes(count: int, *, trainers: int, data: TrainerData) -> list[tuple[int, int]]:
-    """Return how many samples each trainer trains on, and how many it holds out.
+    """Return the number of samples that each trainer trains on, and the number that it holds out.
 
     Parameters
     ----------
@@ -109,13 +109,13 @@ def part_sizes(count: int, *, trainers: int, data: TrainerData) -> list[tuple[in
 
 
 def seed_of(seed: int, trainer: int) -> int:
-    """Return the seed of one of several trainers, for its network and the order of its samples; below 2^63."""
+    """Return a trainer's seed for its network and the order of its samples; below 2^63."""
     [word] = np.random.SeedSequence([seed, _SEEDS, trainer]).generate_state(1, np.uint64)
     return int(word) >> 1
 
 
 def pairs(number: int, *, trainers: int, seed: int) -> list[tuple[int, int]]:
-    """Return the pairs of trainers that play in a tournament; with an odd number of trainers, one of them rests.
+    """Return the pairs of trainers in a tournament. With an odd number of trainers, one rests.
 
     Parameters
     ----------

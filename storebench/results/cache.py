@@ -54,8 +54,8 @@ class CacheFacts:
         Resident pages over all pages of the store's data files, just before the
         first timed step and just after the last; null if nothing could count them.
     applies_to
-        "epoch", or "open" where the epoch was served from memory: by a reader that holds all pixels after its opening, or by
-        the data store of the ranks.
+        "epoch", or "open" if the epoch was served from memory: by a reader that holds all pixels after opening, or by the
+        data store of the ranks.
     reason
         Why the verdict is not "verified", or "".
     curve

@@ -105,7 +105,7 @@ class Cell(LoopSettings):
 
     @functools.cached_property
     def compared_with(self) -> str:
-        """Text that is the same for cells that are compared with each other: all fields but the backend's and the passes."""
+        """Key that is equal for comparable cells: all fields except the backend's and the passes."""
         left_out = {*BACKEND_FIELDS, "passes"}
         return json.dumps({name: value for name, value in self.fields().items() if name not in left_out})
 

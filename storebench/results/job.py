@@ -13,9 +13,9 @@ class LinkKind(enum.StrEnum):
     LOOPBACK = "loopback"
     """The loopback device of one machine: memory and cores, not a network."""
     DEVICES = "devices of one machine"
-    """GPUs of one machine, however it connects them."""
+    """GPUs of one machine, connected in any way."""
     NETWORK = "network"
-    """Several machines are connected by a network; an emulated one cannot be told from a real one."""
+    """A network between several machines. Records do not distinguish an emulated network from a real one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,31 +27,31 @@ class DataStoreFacts:
     Attributes
     ----------
     held_samples, held_bytes
-        Samples that it owned at the end of the epoch, and their bytes: payloads, or pixels where the store has them or its
-        reader decodes. They are in memory, if they are not spilled.
+        Samples that the rank owned at the end of the epoch, and their bytes. They are pixels if the store is raw or its
+        reader decodes, and payloads otherwise. They are in memory unless they are spilled.
     spilled_bytes
-        Those of these bytes that are in a file on the disk of its node, because they do not fit into memory.
+        The part of `held_bytes` in a file on the disk of the node, because it does not fit into memory.
     table_bytes
-        Bytes of its tables: owner, size and label of every sample.
+        Bytes of the rank's tables: owner, size and label of every sample.
     buffer_bytes
-        Most bytes of messages that were under way at one time.
+        Most bytes of messages in flight at one time.
     from_store
-        Samples that it read from the store: all of them in the epoch that fills the data store, none in later ones.
+        Samples that the rank read from the store: all of its samples in the epoch that fills the data store, and none later.
     from_memory
-        Samples that it held itself.
+        Samples that the rank had in its own memory.
     from_ranks
-        Samples that other ranks sent.
+        Samples received from other ranks.
     sent_bytes, received_bytes
-        Bytes of samples in the messages that it sent and received.
+        Bytes of samples in sent and received messages.
     exchange_s
-        Time of packing, posting and waiting for messages.
+        Time spent packing, posting and waiting for messages.
     waited_s
-        The part of it in which it waited for messages. Before a batch this is data wait; what it waits after its last step,
-        until others have received what it sent, is in no rate.
+        The part of `exchange_s` spent waiting for messages. Before a batch, this is data wait. After the last step, the rank
+        waits until others have received its messages; no rate includes this time.
     preload_s
-        Time in which it read its part before the first epoch; null if the first epoch filled the data store.
+        Time in which the rank read its part before the first epoch; null if the first epoch filled the data store.
     preload_device_bytes
-        Bytes that block devices delivered to it while it opened the store and read its part; null if not counted.
+        Bytes that block devices delivered to the rank while it opened the store and read its part; null if not counted.
     """
 
     held_samples: int
@@ -87,22 +87,22 @@ class RankFacts:
     data_wait_s, compute_s
         Its sums. Its compute includes the exchange of gradients and the wait for other ranks in it.
     wait_for_slowest_s
-        Time for which it had its batch while another rank of its trainer was still waiting for data; null where ranks
-        do not train together, and where they have no common clock.
+        Time during which it had its batch while another rank of its trainer was still waiting for data; null if ranks do
+        not train together, or have no common clock.
     device_read_bytes
         Bytes that block devices delivered to it and its workers in the whole epoch; null if not counted.
     requested_bytes
-        Bytes of payload that it requested from the store. With one reader per node, that rank requests those of all ranks
-        there, and the others none. A data store is asked for them, too, and has them in memory. Older records have null.
+        Bytes of payload that it requested from the store, or from the data store in memory. With one reader per node, the
+        reading rank requests the payload of all ranks on its node, and the others request none. Null in older records.
     data_store
-        Its part of the data store of the ranks; null without one.
+        Its part of the data store; null if the job has none.
     begin_s, end_s
-        Seconds from the moment when the first rank of its node left the barrier before the epoch until its request for the
-        first timed batch, and until the end of its last timed step, pauses included, by the clock of its machine. The
-        job lasts from the least `begin_s` to the largest `end_s`, without its pauses. Null in earlier releases.
+        When it requested the first timed batch, and when its last timed step ended: seconds since the first rank of its
+        node left the barrier before the epoch, including pauses, by the clock of its machine. The job lasts from the least
+        `begin_s` to the largest `end_s`, without its pauses. Null in older records.
     resident_frac_before, resident_frac_after
         Resident pages over all pages of the store's data files on its node, just before the first timed step and just
-        after the last; null if nothing could count them, and in older records.
+        after the last; null if they could not be counted, and in older records.
     """
 
     node: int = 0
@@ -130,7 +130,7 @@ class JobFacts:
     ranks, nodes
         Training processes, and machines that they ran on.
     sync
-        When gradients were added up; null where nothing was trained. Trainers of one rank have none to add up.
+        When gradients were exchanged; null if nothing was trained. Trainers of one rank exchange none.
     global_batch_size
         Samples per step of all ranks.
     per_rank
@@ -140,8 +140,8 @@ class JobFacts:
     skew
         Duration of the slowest rank less that of the fastest, over the median of all.
     barrier_exit_s
-        Seconds from the first to the last rank of a node leaving the barrier before the epoch, of the worst node; null in
-        earlier releases.
+        Seconds between the first and the last rank of a node leaving the barrier before the epoch, on the worst node; null
+        in older records.
     samples_per_s_until_first_end
         Rate of the job until its first rank ended its last step. Of a step in progress, the share counts that had passed.
     wait_for_slowest_s
@@ -164,11 +164,11 @@ class JobFacts:
     exposed_pairs
         Number of these pairs.
     link
-        What connects the ranks: "loopback" (one machine: memory and cores, not a network), "devices of one machine" (GPUs),
-        or "network" (several machines, or emulated ones). Null if not measured.
+        The connection between ranks: "loopback" (memory and cores of one machine, not a network), "devices of one machine"
+        (GPUs), or "network" (several machines, real or emulated). Null if not measured.
     link_bytes_per_s, link_latency_s
-        The link as measured before the first epoch, while each rank sends to the next one and receives from the one
-        before: bytes per second in each direction, and the seconds of a message of 8 bytes with its call.
+        The link, measured before the first epoch while each rank sends to the next one and receives from the previous one:
+        bytes per second in each direction, and the seconds per message of 8 bytes, including its call.
     ring_bound_s
         The time in which an ideal ring all-reduce would exchange the gradients of a step over that link:
         2 (ranks - 1) (gradient_bytes / ranks / link_bytes_per_s + link_latency_s), with the ranks of a trainer. It is not a
@@ -179,7 +179,7 @@ class JobFacts:
     restarts
         How often the launcher started the ranks again. A job that was restarted has failed.
     trainers
-        The trainers and their tournaments; null where all ranks train one network.
+        The trainers and their tournaments; null if all ranks train one network.
     """
 
     ranks: int

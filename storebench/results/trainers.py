@@ -5,28 +5,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """One trainer's side of a game: it scores its network and its partner's on samples that it holds out.
+    """One trainer's side of a game: it scores its own network and its partner's on its held-out samples.
 
-    Each side of a game decides for itself, so both may go on with the same network.
+    Each side of a game decides for itself, so both may continue with the same network.
 
     Attributes
     ----------
     number
         Number of the tournament in the process, from 0.
     step
-        Steps of the epoch that had been trained.
+        Number of steps trained in the epoch before the game.
     trainer, partner
-        The trainer whose side this is, and the one whose network it was sent.
+        The trainer of this side, and the trainer that sent it a network.
     samples
         Samples on which both networks were scored.
     own_score, partner_score
-        Share of them that the trainer's network and the partner's classified correctly.
+        Share of these samples that the trainer's network and the partner's classified correctly.
     winner
-        The trainer whose network `trainer` went on with: its own unless the partner's score was higher.
+        The trainer whose network `trainer` continued with: its own unless the partner's score was higher.
     sent_bytes
-        Bytes of weights, momentum and statistics that the ranks of the trainer sent to the partner.
+        Bytes of weights, momentum and batch-norm statistics that the trainer's ranks sent to the partner.
     seconds
-        Wall time of this side: both scores, and the exchange with the wait for the partner in it; that of the slowest rank.
+        Wall time of this side on its slowest rank: both scores, and the exchange, including the wait for the partner.
     """
 
     number: int
@@ -48,7 +48,7 @@ class TrainerFacts:
     Attributes
     ----------
     training_samples, held_out_samples
-        Samples of its part that it trains on, and those that it holds out to score networks.
+        Samples of its part for training, and samples held out for scoring networks.
     held_out_score
         Share of the held-out samples that its network classified correctly after the epoch; null if nothing was trained.
     test_accuracy
@@ -65,23 +65,23 @@ class TrainerFacts:
 class TrainersFacts:
     """The trainers of a job in an epoch, and their tournaments.
 
-    Tournaments are in no span and no rate of the record, and what they read is in none of its counters.
+    The record's spans, rates and counters leave tournaments out.
 
     Attributes
     ----------
     per_trainer
         One entry per trainer. Trainer 0 has the first ranks.
     best_trainer
-        The trainer with the highest `held_out_score`, the first of equals; null if nothing was trained. The test accuracy of
-        the record is that of this trainer.
+        The trainer with the highest `held_out_score`, the first one in a tie; null if nothing was trained. The record has its
+        test accuracy.
     tournaments
         Number of tournaments in the epoch.
     games
         Both sides of every game, by tournament and trainer.
     tournament_s
-        Wall time of all tournaments of the epoch, from the moment at which all ranks had come until all went on.
+        Wall time of all tournaments of the epoch, each from the arrival of the last rank until all ranks continue.
     tournament_wait_s
-        Time for which a rank waited for the others before tournaments, the mean over ranks.
+        Time during which a rank waited for the others before tournaments; the mean over ranks.
     tournament_samples
         Samples that games read, over all ranks.
     tournament_device_read_bytes
