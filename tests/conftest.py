@@ -39,6 +39,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore interrupts, and every process that a test starts and interrupts would, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+gc.disable()  # until all tests are collected: the collector would go through all imported modules again and again
+
 RERUNS = 4
 """How often a test that counts pages is run again, on a machine that takes pages away while they are counted."""
 
@@ -67,6 +69,7 @@ def pytest_collection_finish() -> None:
     """Spare the garbage collector what was imported and collected: it lives to the end, and cells collect before they time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 CompletedText = subprocess.CompletedProcess[str]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from storebench.ranks.endings import RankFailure, write_exits
 from storebench.ranks.team import Team
+from storebench.system.imports import uncollected
 from storebench.system.processes import end_with_parent
 
 if TYPE_CHECKING:  # its import takes seconds, in which this process must already end with its parent
@@ -47,9 +48,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(team: Team, folder: Path, program: Sequence[str]) -> int:
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import elastic_launch
+    with uncollected():
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import elastic_launch
 
     try:
         # torchrun replaces ${local_rank} in arguments.

@@ -160,7 +160,7 @@ def _ranks(
 
 def _program(job: Path) -> list[str]:
     """Return the arguments with which an interpreter runs a job."""
-    return ["-P", "-m", "storebench.worker.replicate", str(job)]
+    return ["-P", "-m", "storebench.worker", str(job)]
 
 
 @contextlib.contextmanager

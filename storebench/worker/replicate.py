@@ -1,16 +1,13 @@
 """Run one replicate of one cell in this process: prepare the cache, open, run epochs, count, prove, record.
 
-The runner starts ``python -P -m storebench.worker.replicate JOB.json``, a fresh process for every replicate; in a job of
-ranks, torchrun starts it once per rank (`storebench.worker.rank`). It writes
-step tables into the job's folder, and its records, or why there are none, to the job's `out` file.
+A replicate writes step tables into the job's folder, and its records, or why there are none, to the job's `out` file. In
+a job of ranks, `storebench.worker.rank` runs one per rank. `storebench.worker.__main__` is the process.
 """
 
 import contextlib
 import dataclasses
 import datetime as dt
-import gc
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -155,9 +152,3 @@ def main(arguments: Sequence[str]) -> int:
             MemoryGroup(job.memory_group, home=job.memory_group.parent).disband()
     answer = [record_to_dict(record) for record in records]
     return write_answer(job, {"records": answer, "package": str(package_folder())}, 0)
-
-
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    gc.freeze()  # to leave in no time: the collector would go through all of torch for half a second
-    sys.exit(code)

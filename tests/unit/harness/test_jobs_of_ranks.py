@@ -48,7 +48,7 @@ def storebench_processes() -> list[psutil.Process]:
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess):
             words = set(one.cmdline())
-            fresh = one.pid in below and {"storebench.ranks.agent", "storebench.worker.replicate"} & words
+            fresh = one.pid in below and {"storebench.ranks.agent", "storebench.worker"} & words
             if fresh or (one.ppid() == 1 and "tests.support.quick_cli" in words):
                 found.append(one)
     return found
@@ -225,11 +225,7 @@ def ranks_that_map_segments(pid: int) -> list[psutil.Process]:
     found = []
     for one in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
-            if (
-                "storebench.worker.replicate" in one.cmdline()
-                and "RANK" in one.environ()
-                and shared_files(one.pid)
-            ):
+            if "storebench.worker" in one.cmdline() and "RANK" in one.environ() and shared_files(one.pid):
                 found.append(one)
     return found if len(found) == 2 else []
 

@@ -285,7 +285,7 @@ def _inside(runner: int) -> int:
                 groups_of_it = Path("/proc", str(child.pid), "cgroup").read_text()
             except OSError:
                 continue
-            if "/storebench-" in groups_of_it and "storebench.worker.replicate" in " ".join(child.cmdline()):
+            if "/storebench-" in groups_of_it and "storebench.worker" in " ".join(child.cmdline()):
                 found.append(child.pid)
         return bool(found)
 
