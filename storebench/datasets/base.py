@@ -202,6 +202,11 @@ class Dataset(ABC):
         return ""
 
     @property
+    def layout_note(self) -> str:
+        """Clauses on labels and images that depend on how image files lie in folders; "" if there are none."""
+        return ""
+
+    @property
     def skip_note(self) -> str:
         """One clause that counts the unreadable image files that were left out and names some; "" if there are none."""
         return ""

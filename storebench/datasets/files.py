@@ -155,6 +155,11 @@ class FileDataset(Dataset):
         return self._resize_note
 
     @property
+    def layout_note(self) -> str:
+        """Clauses on how the files lie in folders."""
+        return self._found.provenance.note
+
+    @property
     def known_unreadable(self) -> Mapping[int, Refusal]:
         """Why files cannot be read, by index, as far as the scan found out."""
         return self._found.unreadable

@@ -11,6 +11,7 @@ from storebench.datasets.walk import ClassFolders, Seen
 from storebench.errors import DataNotFoundError
 from storebench.names import text_of_name
 from storebench.settings.words import Split
+from storebench.units import number_of
 
 TRAIN_FOLDER = "train"
 TEST_FOLDERS = ("val", "test", "validation")
@@ -132,11 +133,13 @@ def _scan_classes(
             hint="Put one folder per class there.",
         )
     left_out = sum(map(len, found.values())) - len(kept)
+    flat = list(found) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
     notes = [
         f"{left_out} images left out: the train split lacks their classes" if left_out else "",
         "one class only, so every label is 0" if len(classes) == 1 else "",
     ]
-    flat = list(found) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
+    if not flat and (loose := len(ClassFolders(root, seen).loose())):
+        notes.append(f"{number_of(loose, 'image')} beside the class folders left out: no class")
     provenance = Provenance(
         origin=Origin.REAL,
         source="image files without class folders" if flat else "image files in class folders",
@@ -150,6 +153,12 @@ def _images_by_class(root: Path, seen: Seen) -> dict[str, list[str]]:
 
     Images that are in no class folder are one class where there are no others.
     """
+    if root.is_file():
+        raise DataNotFoundError(
+            "a file, not a folder",
+            where=root,
+            hint="Name the folder of the images, or --list FILE for a list.",
+        )
     if not root.is_dir():
         raise DataNotFoundError(
             "no such folder", where=root, hint="Name a folder that holds one folder per class."

@@ -67,8 +67,13 @@ def change_note(sizes: Sequence[Size], shape: Shape) -> str:
     factor = shape[0] * shape[1] / (width * height)
     if 1 / LARGE_CHANGE <= factor <= LARGE_CHANGE:
         return ""
-    times = f"{factor:.3g} times" if factor > 1 else f"1/{1 / factor:.3g} of"
+    times = f"{_figure(factor)} times" if factor > 1 else f"1/{_figure(1 / factor)} of"
     return f"images of {width:g} x {height:g} (median) become {shape[1]} x {shape[0]}, {times} the pixels"
+
+
+def _figure(factor: float) -> str:
+    """Return a factor above 4 with three digits, or as a whole number."""
+    return f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
 
 
 def served_note(own: tuple[int, int], side: int | None) -> str:

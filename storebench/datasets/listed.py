@@ -1,5 +1,6 @@
 """A list of image files with their labels, one "PATH LABEL" per line, as Caffe's convert_imageset reads."""
 
+import codecs
 from pathlib import Path
 
 from storebench.datasets.base import LIST_PREFIX, Dataset, Origin, Provenance
@@ -20,7 +21,8 @@ def open_list(
 ) -> Dataset:
     """Open ``list:FILE``: all its images are the train split, in the order of the lines.
 
-    Relative paths begin at the folder of the list. Blank lines are skipped.
+    Relative paths begin at the folder of the list. Blank lines and a byte order mark are skipped; a tab separates as a
+    space does.
 
     Parameters
     ----------
@@ -50,26 +52,30 @@ def open_list(
 
 
 def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
-    text = read_file(path).decode("utf-8", "surrogateescape")
+    text = read_file(path).removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     lines = enumerate(text.split("\n"), start=1)
     files = [_file(line, path, number) for number, line in lines if line.strip()]
     if not files:
         raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
     names = tuple(map(str, range(max(label for _, label in files) + 1)))
-    source = Provenance(origin=Origin.REAL, source="image files in a list")
+    labels = {label for _, label in files}
+    note = f"one class only, so every label is {labels.pop()}" if len(labels) == 1 else ""
+    source = Provenance(origin=Origin.REAL, source="image files in a list", note=note)
     return look_at(path.parent, files, names, source)
 
 
 def _file(line: str, where: Path, number: int) -> tuple[str, int]:
     """Return path and label of one line."""
-    name, _, label = line.strip().rpartition(" ")
+    line = line.strip()
+    at = max(line.rfind(" "), line.rfind("\t"))
+    name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]
     if not (name and "\0" not in name and _is_label(label)):
         raise CorruptDataError(
             f"a line without a path and a label from 0 to {MOST_LABEL:,}",
             where=f"{where}:{number}",
             hint="Write one PATH LABEL per line.",
         )
-    return name.rstrip(), int(label)
+    return name, int(label)
 
 
 def _is_label(text: str) -> bool:

@@ -36,6 +36,11 @@ class Originals(Dataset):
         return self._info
 
     @property
+    def layout_note(self) -> str:
+        """Clauses on how the image files lie in folders."""
+        return self._source.layout_note
+
+    @property
     def skip_note(self) -> str:
         """One clause that counts the unreadable image files that were left out, and names some."""
         return self._source.skip_note

@@ -249,6 +249,11 @@ class Readable(Dataset):
         return self._source.resize_note
 
     @property
+    def layout_note(self) -> str:
+        """Clauses on how the image files of the source lie in folders."""
+        return self._source.layout_note
+
+    @property
     def skip_note(self) -> str:
         """One clause that counts the files that were left out and names some."""
         return self._skip_note

@@ -17,6 +17,7 @@ from storebench.probes.machine import memory_bytes, memory_limit_bytes
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.progress import Progress, silent
 from storebench.stores.costs import sample_costs
+from storebench.units import number_of
 
 FEWEST_SAMPLES = 64
 """With fewer, a batch and an epoch are too short to be timed."""
@@ -112,8 +113,9 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
     """
     dataset = open_dataset(spec, listings=listings_in(stores), progress=progress)
     if len(dataset) < FEWEST_SAMPLES:
+        verb = "is" if len(dataset) == 1 else "are"
         raise UsageError(
-            f"{len(dataset):,} images are too few to time anything; at least {FEWEST_SAMPLES} are needed",
+            f"{number_of(len(dataset), 'image')} {verb} too few to time anything; at least {FEWEST_SAMPLES} are needed",
             where=spec.name,
             hint=f"Name a folder with more images, or repeat these with --size {ENOUGH_SAMPLES}.",
         )

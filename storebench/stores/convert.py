@@ -236,7 +236,7 @@ def _change(there: DatasetInfo, asked: DatasetInfo) -> str:
 
 
 def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptions) -> Store:
-    for note in filter(None, (dataset.skip_note, dataset.resize_note)):
+    for note in filter(None, (dataset.layout_note, dataset.skip_note, dataset.resize_note)):
         options.say(f"{target.name}: {note}")
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)

@@ -46,6 +46,19 @@ def test_images_without_class_folders_are_one_class_and_said_to_be(tmp_path: Pat
     assert dataset.info.provenance.note == "one class only, so every label is 0"
 
 
+@pytest.mark.parametrize("backend", ["lmdb", "lmdb+original"])
+def test_images_beside_class_folders_are_counted_and_said(backend: str, tmp_path: Path) -> None:
+    photos, messages = tmp_path / "photos", list[str]()
+    for name in ("cat/1.jpg", "dog/2.jpg", "3.jpg", "4.jpg"):
+        write(photos / name)
+    spec = DatasetSpec(name=f"folder:{photos}")
+    options = BuildOptions(say=messages.append)
+    store = ensure_store(spec, parse_backend(backend), tmp_path / "stores", options=options)
+    note = "2 images beside the class folders left out: no class"
+    assert (store.manifest.count, store.manifest.dataset.provenance.note) == (2, note)
+    assert [message.partition(": ")[2] for message in messages] == [note]
+
+
 def test_flat_train_and_val_folders_are_splits(tmp_path: Path) -> None:
     write(tmp_path / "train" / "1.jpg")
     write(tmp_path / "train" / "2.jpg")
@@ -92,10 +105,11 @@ def test_a_large_resize_is_said_with_its_factor(tmp_path: Path) -> None:
         spec, parse_backend("lmdb"), tmp_path / "stores", options=BuildOptions(say=messages.append)
     )
     clause = "images of 32 x 32 (median) become 256 x 256, 64 times the pixels"
-    assert messages == [f"lmdb+raw: {clause}"]
+    assert messages == ["lmdb+raw: one class only, so every label is 0", f"lmdb+raw: {clause}"]
     assert store.manifest.dataset.provenance.note == f"one class only, so every label is 0; {clause}"
     shrunk = open_at(tmp_path / "photos", image_size=8)
     assert shrunk.info.provenance.note.endswith("become 8 x 8, 1/16 of the pixels")
+    assert open_at(tmp_path / "photos", image_size=4096).resize_note.endswith("16,384 times the pixels")
     assert shrunk.resize_note
     assert not open_at(tmp_path / "photos", image_size=64).resize_note
 
@@ -139,6 +153,22 @@ def test_a_list_names_files_and_labels(tmp_path: Path) -> None:
     assert spec.store_id.startswith("list-train.txt-")
     with pytest.raises(DataNotFoundError, match="no test split"):
         open_dataset(DatasetSpec(name=f"list:{listed}", split=Split.TEST))
+
+
+@pytest.mark.parametrize("text", ["\ufeff{line} 1\r\n{line}\t2 \r\n", "{line}\t 1\n{line} \t2"])
+def test_a_list_may_have_a_byte_order_mark_and_tabs(text: str, tmp_path: Path) -> None:
+    write(tmp_path / "a b.jpg")
+    (tmp_path / "train.txt").write_bytes(text.format(line="a b.jpg").encode())
+    dataset = open_dataset(DatasetSpec(name=f"list:{tmp_path / 'train.txt'}"))
+    assert [dataset.sample(index)[1] for index in range(len(dataset))] == [1, 2]
+    assert not dataset.layout_note
+
+
+def test_a_list_with_one_label_is_said_to_have_one_class(tmp_path: Path) -> None:
+    write(tmp_path / "1.jpg")
+    (tmp_path / "train.txt").write_text("1.jpg 3\n1.jpg 3\n")
+    dataset = open_dataset(DatasetSpec(name=f"list:{tmp_path / 'train.txt'}"))
+    assert dataset.layout_note == dataset.info.provenance.note == "one class only, so every label is 3"
 
 
 @pytest.mark.parametrize(
