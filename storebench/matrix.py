@@ -28,7 +28,7 @@ LEAST_MEMORY_BYTES = 32 << 20
 """A lower limit holds little more than the new memory of the process itself."""
 
 FILLING_EPOCHS = 2
-"""Default epochs where the first one fills a page cache or a data store, and the second shows the steady state."""
+"""Default number of epochs if the first one fills a page cache or a data store; the second is in the steady state."""
 
 _PAGE_KIB = 4
 MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64, "none": 64}
@@ -134,7 +134,7 @@ class _MatrixWithoutLoop(Strict, JobKeys):
     optional: bool = False
 
     if TYPE_CHECKING:
-        # The keys of the loop that are looked at here and not in `JobKeys`.
+        # Keys of the loop that are checked here and not in `JobKeys`.
         model: str | None
         memory: str | None
         warmup_steps: int
@@ -256,13 +256,15 @@ class _MatrixWithoutLoop(Strict, JobKeys):
         )
 
     def impossible(self) -> list[str]:
-        """Return one line per backend that has no cell in a cache state, or with a way to share, with the reason."""
+        """Return one line per backend and per cache state or way of sharing in which it has no cell, with the reason."""
         holding = [name for name in self.backends if not _exists(parse_backend(name), CacheState.LIMITED)]
         missing = ["limited cell"] if CacheState.LIMITED in self.cache else []
         shared = sorted(set(self.share) - {Share.NONE}) if max(self.ranks, default=1) > 1 else []
         missing += [f"cell with share '{share}'" for share in shared]
         return [
-            f"{name} has no {what}, for it holds all pixels in memory" for what in missing for name in holding
+            f"{name} has no {what}, because it holds all pixels in memory"
+            for what in missing
+            for name in holding
         ]
 
     def _any_exists(self) -> bool:
@@ -309,7 +311,7 @@ else:
 
 
 def _shares(backend: Backend, share: Share, ranks: int) -> bool:
-    """Return whether ranks can share the reading of a backend: one that holds all pixels in memory has nothing to share."""
+    """Return False for backends that hold all pixels in memory: their ranks have no reading to share."""
     return share is Share.NONE or ranks == 1 or _exists(backend, CacheState.LIMITED)
 
 

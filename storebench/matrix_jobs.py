@@ -1,6 +1,6 @@
-"""Which jobs of several ranks a matrix may ask for, and which of their settings a cell has.
+"""The rules for jobs of several ranks in a matrix, and the settings that apply to a cell.
 
-A key that a job has no use for is refused if it was set, and has its default in a cell that another value of an axis makes.
+A key that applies to no cell of the matrix is refused. Cells to which a key does not apply have its default.
 """
 
 import itertools
@@ -28,24 +28,24 @@ _ONE_RANK: dict[str, Any] = {
     "sync": Sync.OVERLAPPED,
     "share": Share.NONE,
 }
-"""The settings that only jobs of several ranks have, as a cell of one rank has them."""
+"""The settings of jobs of several ranks, with their values in a cell of one rank."""
 
 _NO_DATA_STORE: dict[str, Any] = {
     "store_fill": Fill.PRELOAD,
     "store_memory_bytes": None,
     "store_spill": False,
 }
-"""The settings of a data store, as a cell without one has them."""
+"""The settings of a data store, with their values in a cell without one."""
 
 _ONE_TRAINER: dict[str, Any] = {"trainer_data": TrainerData.PARTITIONED, "tournament_steps": 0}
-"""The settings that only jobs of several trainers have, as a cell of one trainer has them."""
+"""The settings of jobs of several trainers, with their values in a cell of one trainer."""
 
 
 class JobKeys(pydantic.BaseModel):
-    """The rules of a matrix for the keys of its jobs; the matrix has the keys."""
+    """The rules for the keys of jobs; the matrix defines the keys."""
 
     if TYPE_CHECKING:
-        # The keys that are looked at here.
+        # Keys that are checked here.
         backends: list[str]
         compute: list[Compute]
         cache: list[CacheState]
@@ -101,7 +101,7 @@ class JobKeys(pydantic.BaseModel):
         by_thread = beside == 1 and set(self.loader) == {LoaderKind.THREADS}
         if Share.NODE in self.share and beside and not by_thread:
             raise ValueError(
-                "share 'node' has one reader per node, the loop of its first rank or a thread beside it: set workers to 0, "
+                "share 'node' has one reader per node, in the loop of its first rank or in one thread: set workers to 0, "
                 "or to 1 with loader 'threads'"
             )
         return self
@@ -120,10 +120,10 @@ class JobKeys(pydantic.BaseModel):
         if max(self.workers, default=0):
             raise ValueError("share 'store' exchanges samples in the loop of each rank, so workers must be 0")
         if CacheState.LIMITED in self.cache:
-            raise ValueError("share 'store' has no limited cell, for it holds the samples in memory")
+            raise ValueError("share 'store' has no limited cell, because it holds the samples in memory")
         if filling and self.epochs == 1:
             raise ValueError(
-                "a data store that the first epoch fills serves from the second on: set epochs to 2 or more"
+                "a data store that the first epoch fills needs a second epoch to serve: set epochs to 2 or more"
             )
         if filling and self.max_steps is not None:
             raise ValueError(
@@ -146,7 +146,7 @@ class JobKeys(pydantic.BaseModel):
         if several and Sync.NONE in self.sync:
             raise ValueError("the ranks of a trainer train one network: with trainers, sync cannot be 'none'")
         if several and set(self.share) != {Share.NONE}:
-            raise ValueError("trainers have samples of their own: with trainers, share must be 'none'")
+            raise ValueError("each trainer has its own samples: with trainers, share must be 'none'")
         return self
 
     @pydantic.model_validator(mode="after")
@@ -158,13 +158,13 @@ class JobKeys(pydantic.BaseModel):
         unread = next((one for one in self.backends if traits_of(parse_backend(one)).ready_made), None)
         if unread is not None:
             raise ValueError(
-                f"{unread} serves no samples that a tournament could score networks on: leave it out"
+                f"{unread} has no samples on which a tournament could score networks: leave it out"
             )
         return self
 
 
 def job_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a cell, less those for which its job has no use: they have their defaults."""
+    """Return the settings of a cell; those that do not apply to its job have their defaults."""
     settled = dict(asked)
     if settled["ranks"] == 1:
         settled |= _ONE_RANK
@@ -180,7 +180,7 @@ def job_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse(given: Mapping[str, bool], why: str) -> None:
-    """Refuse the first key that was given."""
+    """Refuse the first of some keys, if there is any."""
     unused = next((key for key, is_given in given.items() if is_given), None)
     if unused is not None:
         raise ValueError(f"{unused} {why}")

@@ -27,7 +27,7 @@ RANK_START_S = 2.0
 """The same for each rank of several, which share the cores while they import torch; and for what starts them."""
 
 DEVICE_ROUND_S = 4.0
-"""Rates of the device, spread over all rounds: every fifth one measures them, for each size of sample."""
+"""Seconds for the rates of the device, spread over all rounds; every fifth round measures them for each sample size."""
 
 STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
 """One training step on 2 cores, at batches of the size used here (CaffeNet: 32)."""
@@ -53,32 +53,32 @@ POOL_FROM_S = 1.0
 """Encoding for longer is shared out among processes."""
 
 ASSUMED_OFF = 3.0
-"""All figures above are of one machine with 2 cores and an SSD. Another one may be so many times as fast or as slow."""
+"""The figures above come from one machine with 2 cores and an SSD. Another one may be faster or slower by this factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """An estimated duration: the part that a few samples have shown on this machine, and the part that is assumed."""
+    """An estimated duration: the part measured on this machine from a few samples, and the assumed part."""
 
     measured: float = 0.0
     assumed: float = 0.0
 
     def __add__(self, other: "Seconds") -> "Seconds":
-        """Return both durations together."""
+        """Return the sum of both durations."""
         return Seconds(measured=self.measured + other.measured, assumed=self.assumed + other.assumed)
 
     def __mul__(self, times: float) -> "Seconds":
-        """Return so many times this duration."""
+        """Return a multiple of this duration."""
         return Seconds(measured=self.measured * times, assumed=self.assumed * times)
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Measured and assumed seconds together."""
         return self.measured + self.assumed
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The duration if what is assumed is `ASSUMED_OFF` times as fast, and as slow."""
+        """The duration if the assumed part is `ASSUMED_OFF` times as fast, and as slow."""
         return self.measured + self.assumed / ASSUMED_OFF, self.measured + self.assumed * ASSUMED_OFF
 
 
@@ -114,9 +114,9 @@ class RunPlan:
     read_bytes, fetch_bytes, estimate_s
         Decoded bytes and bytes of payload to read, and seconds, in the rounds that every cell runs.
     most_s
-        Seconds if the run adds as many rounds as its scenario allows; `estimate_s` where their number is fixed.
+        Seconds if the run adds as many rounds as its scenario allows; `estimate_s` for a fixed number of rounds.
     least_s, largest_s
-        `estimate_s` if what was assumed, and not measured, is `ASSUMED_OFF` times as fast, and as slow.
+        `estimate_s` if the assumed part is `ASSUMED_OFF` times as fast, and as slow.
     assumed_frac
         Share of `estimate_s` that was assumed.
     notes
@@ -275,7 +275,7 @@ def usable_cores() -> int:
 
 
 def _replays(scenario: Scenario) -> float:
-    """Return the share of the rounds whose epochs are replayed to check every sample."""
+    """Return the share of rounds whose epochs are replayed to check every sample."""
     checked = sum(scenario.checks_pixels(replicate) for replicate in range(scenario.least_replicates))
     return checked / scenario.least_replicates
 
@@ -301,7 +301,7 @@ def _start_s(cell: Cell) -> float:
 
 
 def _compute_seconds(cell: Cell) -> Seconds:
-    """Return the seconds that a step computes, per sample; those of an emulated step are known."""
+    """Return the compute seconds per sample; they are known for an emulated step."""
     if cell.compute.kind is ComputeKind.EMULATED:
         return Seconds(measured=cell.compute.milliseconds / 1000 / (cell.batch_size * cell.ranks))
     if cell.compute.kind is not ComputeKind.REAL:
@@ -310,7 +310,7 @@ def _compute_seconds(cell: Cell) -> Seconds:
 
 
 def _unknown_steps(cells: Sequence[Cell]) -> list[str]:
-    """Return a line if cells train on a device whose speed nothing is known of."""
+    """Return a line if cells train on a device of unknown speed."""
     training = (cell for cell in cells if cell.compute.kind is ComputeKind.REAL)
     devices = sorted({cell.device for cell in training if cell.device != "cpu"})
     if not devices:

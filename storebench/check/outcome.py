@@ -52,7 +52,7 @@ def outcome(
 
 
 def _rounds_to_go(results: Sequence[CellResult]) -> str:
-    """Return in words the number of further replicates that decide half of the undecided cells, and all that can be decided."""
+    """Return words for the further replicates that would decide half of the undecided cells, and all decidable ones."""
     undecided = [result for result in results if result.state is State.INCONCLUSIVE]
     needed = sorted(result.more_rounds for result in undecided if result.more_rounds)
     if not needed:

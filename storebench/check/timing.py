@@ -206,7 +206,7 @@ def _with_calibration(
 
 
 def easier(pair: Pair, result: CellResult) -> str:
-    """Return the way in which the contender's machine may have hidden a slow-down, or "".
+    """Return how the contender's machine may have hidden a slow-down, or "".
 
     The baseline's machine was the busier one, or the contender's calibration took less time and the ratio to it is
     above the threshold. An adjusted ratio contains the calibration already.

@@ -65,7 +65,7 @@ class StderrWatcher:
         self._ranks.began()
 
     def ranks(self, positions: Sequence["Position"]) -> None:
-        """Show how far the ranks of the job have come."""
+        """Show the progress of the job's ranks."""
         self._ranks.show(positions)
 
     def finished(self, work: "Work", records: Sequence["Record"]) -> None:

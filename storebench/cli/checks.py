@@ -23,7 +23,7 @@ def finite(number: float | None) -> float | None:
     Raises
     ------
     typer.BadParameter
-        It is not a number, or infinite.
+        The value is infinite or not a number.
     """
     if number is not None and not math.isfinite(number):
         raise typer.BadParameter(f"Input should be a finite number, not '{number}'")
@@ -80,7 +80,7 @@ def refuse_places(backends: Sequence[str]) -> None:
 
 
 def _kind_of_place(word: str) -> str:
-    """Return the kind of thing that a word names if it is not a backend: "a folder", "a dataset", or ""."""
+    """Return "a folder" or "a dataset" if a word names one instead of a backend, and "" otherwise."""
     from storebench.datasets.catalog import DATASETS
     from storebench.formats.registry import parse_backend
 

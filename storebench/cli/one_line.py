@@ -1,4 +1,4 @@
-"""Refuse a command line that cannot be parsed in one line, where typer prints a block with the usage."""
+"""Errors in the command line, in one line each; typer would print a block with the usage."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ from storebench.cli.common import fail
 from storebench.errors import UsageError
 
 _UNPARSABLE: type[Any] = typer.BadParameter.__mro__[1]
-"""The error for a command line that cannot be parsed. Releases of typer differ in the module that holds it."""
+"""The error for an invalid command line. Its module differs between releases of typer."""
 
 _INVALID = "Invalid value for "
 
 
 class OneLineGroup(TyperGroup):
-    """The root of the command line: it and all of its commands refuse what they cannot parse in one line, with exit code 2."""
+    """The root of the command line. It and its commands report invalid arguments in one line, with exit code 2."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Parse the words before the command."""
+        """Parse the arguments before the command."""
         with _refusing():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, *args: Any, **kwargs: Any) -> Any:
-        """Parse the words behind the command, and run it."""
+        """Parse the arguments after the command, and run it."""
         with _refusing():
             return super().invoke(*args, **kwargs)
 
@@ -39,7 +39,7 @@ def _refusing() -> Iterator[None]:
 
 
 def _refusal(error: Any) -> UsageError:
-    """Return typer's error as one of ours: the value that was given beside what it should be."""
+    """Return typer's error as a `UsageError` with the given and the expected value."""
     command = _command(error.ctx)
     hint = f"'{command} --help' {'explains it' if ' ' in command else 'lists all commands'}."
     text = str(error.format_message()).rstrip(".")
@@ -50,13 +50,13 @@ def _refusal(error: Any) -> UsageError:
 
 
 def _given(error: Any) -> str:
-    """Return the value that was refused, where the message of this release of typer leaves it out."""
+    """Return the refused value if the message of this release of typer omits it."""
     reasons = getattr(error.__cause__, "errors", None)
     return f", not {reasons()[0]['input']!r}" if callable(reasons) else ""
 
 
 def _command(context: Any) -> str:
-    """Return the command that a context belongs to, as it is typed."""
+    """Return the command of a context, as typed by the user."""
     words: list[str] = []
     while context is not None and context.parent is not None:
         words.insert(0, str(context.info_name))

@@ -66,7 +66,7 @@ def _estimate(scenario: "Scenario", plan: "RunPlan") -> str:
 
 
 def _width(plan: "RunPlan") -> str:
-    """Return how far off the estimate may be, and why."""
+    """Return the possible error of the estimate, and its reason."""
     least, most = format_duration(plan.least_s), format_duration(plan.largest_s)
     return (
         f"a guess: anything from {least} to {most}, as {plan.assumed_frac:.0%} of it is assumed and not measured here;"

@@ -1,4 +1,4 @@
-"""How far the ranks of a job have come, and what each of them did, on standard error."""
+"""The progress of the ranks of a job, and a summary of each epoch, on standard error."""
 
 import itertools
 import shutil
@@ -18,7 +18,7 @@ _REWRITE_EVERY_S = 1.0
 
 
 class RankLines:
-    """The progress of a running job: a line that is written over on a terminal, plain lines otherwise."""
+    """The progress of a running job: one rewritten line on a terminal, plain lines otherwise."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -30,7 +30,7 @@ class RankLines:
         self._said_s = time.monotonic()
 
     def show(self, positions: "Sequence[Position]") -> None:
-        """Show how far its ranks have come, not too often."""
+        """Show the progress of its ranks, at a limited rate."""
         now_s = time.monotonic()
         if now_s - self._said_s < (_REWRITE_EVERY_S if self._terminal else PLAIN_LINE_EVERY_S):
             return
@@ -49,7 +49,7 @@ class RankLines:
 
 
 def progress_line(positions: "Sequence[Position]") -> str:
-    """Return in one line how far the ranks of a job have come, those that are furthest behind first."""
+    """Return the progress of a job's ranks in one line, the ranks that are furthest behind first."""
     groups = itertools.groupby(
         sorted(positions, key=lambda one: (one.phase, one.rank)), lambda one: one.phase
     )
@@ -57,7 +57,7 @@ def progress_line(positions: "Sequence[Position]") -> str:
 
 
 def _together(group: "Sequence[Position]") -> str:
-    """Return in words how far the ranks in one phase have come: "ranks 0 to 3: epoch 0, 118 to 121 batches (fewest: rank 2)"."""
+    """Return the progress of the ranks in one phase: "ranks 0 to 3: epoch 0, 118 to 121 batches (fewest: rank 2)"."""
     least = min(group, key=lambda one: one.batches)
     most = max(one.batches for one in group)
     line = f"{_numbers([one.rank for one in group])}: {group[0].name}"
@@ -77,7 +77,7 @@ def _numbers(ranks: Sequence[int]) -> str:
 
 
 def job_line(record: "Record") -> str:
-    """Return what the ranks of a job did in an epoch, in one line; "" for one process and for an epoch without steps."""
+    """Return the rates and waits of a job's ranks in an epoch, in one line; "" for one process, or without steps."""
     job = record.job
     if job is None or not record.timed_steps:
         return ""

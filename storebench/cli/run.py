@@ -303,7 +303,7 @@ def _finish(
 
 
 def assess_of(scenario: "Scenario") -> "Assess | None":
-    """Return the function that measures the precision of a run. A fixed number of rounds has none, and does not import pandas."""
+    """Return the function that measures the precision of a run; None for a fixed number of rounds, which needs no pandas."""
     if scenario.stopping is None:
         return None
     from storebench.report.precision import run_precision

@@ -28,7 +28,7 @@ def say(line: str) -> None:
 
 
 def rewrite(line: str) -> None:
-    """Write one message over the line that the cursor of a terminal is in; "" removes it."""
+    """Replace the current line of a terminal with a message; "" clears it."""
     try:
         sys.stderr.write(f"\r\x1b[2K{plain(line)}")
         sys.stderr.flush()

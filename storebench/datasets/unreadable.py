@@ -187,7 +187,7 @@ def select_readable(
 
 
 def _readable_places(source: Dataset, chosen: Dataset, check: Check) -> tuple[list[int], list[Unreadable]]:
-    """Return the files of the source to use, and the unreadable ones among those that were checked."""
+    """Return the files of the source to use, and the unreadable files among the checked ones."""
     count = len(source)
     places = [] if isinstance(chosen, Grown) else list(places_in(chosen, source))
     if not places or 2 * len(places) > count:

@@ -195,7 +195,7 @@ def _backends(samples: Samples, *, raw: bool) -> list[str]:
 
 
 def _raw_refusal(samples: Samples, machine: Machine) -> str:
-    """Return the reason why raw pixels are not measured, or "" if all of them fit on the disk and, if the files do, into memory."""
+    """Return why raw pixels are not measured; "" if they fit on the disk, and into memory whenever the files do."""
     whole = samples.count * samples.raw_bytes
     named = f"raw pixels are left out: all images would take {rounded_bytes(whole)}"
     if whole > machine.free_bytes:
@@ -208,7 +208,7 @@ def _raw_refusal(samples: Samples, machine: Machine) -> str:
 
 
 def _cold_refusal(samples: Samples, machine: Machine, count: int) -> str:
-    """Return the reason why no cold cells are measured, or ""."""
+    """Return why no cold cells are measured, or ""."""
     size = round(count * samples.file_bytes)
     if not machine.evicts:
         return "cold is left out: the stores' file system is in memory"

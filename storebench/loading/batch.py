@@ -30,8 +30,8 @@ class LoadJob:
     threads
         Threads that a reader may compute with, unless the backend's options name a number; None lets the reader decide.
     store_fill, store_memory_bytes, store_spill
-        When ranks fill their data store, the memory that it may take on each node, and whether it is spilled to disk where
-        it does not fit; for jobs that have one.
+        When ranks fill their data store, its memory limit per node, and whether a data store that does not fit is spilled
+        to disk. Used only by jobs with a data store.
     """
 
     store: Path
@@ -54,10 +54,10 @@ class EpochPlan:
     batches
         Index arrays, int64.
     check
-        Whether to digest the decoded pixels of every sample. It costs time, so only untimed passes do it.
+        Whether to digest the decoded pixels of every sample. This takes time, so only untimed passes do it.
     everyone
-        The batches of all ranks of a job, step by step and in rank order, for loaders of ranks that hold the samples
-        together. It can be iterated over once. None elsewhere.
+        The batches of all ranks of a job, step by step and in rank order, if the job has a data store; None otherwise. It
+        can be iterated over once.
     """
 
     epoch: int

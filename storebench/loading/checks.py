@@ -81,7 +81,7 @@ def served_pixels(batches: Iterable[Batch]) -> ServedPixels:
 
 
 def joined_pixels(parts: Sequence[ServedPixels]) -> ServedPixels:
-    """Return the samples that the ranks of a job served, by index. A sample that several ranks served alike counts once."""
+    """Return the samples served by the ranks of a job, by index. Identical copies of a sample count once."""
     full = [part for part in parts if len(part.indices)]
     if not full:
         return parts[0]
@@ -143,7 +143,7 @@ def order_digest(served: Sequence[Indices]) -> str:
 
 
 def same_order(planned: Sequence[Indices], served: Sequence[Indices]) -> bool:
-    """Whether the planned samples were served, in their order."""
+    """Whether the planned samples were served in the planned order."""
     return bool(np.array_equal(_joined(planned), _joined(served)))
 
 

@@ -207,11 +207,11 @@ class TimedCheck:
 
 
 def opened_again(store: Path, backend: Backend) -> Reader:
-    """Open a backend's own way in once more in this process; where that holds all pixels, the one for verification."""
+    """Open a backend's own reader again in this process; if it holds all pixels, open the reader for verification."""
     manifest = decoded_by(Manifest.read(store), backend)
     if traits_of(backend).holds_pixels:
         return get_format(manifest.format).auditor(store, manifest)
-    # The options as well: LMDB refuses to be open twice in one process with different ones.
+    # Pass the same options: LMDB cannot be open twice in one process with different ones.
     return get_format(manifest.format).reader(store, manifest, backend.reader, dict(backend.options))
 
 

@@ -55,7 +55,7 @@ class Loader(ABC):
     Attributes
     ----------
     serves_empty
-        Whether `epoch` is given batches without samples, too, and serves them; otherwise whoever asks makes them.
+        Whether `epoch` is also given empty batches and serves them; otherwise the caller makes them.
     """
 
     serves_empty: ClassVar[bool] = False
@@ -83,11 +83,11 @@ class Loader(ABC):
 
     @property
     def filled(self) -> bool:
-        """Whether the ranks hold every sample in memory, so that the next epoch reads nothing from the store."""
+        """Whether the ranks hold every sample in memory, so the next epoch does not read the store."""
         return False
 
     def close_epoch(self) -> DataStoreFacts | None:
-        """Return what the data store of the ranks did in the epoch that was served last; None without a data store."""
+        """Return the facts of the ranks' data store in the last epoch; None without a data store."""
         return None
 
     def paused(self, nanoseconds: int) -> None:  # noqa: B027 - most loaders do not look at how long a step takes

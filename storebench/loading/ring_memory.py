@@ -24,7 +24,7 @@ class RingMemory:
     pin
         Page-lock this process's mapping for CUDA.
     slots
-        Number of batches that there is room for.
+        Number of batches that fit into the memory.
     """
 
     def __init__(self, file: int | None = None, *, pin: bool = False, slots: int = SLOTS) -> None:

@@ -284,7 +284,7 @@ def oom_kills(folder: Path | None = None) -> int | None:
 
 
 def memory_limit_bytes() -> int | None:
-    """Return how much memory, page cache included, the groups of this process may hold, in bytes; None where nothing limits it."""
+    """Return the memory limit of this process's groups in bytes, page cache included; None if nothing limits them."""
     try:
         version, groups = _own_groups()
     except UsageError:
@@ -295,7 +295,7 @@ def memory_limit_bytes() -> int | None:
 
 
 def memory_room_bytes() -> int | None:
-    """Return how much more memory processes of the groups of this one may take, in bytes; None where nothing limits it.
+    """Return the memory in bytes that this process's control groups still allow; None if nothing limits it.
 
     Page cache counts as free, because the kernel reclaims it.
     """

@@ -125,12 +125,12 @@ def gather_rate_once(
     replicate: int,
     limit_s: float = 0.5,
 ) -> GatherRate:
-    """Return the rates of `gather_rate`, measured once per shape, batch, number of samples and replicate of a run.
+    """Return the rates of `gather_rate`, measured once per shape, batch size, number of samples and replicate of a run.
 
     Parameters
     ----------
     kept
-        File in which the cells of a run share them.
+        File in which the cells of a run share the rates.
     """
     name = f"{'x'.join(map(str, sample_shape))}, batch {batch_size}, {count} samples, replicate {replicate}"
     known = recall(kept)

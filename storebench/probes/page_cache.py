@@ -50,7 +50,7 @@ DROP_CACHES = "/proc/sys/vm/drop_caches"
 _READ_BYTES = 4 << 20
 # Pages under writeback cannot be evicted yet; the waits add up to about three seconds.
 _EVICT_WAITS_S = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0, 1.0)
-# Before pages are read again, those that stay do no harm: the open reader of a warm cell maps them.
+# The open reader of a warm cell maps pages, so some stay. They do no harm, as all pages are read again.
 _ANEW_WAITS_S = _EVICT_WAITS_S[:2]
 _MANY_FILES = 64
 

@@ -1,4 +1,4 @@
-"""What this process uses for work between the steps of an epoch, to be taken out of the counters of the epoch."""
+"""The resources of work between the steps of an epoch, which are subtracted from the counters of the epoch."""
 
 import contextlib
 import dataclasses
@@ -21,14 +21,14 @@ _SHARED = "other work read from the device in the same time"
 
 
 class Spending:
-    """Add up what this process uses inside `counted`, while `storebench.probes.batch_io.METER` counts.
+    """Sum of the resources that this process uses inside `counted`, while `storebench.probes.batch_io.METER` counts.
 
-    The kernel counts a whole process: threads of it that load batches in the same time are counted as well.
+    The kernel counts per process. So threads that load batches at the same time are counted as well.
 
     Attributes
     ----------
     own_reads
-        Read calls of the meter that no batch reports.
+        Read calls of the meter that belong to no batch.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Spending:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Count what the with statement uses."""
+        """Count the resources used inside the with statement."""
         self._read()
         before = _usage()
         yield
@@ -57,13 +57,13 @@ class Spending:
         return None if self._used is None else int(self._used.get("device_read_bytes", 0))
 
     def taken_out(self, counters: Counters, payload_bytes: int) -> Counters:
-        """Return the counters of an epoch without what was counted here.
+        """Return the counters of an epoch less the resources counted here.
 
         Parameters
         ----------
         counters
-            Those of the whole epoch. What the store's device delivered to all processes cannot be divided, so it is unknown
-            afterwards.
+            Counters of the entire epoch. Bytes that the store's device delivered to all processes cannot be divided, so they
+            become unknown.
         payload_bytes
             Bytes of samples that the epoch requested, for the read amplification.
         """

@@ -44,7 +44,7 @@ _ROOFLINE_FILES = ("roofline", "roofline-points")
 """Files of the tables of the storage roofline: the starving points, and the measured points."""
 
 _JOB_FILES = ("ranks-communication", "ranks-interference")
-"""Files of the tables of jobs of ranks: the cost of communication, and what it and loading cost each other."""
+"""Names of the tables for jobs of ranks: the cost of communication, and the interaction of loading and exchanging."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Summaries of cells: the records of one cell with medians over replicates, and the keys by which cells find each other."""
+"""Summaries of cells: the records of one cell with medians over replicates, and keys that match cells with each other."""
 
 import enum
 import functools
@@ -56,7 +56,7 @@ MEMORY_FORMAT = "memory"
 """Format of backends that hold their samples in memory: a yardstick, not a way to store them."""
 
 PASSES = "passes"
-"""Field that is part of no setting: it makes the timed part of a fast reader long enough, and changes nothing else."""
+"""Field that belongs to no setting: it only makes the timed part of a fast reader long enough."""
 
 SETTING_COLUMNS = tuple(
     name
@@ -68,7 +68,7 @@ SETTING_COLUMNS = tuple(
 _BACKEND_PARTS = tuple(name for name in BACKEND_COLUMNS if name != "backend")
 
 SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes", "store_spill")
-"""Fields that say who reads the samples of a job."""
+"""Fields that describe how the ranks of a job share reading."""
 
 RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHARE_COLUMNS)
 """Fields in which a job of ranks may differ from the process that it is held against."""
@@ -130,7 +130,7 @@ class CellSummary:
     place: str = ""
 
     def fact(self, name: str) -> Any:
-        """Return a column that is the same in every record (the store's size), from the first that counts and has it."""
+        """Return a column that is equal in all records (the store's size), from the first usable record that has it."""
         rows = itertools.chain(self.counted, self.rows)
         return next((row[name] for row in rows if row[name] is not None), None)
 
@@ -180,19 +180,19 @@ class CellSummary:
 
     @functools.cached_property
     def cut_off(self) -> int:
-        """The number of replicates that were killed at their time limit, so that those with a rate are the faster ones."""
+        """Number of replicates that were killed at their time limit; those with a rate are the faster ones."""
         return sum(ran_out_of_time(str(row["failure"] or "")) for row in self.rows)
 
     @property
     def at_most(self) -> bool:
-        """Whether its rate is at most too high: it can prove the cell slower than another one, and nothing else."""
+        """Whether its rate is an upper bound: it can only prove that the cell is slower than another one."""
         return self.upper_bound or self.cut_off > 0
 
     @functools.cached_property
     def unsteady(self) -> bool:
-        """Whether its limited rate is not shown to be steady: it moves in most replicates, up or down, or a drift is unknown.
+        """Whether its limited rate is not shown to be steady: it drifts in most replicates, or a drift is unknown.
 
-        A single replicate may be disturbed, and with more replicates one of them nearly always is.
+        A single replicate may be disturbed; with many replicates, one of them nearly always is.
         """
         if self.portion_kind is not PortionKind.STEADY:
             return False
@@ -256,7 +256,7 @@ class CellSummary:
         return self._rounds_per(metric, "timed_samples")
 
     def rounds_per_step(self, metric: str) -> dict[Round, float]:
-        """Return a sum of time as seconds per timed step for each replicate, the median over its epochs."""
+        """Return a sum of time in seconds per timed step, for each replicate; the median over its epochs."""
         return self._rounds_per(metric, "timed_steps")
 
     def _per(self, metric: str, counter: str) -> float:
@@ -289,7 +289,7 @@ class CellSummary:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """The values of all fields but those of the backend and the samples, and the number of passes."""
+        """Values of all fields except those of the backend, the samples, and the number of passes."""
         return tuple(self.fields[name] for name in SETTING_COLUMNS)
 
     @property
@@ -371,7 +371,7 @@ def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
 
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key that a cell shares with its null cell: all but the backend, the state of the store, who reads it, and the passes."""
+    """Return the key shared with the null cell: all but the backend, the store's state, how ranks read it, and the passes."""
     return key_without(cell, "backend", PASSES, *SHARE_COLUMNS, *STATE_COLUMNS)
 
 
@@ -387,12 +387,12 @@ def work_key(cell: CellSummary) -> tuple[Any, ...]:
 
 
 def state_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key that a cell shares with those that do the same work in the same state of the store, for however long."""
+    """Return the key shared by cells with the same work and the same state of the store, whatever their number of passes."""
     return key_without(cell, "backend", *_LENGTH_COLUMNS)
 
 
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
-    """Return the fields of a setting that are not the same in all these cells, and the passes where they alone differ."""
+    """Return the fields of a setting that differ between these cells; the passes only if nothing else differs."""
     found = list(cells)
     settings = [cell.setting for cell in found]
     varying = frozenset(

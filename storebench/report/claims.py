@@ -266,7 +266,7 @@ def _compared(decision: Decision) -> Claim:
 
 
 def _gains(ladder: Ladder) -> Iterator[Claim]:
-    """Yield what each rung of a ladder gains over the one below, all explicit reading over plain LMDB, and the best over both."""
+    """Yield the gains of each rung over the one below, of all explicit reading over plain LMDB, and of the best rung."""
     for step in ladder.steps:
         below = ladder.of(step.rung.below) if step.rung.below else None
         if below is not None and step.gain is not None:
@@ -405,7 +405,7 @@ def _closes(panel: Panel, claims: Claims) -> Iterator[Claim]:
 
 
 def _exposed(panel: Panel, decisions: Decisions) -> Iterator[Claim]:
-    """Yield what exchanging gradients costs a step of each job of ranks."""
+    """Yield the cost per step of exchanging gradients, for each job of ranks."""
     for cell in panel.measured if panel.first.cell.ranks > 1 else ():
         figure = decisions.figure(cell, EXPOSED)
         if figure is not None:

@@ -31,10 +31,10 @@ TOLD_FRAC = 0.25
 """Where nothing is decided, a page says how many rounds would tell a difference of this size."""
 
 WAIT = "data_wait_frac"
-"""The share of its time that a loop waits."""
+"""Data-wait fraction of a training loop."""
 
 READS = "read_amplification"
-"""The bytes that the device delivered over those that were asked for."""
+"""Bytes that the device delivered over requested bytes."""
 
 EXPOSED = "job_exposed_communication_s"
 """Seconds by which exchanging gradients lengthens a step of a job of ranks."""
@@ -48,7 +48,7 @@ class Topic(enum.StrEnum):
     RANKS = "ranks"
     """A job of several ranks against one process with as many samples per step, of one rank or of all."""
     SYNC = "sync"
-    """A job whose ranks exchange gradients at another moment, or never, against the same job otherwise."""
+    """Jobs that differ only in the moment at which ranks exchange gradients, or in whether they do."""
     CACHE = "cache"
     COMPUTE = "compute"
     """The network's computing beside a backend against its computing with nothing to load."""
@@ -97,8 +97,8 @@ class Decision:
     doubt
         Why nothing is decided although the interval would allow it; None if it is used.
     alpha
-        Error of its interval; None where the page does not ask, so that it has the one of everything but the leading
-        settings.
+        Error of its interval; None if the page does not ask for this comparison, which then has the error of all settings
+        but the leading ones.
     """
 
     topic: Topic
@@ -161,9 +161,9 @@ class Decisions:
     alpha
         Error that this look at the results may spend on all of them.
     lead_alpha, rest_alpha
-        Error of one comparison: in the settings that sentences rest on, and elsewhere.
+        Error per comparison: in the settings that sentences use, and elsewhere.
     figure_alphas
-        (name of a figure, key of a cell) -> error of that figure by itself. Nothing is proven by any other figure.
+        (name of a figure, key of a cell) -> error of that figure. No other figure proves anything.
     """
 
     found: Mapping[tuple[object, ...], Decision]
@@ -197,8 +197,7 @@ class Decisions:
     def figure(self, cell: CellSummary, metric: str) -> Interval | None:
         """Return the mean of a figure of a cell; None if it was not measured.
 
-        It has an interval, which holds together with all others of the page, where the figure is one that the page may
-        rest on.
+        If the page may use the figure, it has an interval that holds together with all others of the page.
         """
         values = list(cell.values(metric).values())
         if not values:
@@ -208,7 +207,7 @@ class Decisions:
         return replace(mean, lo=None, hi=None) if alpha is None else mean
 
     def waiting(self, cell: CellSummary) -> Interval | None:
-        """Return the share of its time that the loop waits; None if it was not measured."""
+        """Return the data-wait fraction of the loop; None if it was not measured."""
         return self.figure(cell, WAIT)
 
     def fed(self, cell: CellSummary) -> bool:
@@ -241,7 +240,7 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
     by_precision
         Whether a run added rounds until its intervals were narrow enough.
     others
-        Number of figures beside these panels from which sentences conclude, each with the error `rest_alpha`.
+        Number of further figures that sentences use, each with the error `rest_alpha`.
     """
     leads = _leads(ordered)
     lead = {question.key: question for panel in leads for question in _lead_questions(panel)}
@@ -270,10 +269,10 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
 
 
 def _shown_figures(ordered: Sequence[Panel]) -> set[tuple[str, tuple[str, str]]]:
-    """Return the figures of single cells from which sentences may conclude, by name and key of the cell.
+    """Return the figures of single cells that sentences may use, by name and key of the cell.
 
-    These are the reads of every cell that is not warm, the exposed communication of every job of ranks, and the wait of a training loop with the store that others are
-    compared with: whether a conversion pays depends on it.
+    These are the reads of every cell that is not warm, the exposed communication of every job of ranks, and the wait of a
+    training loop with the base of the comparisons: whether a conversion pays depends on it.
     """
     reads = {
         (READS, cell.key)
@@ -330,7 +329,7 @@ def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> I
 
 
 def _job_questions(ordered: Sequence[Panel]) -> Iterator[_Question]:
-    """Yield the pairs of a job and one process, and of two jobs that differ in when gradients are exchanged."""
+    """Yield pairs of a job and one process, and pairs of jobs that exchange gradients at different moments."""
     jobs: dict[object, list[CellSummary]] = {}
     for cell in stored_jobs(ordered):
         jobs.setdefault(work_of_ranks(cell), []).append(cell)

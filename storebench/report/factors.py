@@ -140,14 +140,14 @@ def _difference(dear: Sequence[float], cheap: Sequence[float]) -> Interval | Non
 
 
 def difference(dear: Sequence[float], cheap: Sequence[float], *, figures: int) -> Interval:
-    """Return by how much one side costs more than another, round by round.
+    """Return the cost of one side less that of another, round by round.
 
     Parameters
     ----------
     dear, cheap
         The costs of both sides in the same rounds.
     figures
-        Intervals that hold all at once with this one.
+        Number of intervals, this one included, that hold simultaneously.
     """
     return mean_interval([x - y for x, y in zip(dear, cheap, strict=True)], stats.ALPHA / figures)
 
@@ -160,14 +160,14 @@ def interaction_cost(
     *,
     figures: int,
 ) -> Interval:
-    """Return by how much two factors together cost more than each of them alone costs, added up.
+    """Return the cost of two factors together beyond the sum of their separate costs.
 
     Parameters
     ----------
     both, first, second, neither
         The costs of the four corners in the same rounds.
     figures
-        Intervals that hold all at once with this one.
+        Number of intervals, this one included, that hold simultaneously.
     """
     corners = zip(both, first, second, neither, strict=True)
     return mean_interval([w - x - y + z for w, x, y, z in corners], stats.ALPHA / figures)
@@ -249,7 +249,7 @@ class Closing:
 
 
 def closings(panel: Panel) -> list[Closing]:
-    """Return the share of the gap to raw pixels that each other decoder of a panel closes.
+    """Return the share of the gap to raw pixels that each alternative decoder of a panel closes.
 
     Call it for proven gaps only: shares of a gap around 0 mean nothing.
     """

@@ -155,7 +155,7 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
 
 
 def _concluding_figures(found: Sequence[Roofline]) -> int:
-    """Return the number of starving points and trained rates from which sentences may conclude."""
+    """Return the number of starving points and trained rates that sentences may use."""
     trained = {one.cell.key for roofline in found for one in roofline.trained}
     return len(trained) + sum(len(roofline.curves) for roofline in found)
 

@@ -1,4 +1,4 @@
-"""What loading data and exchanging gradients cost each other: a job with both, with either, and with neither.
+"""The interaction of loading data and exchanging gradients: a job with both, with either, and with neither.
 
 The four corners are a job that reads a store and exchanges gradients, the same job with ``sync = "none"``, and the same two
 with the backend `null`, which loads nothing.
@@ -16,24 +16,23 @@ PARTS = {"step": "timed_s", "data wait": "data_wait_s", "compute": "compute_s"}
 """Part of a step -> the column with its sum. Computing includes the exchange of gradients."""
 
 _FIGURES = 3 * len(PARTS)
-"""Intervals of one job; they share the permitted error."""
+"""Number of intervals per job; they share the permitted error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effects:
-    """What loading and exchanging add to one part of a step, in seconds per step, over rounds.
+    """The time that loading and exchanging add to one part of a step, in seconds per step, over rounds.
 
     Attributes
     ----------
     part
         A key of `PARTS`.
     loading
-        The time that loading adds where nothing is exchanged.
+        The time that loading adds if nothing is exchanged.
     exchange
-        The time that the exchange adds where nothing is loaded.
+        The time that the exchange adds if nothing is loaded.
     interaction
-        The time that both together add beyond the sum of the two: what they cost each other. It is negative where one
-        is hidden behind the other.
+        The time that both together add beyond the sum of the two. It is negative if one is hidden behind the other.
     """
 
     part: str
@@ -44,20 +43,20 @@ class Effects:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Interference:
-    """The four corners of a job; the intervals of its effects hold all at once.
+    """The four corners of a job; the intervals of its effects hold simultaneously.
 
     Attributes
     ----------
     both
-        It loads and exchanges.
+        The cell that loads and exchanges.
     loading
-        It loads and exchanges nothing.
+        The cell that loads and does not exchange.
     exchange
-        It exchanges, and `null` stands for its store.
+        The cell that exchanges; its backend is `null`.
     neither
-        It does neither.
+        The cell that does neither.
     effects
-        On the parts of a step, in the order of `PARTS`.
+        The effects on the parts of a step, in the order of `PARTS`.
     """
 
     both: CellSummary
@@ -73,7 +72,7 @@ class Interference:
 
 
 def interferences(cells: Iterable[CellSummary]) -> list[Interference]:
-    """Return the four corners of each job of ranks of which all were measured in the same rounds."""
+    """Return the four corners of each job of ranks, if all of them were measured in the same rounds."""
     jobs = [cell for cell in cells if cell.cell.ranks > 1 and cell.values("samples_per_s")]
     nulls = {ceiling_key(cell): cell for cell in jobs if cell.is_null}
     stored = [cell for cell in jobs if not cell.is_null]
@@ -87,7 +86,7 @@ def interferences(cells: Iterable[CellSummary]) -> list[Interference]:
 
 
 def _key(cell: CellSummary) -> tuple[object, ...]:
-    """Return what a job shares with those that differ in when gradients are exchanged."""
+    """Return the key shared by jobs that differ only in the moment of the exchange."""
     return (cell.backend, *key_without(cell, "sync"))
 
 

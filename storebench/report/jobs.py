@@ -1,4 +1,4 @@
-"""Which jobs of ranks are held against which cells: against one process, and against jobs that exchange gradients otherwise."""
+"""The cells that a job of ranks is compared with: one process, and jobs that exchange gradients at another moment."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,17 +13,17 @@ def stored_jobs(found: Sequence[Panel]) -> Iterator[CellSummary]:
 
 
 def work_of_ranks(cell: CellSummary) -> tuple[object, ...]:
-    """Return the key that a job shares with the process that does its work, however its ranks share that."""
+    """Return the key shared by a job and the process that does the same work."""
     return (cell.backend, *key_without(cell, *RANK_COLUMNS))
 
 
 def does_the_work(job: CellSummary, alone: CellSummary) -> bool:
-    """Return whether each rank of a job, or all of them together, serve as many samples per step as one process."""
+    """Return True if each rank of a job, or all ranks together, serve as many samples per step as one process."""
     return (job.cell.global_batch_size or job.cell.batch_size) == alone.cell.batch_size
 
 
 def ways_to_exchange(found: Sequence[Panel]) -> list[list[CellSummary]]:
-    """Return the jobs that differ in when gradients are exchanged and in nothing else, group by group, in the order of `Sync`."""
+    """Return groups of jobs that differ only in the moment of the exchange, in the order of `Sync`."""
     groups: dict[object, list[CellSummary]] = {}
     for cell in stored_jobs(found):
         groups.setdefault((cell.backend, *key_without(cell, "sync")), []).append(cell)
@@ -37,7 +37,7 @@ def ways_to_exchange(found: Sequence[Panel]) -> list[list[CellSummary]]:
 def jobs_beside(cell: CellSummary, found: Sequence[Panel]) -> list[CellSummary]:
     """Return the measured jobs of several ranks that do the work of one process, in the order of their ranks.
 
-    Either each rank or all of them together serve as many samples per step as the process.
+    Each rank, or all ranks together, serve as many samples per step as the process.
     """
     if cell.cell.ranks > 1:
         return []

@@ -16,7 +16,7 @@ LEAST_RUNGS = 3
 """Fewest measured rungs of a ladder."""
 
 BASES = ("plain", "page")
-"""The rungs that the best one is held against: the library's map with read-ahead, and without it."""
+"""The rungs that the best one is compared with: the library's map with read-ahead, and without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Step:
         Samples per second; the rung "lmm" includes the time of loading.
     gain
         Its rate over that of the rung below, paired by round, with an interval that holds together with all others of
-        the page. None for the lowest, and where the rung below was not measured.
+        the page. None for the lowest rung, and if the rung below was not measured.
     """
 
     rung: Rung
@@ -45,11 +45,11 @@ class Ladder:
     Attributes
     ----------
     top_gain
-        The gain of all explicit, planned reading over the library's own map; None where one of them was not measured.
+        The gain of explicit, planned reading over the library's own map; None if one of them was not measured.
     best
-        The optimised rung with the highest rate; None where there is none.
+        The optimised rung with the highest rate; None if there is none.
     best_gains
-        Its gains over rungs of `BASES` that it is not compared with as a step or as `top_gain`.
+        Its gains over the rungs of `BASES`, except those already in a step or in `top_gain`.
     """
 
     steps: tuple[Step, ...]
@@ -64,7 +64,7 @@ class Ladder:
 
     @property
     def trains(self) -> bool:
-        """Whether the loop computes, or sleeps as an accelerator would: then the rates are those of whole steps."""
+        """Whether the loop computes or emulates an accelerator; rates are then those of complete steps."""
         return self.first.cell.compute.kind is not ComputeKind.NONE
 
     def of(self, key: str) -> Step | None:
@@ -78,7 +78,7 @@ def ladders(panels: Iterable[Panel], decisions: Decisions) -> list[Ladder]:
 
 
 def comparisons(panels: Iterable[Panel]) -> int:
-    """Return the number of comparisons of rungs that ladders make, each with an error of its own."""
+    """Return the number of comparisons between rungs; each has a separate error."""
     return sum(
         sum(_is_climbed(rung, found) for rung in RUNGS)
         + ("coal" in found)
@@ -109,7 +109,7 @@ def _held(pairs: Iterable[tuple[CellSummary, CellSummary]], decisions: Decisions
 
 
 def _beside(panel: Panel, shared: Iterable[CellSummary]) -> list[CellSummary]:
-    """Return the cells whose ranks read together, of the same setting otherwise."""
+    """Return the cells of the same setting whose ranks share reading."""
     key = key_without(panel.first, "backend", "share")
     return [cell for cell in shared if key_without(cell, "backend", "share") == key]
 
@@ -183,9 +183,9 @@ def _top_gain(found: Mapping[str, CellSummary], decisions: Decisions) -> Ratio |
 def _best_gains(
     best: Step, mended: Sequence[Step], found: Mapping[str, CellSummary], decisions: Decisions
 ) -> dict[str, Ratio]:
-    """Return the gains of the best rung over the bases with which the ladder does not compare it anyway.
+    """Return the gains of the best rung over the bases that the ladder does not already compare it with.
 
-    Which rung is the best is not known beforehand, so each of them has its share of the page's error.
+    The best rung is not known beforehand, so every rung has a share of the page's error.
     """
     pairs = [(step, base) for step in mended for base in BASES if base in found]
     own = _held([(step.cell, found[base]) for step, base in pairs], decisions)
@@ -198,7 +198,7 @@ def _best_gains(
 
 
 def _compared_with(rung: Rung) -> set[str | None]:
-    """Return the rungs with which the ladder compares one anyway."""
+    """Return the rungs that the ladder already compares this one with."""
     return {rung.below, "plain"} if rung.key == "coal" else {rung.below}
 
 

@@ -18,7 +18,7 @@ def ordered(found: Sequence[Panel]) -> list[Panel]:
 
     The largest images, the store larger than memory before cold before warm, Linux's own read-ahead before others,
     real compute before readers and decoders alone before loaders that augment, most backends, one process before jobs of ranks,
-    ranks that read for themselves before those that share.
+    ranks that read separately before those that share.
     Training of fewer than 20 steps ranks nothing, so it comes first only if there is nothing else.
     """
     return sorted((panel for panel in found if panel.measured), key=_rank, reverse=True)

@@ -10,9 +10,9 @@ from storebench.report.cells import MEMORY_FORMAT, CellSummary, Work, ceiling_ke
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """Cells of one dataset that differ in nothing but the backend, so that they may be compared.
+    """Cells of one dataset that differ only in the backend, so they may be compared.
 
-    They may serve their samples in different numbers of passes.
+    Their numbers of passes over the samples may differ.
     """
 
     cells: tuple[CellSummary, ...]
@@ -20,7 +20,7 @@ class Panel:
 
     @property
     def first(self) -> CellSummary:
-        """One of the cells, for the fields that they share."""
+        """One of the cells, for the fields that all of them share."""
         return self.cells[0]
 
     @property
@@ -30,17 +30,17 @@ class Panel:
 
     @property
     def work(self) -> Work:
-        """What the loop of these cells does beside reading and decoding."""
+        """The work of the loop besides reading and decoding."""
         return work_of(self.first.cell)
 
     @property
     def alone(self) -> bool:
-        """Whether only readers and decoders ran: no network, and no augmentation that all backends share."""
+        """Whether only readers and decoders ran, without a network or an augmentation that all backends share."""
         return self.work is Work.READING
 
     @property
     def speaker(self) -> CellSummary:
-        """The cell whose cache state is the panel's: one that reads its store, preferably with a proven state."""
+        """The cell that stands for the panel's cache state: one that reads its store, preferably with a proven state."""
         reading = [cell for cell in self.cells if cell.usable and cell.fact("cache_applies_to") != "open"]
         proven = (cell for cell in reading if not cell.whole_only)
         return next(proven, (reading or [self.first])[0])
@@ -49,7 +49,7 @@ class Panel:
     def measured(self) -> tuple[CellSummary, ...]:
         """The cells that have a rate in the requested state.
 
-        If no store has one, there are none: arrays in memory, which read nothing, have nothing to be compared with.
+        There are none if no store has such a rate: arrays in memory read nothing, so there is nothing to compare them with.
         """
         if self.speaker.whole_only:
             return ()
@@ -61,14 +61,14 @@ class Panel:
 
     @functools.cached_property
     def stored(self) -> tuple[CellSummary, ...]:
-        """The measured cells that read a store; those that hold their samples in memory are left out."""
+        """The measured cells that read a store; backends that hold samples in memory are left out."""
         return tuple(cell for cell in self.measured if cell.cell.backend.format != MEMORY_FORMAT)
 
     @property
     def base(self) -> CellSummary | None:
-        """The cell with which the others are compared: PNG files, else the files as they are, else the first in the paper's order.
+        """The base of the comparisons: PNG files, else the original files, else the first backend in the paper's order.
 
-        The choice does not depend on the measured rates, so comparing the others with it selects nothing.
+        The choice does not depend on the measured rates, so the comparisons have no selection bias.
         """
         return self.of("png") or self.of("original") or next(iter(self.stored or self.measured), None)
 
@@ -95,10 +95,10 @@ def panels(cells: Iterable[CellSummary]) -> list[Panel]:
 
 
 def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
-    """Return the cells as one group, or grouped by their passes where these make a difference.
+    """Return the cells as one group, or grouped by their number of passes if it makes a difference.
 
-    They do where a backend has several numbers of them, and where the first batch, which waits for the loader to start,
-    is timed: it is a larger share of one pass than of many.
+    It does if a backend was measured with several numbers of passes, or if the first batch is timed. That batch waits for the
+    loader to start, which is a larger share of one pass than of many.
     """
     if len({cell.backend for cell in cells}) == len(cells) and cells[0].cell.warmup_steps:
         return [cells]
@@ -109,7 +109,7 @@ def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
 
 
 def fullest(found: Iterable[Panel]) -> list[Panel]:
-    """Return one panel for each work and state of the store, in order: that with most replicates, then with most stores."""
+    """Return one panel per kind of work and state of the store: the one with most replicates, then with most stores."""
     best: dict[tuple[Any, ...], tuple[int, int]] = {}
     chosen: dict[tuple[Any, ...], Panel] = {}
     for panel in found:

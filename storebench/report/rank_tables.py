@@ -34,25 +34,25 @@ _INTERFERENCE_HEAD = (
 )  # fmt: skip
 
 _EXPOSED = (
-    "Exposed communication is how much longer a step takes because gradients are exchanged, from pairs of steps on the same"
-    " batch after the last epoch. It can be negative where it is smaller than the noise."
+    "Exposed communication is the increase in the time of a step caused by exchanging gradients. It comes from pairs of steps"
+    " on the same batch, after the last epoch. It can be negative if it is smaller than the noise."
 )
 _RING = (
     "The ideal ring is the time of an ideal ring all-reduce of R ranks, 2 (R - 1) (bytes / R / bandwidth + latency), not a"
     " lower bound. Bandwidth and latency were measured before the epochs, while every rank sent to the next one. Below 1, the"
     " exchange is hidden behind computing, or is faster than an ideal ring at this bandwidth."
 )
-_LOOPBACK = 'The link "loopback" is one machine\'s memory and cores, not a network: loading, computing and the exchange share them.'
-_EMULATED = "Whether a network is real or emulated is not in the records."
+_LOOPBACK = 'The link "loopback" is the memory and the cores of one machine, not a network. Loading, computing and the exchange share them.'
+_EMULATED = "The records do not say whether a network is real or emulated."
 _CORNERS = (
-    "Loading alone: the job with sync = none less the null backend with sync = none. Exchange alone: the null backend less"
-    " itself with sync = none. Interaction: what both together add beyond the sum of the two. Computing includes the exchange."
-    " The intervals of a job hold all at once, with probability 95%."
+    "Loading alone: the job with sync = none less the null backend with sync = none. Exchange alone: the null backend with the"
+    " exchange less the null backend with sync = none. Interaction: the time that both together add beyond the sum of the two."
+    " Computing includes the exchange. The intervals of a job hold simultaneously, with probability 95%."
 )
 
 
 def rank_tables(facts: Facts) -> list[Table]:
-    """Return the table of communication of one dataset's jobs, and that of interactions where all corners were measured."""
+    """Return the tables of one dataset: communication, and interactions if all four corners were measured."""
     jobs = [cell for cell in facts.cells if cell.cell.ranks > 1 and cell.median("job_barrier_s") is not None]
     if not jobs:
         return []
@@ -69,7 +69,7 @@ def communication_table(jobs: Sequence[CellSummary], facts: Facts) -> Table:
     notes += [_EMULATED] if "network" in kinds else []
     return Table(
         caption=". ".join(
-            [f"{dataset_label(jobs[0])}: what communication costs the jobs of ranks", *caveats(jobs)]
+            [f"{dataset_label(jobs[0])}: the cost of communication in jobs of ranks", *caveats(jobs)]
         ),
         head=(
             "setting",
@@ -135,7 +135,7 @@ def _raw(cell: CellSummary, facts: Facts) -> tuple[Any, ...]:
 
 
 def exposed(cell: CellSummary, facts: Facts) -> Interval | None:
-    """Return the exposed communication of a job, with the page's interval if the page asks for it; None if not measured."""
+    """Return the exposed communication of a job, with the page's interval if it has one; None if not measured."""
     claim = facts.claims.on(Kind.EXPOSED, cell)
     return cell.interval(EXPOSED) if claim is None else claim.figure
 
@@ -146,11 +146,11 @@ def _slowest_s(cell: CellSummary) -> float | None:
 
 
 def interference_table(found: Sequence[Interference], facts: Facts) -> Table:
-    """Return what loading and exchanging add to each part of a step, alone and together."""
+    """Return the time that loading and exchanging add to each part of a step, alone and together."""
     listed = [(one, effects) for one in found for effects in one.effects]
     cells = [one.both for one in found]
     said = [
-        f"{dataset_label(cells[0])}: what loading and exchanging gradients cost each other",
+        f"{dataset_label(cells[0])}: the interaction of loading and exchanging gradients",
         *caveats(cells),
     ]
     return Table(

@@ -1,6 +1,6 @@
 """The storage roofline: which accelerators each backend feeds, from cells with nothing and with a pause to compute.
 
-One roofline has the curves (`storebench.report.roofline_curve`) of all backends that were measured under one setting.
+A roofline has the curves (`storebench.report.roofline_curve`) of all backends measured in one setting.
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ class Roofline:
         return len({point.cell.cell.compute for point in self.points})
 
     def concluding(self, alpha: float) -> "Roofline":
-        """Return this roofline with an error of `alpha` for each conclusion from a starving point."""
+        """Return this roofline with an error of `alpha` per conclusion from a starving point."""
         return dataclasses.replace(
             self, curves=tuple(dataclasses.replace(one, alpha=alpha) for one in self.curves)
         )
@@ -178,7 +178,7 @@ def point_keys(found: Iterable[Roofline]) -> frozenset[tuple[str, str]]:
 
 
 def _key(cell: CellSummary, *, any_state: bool = False) -> tuple[Any, ...]:
-    """Return the settings that a point shares with its supply rate, without the state of the store if `any_state`."""
+    """Return the settings shared by a point and its supply rate, without the state of the store if `any_state`."""
     free = _FREE | frozenset(STATE_COLUMNS) if any_state else _FREE
     fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in free}
     if not cell.cell.workers:

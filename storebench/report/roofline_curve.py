@@ -1,8 +1,8 @@
-"""One curve of a storage roofline: the rates that a backend delivers, the point at which it starves an accelerator, its test.
+"""One curve of a storage roofline: a backend's delivered rates, its starving point, and the points that test the curve.
 
-The supply rate of a backend comes from the cell that only loads. The formula of `storebench.report.roofline_model` makes
-a curve of it, and cells with emulated compute are the points that the curve is tested on. They may lower its constant c
-(the least handoff of all cells of the backend), and nothing else of them enters the curve.
+The supply rate of a backend comes from the cell that only loads. The formula of `storebench.report.roofline_model` turns
+it into a curve. Cells with emulated compute are the points that test the curve. They may lower its constant c, the least
+handoff of all cells of the backend, and have no other influence on the curve.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ from storebench.report.roofline_model import BUSY_FRAC, RooflineModel
 from storebench.report.trained import ingestion_rate
 
 MOST_SPAN = 3.0
-"""A starving point whose interval spans more than this factor says too little to be called decided, as of a break-even."""
+"""A starving point, like a break-even, is not called decided if its interval spans more than this factor."""
 
 
 class Feeding(enum.StrEnum):
-    """Whether a backend keeps an accelerator busy."""
+    """Verdict on whether a backend keeps an accelerator busy."""
 
     FEEDS = "feeds it"
-    """It is busy at least 90% of its time, for all of the interval."""
+    """It is busy at least 90% of the time, over the entire interval."""
     STARVES = "starves it"
-    """It is busy less than 90% of its time, for all of the interval."""
+    """It is busy less than 90% of the time, over the entire interval."""
     UNDECIDED = "cannot be told"
 
 
@@ -48,13 +48,13 @@ class Point:
     cell
         The cell with emulated compute.
     ingestion
-        Samples per second of the accelerator, from the measured time of its steps.
+        Samples per second of the accelerator, from the measured durations of its steps.
     delivered
-        Samples per second that were measured.
+        Measured samples per second.
     predicted
-        Samples per second by the model.
+        Samples per second predicted by the model.
     explanation
-        Why the error is above `ERROR_LIMIT`, as far as the records show it; None where it is not, or unexplained.
+        The reason for an error above `ERROR_LIMIT`, if the records show one; None otherwise.
     """
 
     cell: CellSummary
@@ -65,12 +65,12 @@ class Point:
 
     @property
     def error(self) -> float:
-        """The relative error of the prediction: above 0 where less was delivered."""
+        """Relative error of the prediction; positive if less was delivered than predicted."""
         return self.predicted / self.delivered.mid - 1
 
     @property
     def unexplained(self) -> bool:
-        """Whether the error is above `ERROR_LIMIT` and no record says why."""
+        """Whether the error is above `ERROR_LIMIT` without an explanation in the records."""
         return abs(self.error) > ERROR_LIMIT and self.explanation is None
 
 
@@ -83,15 +83,15 @@ class RooflineCurve:
     loader
         The cell that only loads.
     supply
-        Its samples per second.
+        Samples per second of that cell.
     constant_s
-        Seconds per sample that a step takes in addition, see `RooflineModel`.
+        Additional seconds per sample of a step, see `RooflineModel`.
     rounds
-        The starving points by the supply rate of each replicate and, with overlap, by the handoff of each.
+        The starving points from the supply rate of each replicate and, with overlap, from its handoff.
     points
-        The measured points, the slowest accelerator first.
+        The measured points, slowest accelerator first.
     alpha
-        Error that may be spent on each conclusion from the starving point.
+        Permitted error per conclusion from the starving point.
     """
 
     loader: CellSummary
@@ -108,7 +108,7 @@ class RooflineCurve:
 
     @property
     def model(self) -> RooflineModel:
-        """The formula with this backend's figures."""
+        """The formula with the figures of this backend."""
         return _model(self.loader, self.supply.mid, self.constant_s)
 
     def delivered(self, ingestion: float) -> Interval:
@@ -121,9 +121,9 @@ class RooflineCurve:
 
     @functools.cached_property
     def starving(self) -> Interval:
-        """The ingestion rate, in samples per second, above which an accelerator is busy less than 90% of its time.
+        """The ingestion rate, in samples per second, above which an accelerator is busy less than 90% of the time.
 
-        Its interval is single: it holds by itself with probability 95%.
+        Its interval is single: it alone holds with probability 95%.
         """
         return _widest(self.rounds, stats.ALPHA)
 
@@ -134,24 +134,24 @@ class RooflineCurve:
 
     @property
     def at_most(self) -> bool:
-        """Whether the supply rate is at most too high, and with it the starving point."""
+        """Whether the supply rate, and so the starving point, is an upper bound."""
         return self.loader.at_most
 
     @property
     def certain(self) -> bool:
-        """Whether the starving point has an interval that may be used."""
+        """Whether the starving point has a usable interval."""
         one = self.sure
         enough = one.n >= stats.MIN_ROUNDS and one.lo is not None and one.hi is not None
         return enough and not self.loader.unsteady
 
     @property
     def decided(self) -> bool:
-        """Whether the interval of the starving point may be used and is narrow enough to say something."""
+        """Whether the interval of the starving point is usable and narrow enough for a conclusion."""
         lo, hi = self.starving.lo, self.starving.hi
         return self.certain and bool(lo and hi) and (hi or 0.0) <= MOST_SPAN * (lo or 0.0)
 
     def feeding(self, ingestion: float) -> Feeding:
-        """Return whether the backend keeps an accelerator of this ingestion rate, in samples per second, busy."""
+        """Return the verdict on an accelerator with this ingestion rate in samples per second."""
         if not self.certain:
             return Feeding.UNDECIDED
         if (self.sure.hi or 0.0) < ingestion:
@@ -167,10 +167,10 @@ class RooflineCurve:
         rates
             Samples per second, one per replicate.
         more_s
-            Seconds per sample that a producer takes beyond what the curve was measured with.
+            Additional seconds per sample of a producer, beyond those in the measured curve.
         """
         cell = self.loader.cell
-        # The starving point is 1 / 0.9 of the supply rate with overlap and a ninth without.
+        # The starving point is 1 / 0.9 of the supply rate with overlap, and a ninth of it without.
         share = BUSY_FRAC / cell.workers if cell.workers else BUSY_FRAC / (1 - BUSY_FRAC)
         later = more_s * share / cell.ranks
         found = [
@@ -192,15 +192,15 @@ def _model(loader: CellSummary, supply: float, constant_s: float) -> RooflineMod
 def curve_of(
     loader: CellSummary, emulated: Sequence[CellSummary], handing: Sequence[CellSummary]
 ) -> RooflineCurve:
-    """Return the curve of a loader-only cell, with the points that it is tested on.
+    """Return the curve of a loader-only cell, with the points that test it.
 
     Parameters
     ----------
     emulated
-        Its points.
+        The cells with emulated compute that test the curve.
     handing
-        The points of the same backend in every state of its store. Where it has none of its own, theirs give the
-        handoff, which is the loader's and not the store's.
+        The cells with emulated compute of the same backend in every state of its store. They give the handoff if `emulated` is
+        empty, because the handoff depends on the loader and not on the store.
     """
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
     alike = handing if loader.cell.workers and not emulated else emulated
@@ -219,7 +219,7 @@ def curve_of(
 def _starving_rounds(
     loader: CellSummary, rates: Sequence[float], constant_s: float, emulated: Sequence[CellSummary]
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the starving point by the supply rate of each replicate and, with overlap, by the handoff of each."""
+    """Return the starving points from the supply rate of each replicate and, with overlap, from its handoff."""
     found = tuple(_model(loader, rate, constant_s).starving for rate in rates)
     if not loader.cell.workers:
         return (found,)
@@ -230,7 +230,7 @@ def _starving_rounds(
 
 
 def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Interval:
-    """Return the starving point. Its interval holds for the spread of the supply rate, and for that of the constant."""
+    """Return the starving point. Its interval covers the spread of the supply rate and of the constant."""
     found, *others = (median_interval(values, alpha) for values in rounds)
     if found.lo is None or found.hi is None:
         return found
@@ -239,12 +239,12 @@ def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Interval:
 
 
 def _handing(loader: CellSummary, emulated: Sequence[CellSummary]) -> list[CellSummary]:
-    """Return the cells of a curve that hand batches over, the one that only loads first."""
+    """Return the cells of a curve that measure the handoff, the loader-only cell first."""
     return [loader, *(cell for cell in emulated if cell.median("samples_per_s"))]
 
 
 def _constant_s(loader: CellSummary, emulated: Sequence[CellSummary]) -> float:
-    """Return the least time per sample that any cell of a curve measured for handoff and loop.
+    """Return the least time per sample for handoff and loop in any cell of a curve.
 
     Without overlap, the supply rate includes that of the loader-only cell, and only an excess counts.
     """

@@ -83,8 +83,8 @@ def bounded(row: Row, cell: Cell) -> bool:
 def counted(rows: Sequence[Row], cell: Cell) -> tuple[Row, ...]:
     """Return the records whose figures hold for the requested cache state.
 
-    For a limited cell, and for a data store that the first epoch fills, these are of the last epoch of each replicate,
-    because earlier epochs fill the page cache or the data store.
+    For a limited cell, and for a data store filled in the first epoch, only the last epoch of each replicate counts, because
+    earlier epochs fill the page cache or the data store.
     """
     if cell.cache == CacheState.LIMITED or cell.store_fill is Fill.FIRST_EPOCH:
         last: dict[Any, Row] = {}

@@ -314,5 +314,5 @@ def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
 
 
 def ends(interval: Interval | None) -> tuple[float | None, float | None, float | None]:
-    """Return a figure with the ends of its interval; None for what is not known."""
+    """Return a figure and the ends of its interval; None for unknown ones."""
     return (interval.mid, interval.lo, interval.hi) if interval else (None, None, None)

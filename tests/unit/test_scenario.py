@@ -257,7 +257,7 @@ def test_a_dropped_combination_is_named(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(LIMITED)
     assert load_scenario(path).impossible() == [
-        "memory:native has no limited cell, for it holds all pixels in memory"
+        "memory:native has no limited cell, because it holds all pixels in memory"
     ]
 
 

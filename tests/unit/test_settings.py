@@ -345,7 +345,7 @@ def test_one_trainer_has_one_cell_whatever_trainers_are_asked_for() -> None:
         ),
         (
             {"ranks": 2, "trainers": 2, "tournament_steps": 5, "backends": ["lmdb", "null"]},
-            "null serves no samples that a tournament could score networks on",
+            "null has no samples on which a tournament could score networks",
         ),
         ({"ranks": 2, "trainers": 2, "trainer_data": "halved"}, "'partitioned' or 'replicated'"),
         ({"ranks": 2, "trainers": 2, "share": "node"}, "with trainers, share must be 'none'"),

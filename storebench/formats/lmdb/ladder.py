@@ -48,9 +48,9 @@ class Rung:
     below
         The rung that it is compared with; None for the lowest.
     trouble
-        The problem that the optimisation solves, in words; "" for a rung that is no optimisation.
+        The problem solved by the optimisation, in words; "" if the rung is no optimisation.
     share
-        Who reads for the ranks of a job.
+        How the ranks of a job share reading.
     called
         The optimisation's name in sentences; "" for its key in capital letters.
     """

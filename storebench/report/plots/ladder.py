@@ -37,7 +37,7 @@ _LOOKS = {
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield one plot per cache state in which the ladder was measured, and per compute of its loop."""
+    """Yield one plot for each cache state and compute with which the ladder was measured."""
     for state, climbed in by_state(selection.facts.ladders).items():
         for compute, alike in _by_compute(climbed).items():
             words = [
@@ -78,9 +78,9 @@ def _question(ladder: Ladder) -> str:
 
 
 def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
-    """Draw samples per second on each rung with intervals, one series for each number of processes or ranks.
+    """Draw samples per second per rung with intervals, one series per number of processes or ranks.
 
-    All ladders are of one dataset, one compute and one cache state. Filled markers are cold, hollow ones warm.
+    All ladders have the same dataset, compute and cache state. Filled markers are cold, hollow ones warm.
     """
     shown = {step.rung.key for ladder in ladders for step in ladder.steps}
     rungs = [rung for rung in RUNGS if rung.key in shown]
@@ -118,7 +118,7 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
 
 
 def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
-    """Return the proven gains of the ladder with the fewest processes, in one sentence; of ranks that train, see `training_answer`."""
+    """Return a sentence on the proven gains of the ladder with the fewest processes; for training, see `training_answer`."""
     if ladders[0].trains:
         return training_answer(max(ladders, key=lambda one: one.first.cell.ranks), claims)
     ladder = min(ladders, key=lambda one: one.first.cell.workers)
@@ -144,7 +144,7 @@ def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
 
 
 def training_answer(ladder: Ladder, claims: Claims) -> Sentence:
-    """Return the share of whole steps that plain LMDB waits for data, and the gain of the best rung, in one sentence."""
+    """Return a sentence on the data-wait fraction with plain LMDB, and the gain of the best rung in steps of training."""
     lowest, best = ladder.of("plain"), ladder.best
     where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, whole steps"
     share = None if lowest is None else claims.decisions.waiting(lowest.cell)
@@ -167,7 +167,7 @@ _BASE_NAMES = dict(zip(BASES, ("as fast as plain LMDB", "as fast as LMDB without
 
 
 def _gains_of_best(ladder: Ladder, best: Step, claims: Claims) -> list[tuple[str, Claim]]:
-    """Return the claims about the best rung and the two ways of LMDB itself, with the names of these."""
+    """Return the claims about the best rung and the two readers of LMDB itself, with the names of these readers."""
     asked = ((name, ladder.of(key)) for key, name in _BASE_NAMES.items())
     found = (
         (name, claims.between(best.cell, base.cell, Topic.RUNG)) for name, base in asked if base is not None

@@ -1,4 +1,4 @@
-"""Exposed communication of jobs that exchange gradients at different moments, beside the time of an ideal ring all-reduce."""
+"""Exposed communication by moment of the exchange, beside the time of an ideal ring all-reduce."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -50,13 +50,13 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def exchanging(facts: Facts) -> list[list[CellSummary]]:
-    """Return the groups of jobs that differ in when gradients are exchanged, of which at least one was measured to do so."""
+    """Return groups of jobs that differ in the moment of the exchange, if any job of the group has exposed communication."""
     groups = ways_to_exchange(facts.ordered)
     return [group for group in groups if any(cell.median(EXPOSED) is not None for cell in group)]
 
 
 def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> Sentence:
-    """Return in how many jobs overlapping is proven to gain over an exchange after the backward pass, and the largest gain."""
+    """Return a sentence on the jobs in which overlapping is proven to be faster than an exchange after the backward pass."""
     pairs = [{cell.cell.sync: cell for cell in group} for group in groups]
     asked = [
         (pair[Sync.OVERLAPPED], claim)
@@ -72,15 +72,17 @@ def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> S
     if gains:
         most = max(gains, key=_times)
         text = (
-            f"Overlapping is proven to gain in {len(gains)} of {number_of(len(asked), 'job')}, at most {with_interval(most.figure)} times"
+            f"Overlapping is proven to be faster in {len(gains)} of {number_of(len(asked), 'job')}, at most {with_interval(most.figure)} times"
             f" ({job_name(most.subject)})"
         )
     elif len(asked) == 1:
-        text = "In the only job, overlapping is not proven to gain over an exchange after the backward pass"
+        text = (
+            "In the only job, overlapping is not proven to be faster than an exchange after the backward pass"
+        )
     else:
-        text = f"In none of {number_of(len(asked), 'job')} is overlapping proven to gain over an exchange after the backward pass"
+        text = f"In none of {number_of(len(asked), 'job')} is overlapping proven to be faster than an exchange after the backward pass"
     where = "" if len(asked) == 1 else f"in {len(losses)} "
-    text += f"; {where}it is proven to lose." if losses else "."
+    text += f"; {where}it is proven to be slower." if losses else "."
     return Sentence(text=text, claims=said)
 
 

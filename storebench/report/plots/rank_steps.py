@@ -42,16 +42,16 @@ from storebench.units import number_of
 QUESTION = "Where does a step of several ranks go?"
 
 MOST_PLOTS = 4
-"""Settings of one dataset that are drawn; the tables hold all of them."""
+"""Settings drawn per dataset; the tables contain all of them."""
 
 _NOTE = (
-    "Means over the ranks, whole epoch. Exposed communication is measured in pairs of steps after the epoch, and is a part"
-    " of the time in which the loop computes, as is the wait for the slowest rank"
+    "Means over ranks, entire epoch. Exposed communication is measured after the epoch, in pairs of steps. It and the wait for"
+    " the slowest rank are parts of the loop's compute time, and are subtracted from it here"
 )
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield one plot for each setting that jobs of several ranks trained under."""
+    """Yield one plot per setting in which jobs of several ranks trained."""
     facts = selection.facts
     for number, cells in enumerate(job_groups(facts)[:MOST_PLOTS]):
         told = rank_steps_answer(cells, facts.claims)
@@ -65,9 +65,9 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def job_groups(facts: Facts) -> list[list[CellSummary]]:
-    """Return the cells that train, of each setting under which jobs of ranks do: jobs and the single processes beside them.
+    """Return the training cells of each setting with jobs of ranks: the jobs, and single processes with the same work.
 
-    Settings are in the order of the page, and cells in that of their ranks and backends.
+    Settings are in the order of the page. Cells are ordered by backend and number of ranks.
     """
     if not any(panel.first.cell.ranks > 1 for panel in facts.ordered):
         return []
@@ -91,7 +91,7 @@ def _work(cell: CellSummary, *more: str) -> tuple[object, ...]:
 
 
 def _loads_nothing_for(cell: CellSummary, stored: CellSummary) -> bool:
-    """Return whether a null cell does the work of a stored one; it has no cache state."""
+    """Return True if a null cell, which has no cache state, does the same work as a stored one."""
     return cell.is_null and _work(cell, *STATE_COLUMNS) == _work(stored, *STATE_COLUMNS)
 
 
@@ -100,21 +100,20 @@ def _place(cell: CellSummary) -> tuple[object, ...]:
 
 
 def rank_steps_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
-    """Return how many jobs are proven to take longer because gradients are exchanged, and which of them most."""
+    """Return a sentence on the jobs whose steps are proven to be longer because gradients are exchanged."""
     found = claims.each(Kind.EXPOSED, cells)
     if not found:
         return Sentence(text="Exposed communication was not measured in these jobs.")
     proven = [one for one in found if one.decided]
     if not proven:
-        text = "No job is proven to take longer per step because its ranks exchange gradients."
+        text = "Exchanging gradients is not proven to lengthen the steps of any job."
         return Sentence(text=text, claims=tuple(found))
     most = max(proven, key=lambda one: one.figure.mid if one.figure else 0.0)
     others = [one for one in proven if one is not most]
     share = _exposed_s(most.subject) / (_step_s(most.subject) or 1.0)
     text = (
-        f"{len(proven)} of {number_of(len(found), 'job')} {'is' if len(proven) == 1 else 'are'} proven to take longer per step because"
-        f" their ranks exchange gradients, most of all {milliseconds(most.figure)}, {percent(share)} of a step"
-        f" ({job_name(most.subject)})."
+        f"Exchanging gradients is proven to lengthen the steps of {len(proven)} of {number_of(len(found), 'job')}, by at most"
+        f" {milliseconds(most.figure)}, {percent(share)} of a step ({job_name(most.subject)})."
     )
     return Sentence(text=text, claims=(most, *others))
 
@@ -163,10 +162,10 @@ def job_name(cell: CellSummary) -> str:
 
 
 def step_parts(cell: CellSummary) -> dict[str, float]:
-    """Return the mean seconds of each part of a step; together they are the time of the loop.
+    """Return the mean seconds of each part of a step; they add up to the time of the loop.
 
-    What exposed communication and the wait for the slowest rank leave of the time in which the loop computes is its
-    computing. A negative exposed communication, which is noise, counts as 0.
+    Computing is the loop's compute time less exposed communication and the wait for the slowest rank. Negative exposed
+    communication is noise and counts as 0.
     """
     compute_s = cell.per_step("whole_compute_s")
     slowest_s = min(cell.per_step("whole_job_wait_for_slowest_s"), compute_s)

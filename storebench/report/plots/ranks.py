@@ -35,9 +35,9 @@ from storebench.settings.words import ComputeKind, Fill, Share, Sync
 QUESTION = "What do more ranks on this machine deliver?"
 
 MOST_PLOTS = 4
-"""Settings of one dataset that are drawn; the tables hold all of them."""
+"""Settings drawn per dataset; the tables contain all of them."""
 
-_IDEAL = "ideal: as many times the first point as there are ranks"
+_IDEAL = "ideal: the first point times the number of ranks"
 _LINES = ("-", "--", "-.")
 
 
@@ -77,7 +77,7 @@ class RankLine:
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield one plot for each setting under which stores were read by one process and by jobs of several ranks."""
+    """Yield one plot per setting in which stores were read by one process and by jobs of several ranks."""
     facts = selection.facts
     for number, panel in enumerate(rank_panels(facts)[:MOST_PLOTS]):
         told = ranks_answer(facts, panel)
@@ -92,7 +92,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def _setting(panel: Panel) -> str:
-    """Return the cache state and the work of a panel, which tell its plot from those of others."""
+    """Return the cache state and the work of a panel, which distinguish its plot from the others."""
     cell = panel.first.cell
     emulated = cell.compute.kind is ComputeKind.EMULATED
     work = (
@@ -102,7 +102,7 @@ def _setting(panel: Panel) -> str:
 
 
 def rank_panels(facts: Facts) -> list[Panel]:
-    """Return the panels of one process with a job of several ranks beside them, in the order of importance."""
+    """Return the panels of one process for which jobs of several ranks were measured, in the order of importance."""
     jobs = [panel for panel in facts.ordered if panel.first.cell.ranks > 1]
     return [
         panel
@@ -112,7 +112,7 @@ def rank_panels(facts: Facts) -> list[Panel]:
 
 
 def rank_lines(facts: Facts, panel: Panel) -> list[RankLine]:
-    """Return one line for each store of a panel of one process, and each way in which ranks share its work."""
+    """Return one line per store of a one-process panel and per way in which ranks share its work."""
     lines = []
     for alone in panel.stored:
         ways: dict[object, list[CellSummary]] = {}
@@ -133,7 +133,7 @@ def _efficiency(facts: Facts, job: CellSummary, alone: CellSummary) -> Interval 
 
 
 def ranks_answer(facts: Facts, panel: Panel) -> Sentence:
-    """Return the number of backends that are proven to deliver more with several ranks, and the largest gain with its efficiency."""
+    """Return a sentence on the backends proven to be faster with several ranks, with the largest gain and its efficiency."""
     asked = {
         alone.backend: [
             claim

@@ -1,4 +1,4 @@
-"""The games of a tournament: the score of each trainer over the steps, and whose network it went on with."""
+"""The games of tournaments: the score of each trainer over the steps, and the network that it continued with."""
 
 import functools
 import statistics
@@ -21,7 +21,7 @@ from storebench.units import number_of
 
 QUESTION = "Do tournaments make the best trainer better?"
 
-_NOTE = "Below: whose network each trainer went on with, by colour; large: that of its partner"
+_NOTE = "Below: the network that each trainer continued with, by colour; large marks: its partner's network"
 _COLOURS = ("#332288", "#88CCEE", "#44AA99", "#999933", "#CC6677", "#882255", "#DDCC77", "#117733")
 """Paul Tol's muted palette, for trainers."""
 
@@ -31,15 +31,15 @@ _POINTS = 100.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contest:
-    """Trainers with tournaments beside the same trainers without, for one or several seeds.
+    """Trainers with tournaments, and the same trainers without, for one or several seeds.
 
     Attributes
     ----------
     cells
         The cells with tournaments, one per seed.
     gains
-        For each seed that both were measured with: the test accuracy of the best trainer with tournaments less that
-        without, in percentage points.
+        Per seed with both measurements: the test accuracy of the best trainer with tournaments less that without, in
+        percentage points.
     with_games, without
         The mean accuracies of these seeds, in percent.
     """
@@ -56,7 +56,7 @@ class Contest:
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot if trainers of a job played games."""
+    """Yield the plot if trainers played games."""
     found = contest(selection.facts)
     rows = [row for cell in found.cells for row in cell.usable if games_of(row)] if found else []
     if found is None or not rows:
@@ -72,7 +72,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def contest(facts: Facts) -> Contest | None:
-    """Return the contest with most seeds; None if no trainers played."""
+    """Return the contest with most seeds; None without tournaments."""
     groups: dict[object, list[CellSummary]] = {}
     for cell in facts.cells:
         if cell.cell.tournament_steps and cell.usable:
@@ -105,7 +105,7 @@ def _control_key(cell: CellSummary) -> object:
 
 
 def _accuracy(cell: CellSummary) -> float | None:
-    """Return the test accuracy of the best trainer after the last epoch in percent, the mean over replicates."""
+    """Return the test accuracy of the best trainer after the last epoch, in percent; the mean over replicates."""
     last = max((row["epoch"] for row in cell.usable), default=0)
     found = [row["test_accuracy"] for row in cell.usable if row["epoch"] == last]
     known = [float(one) for one in found if one is not None]
@@ -113,14 +113,14 @@ def _accuracy(cell: CellSummary) -> float | None:
 
 
 def tournament_answer(found: Contest) -> str:
-    """Return by how much tournaments change the test accuracy of the best trainer, over the same seeds with and without."""
+    """Return a sentence on the change of the best trainer's test accuracy by tournaments, over the same seeds."""
     if not found.gains:
-        return "Not known: the same trainers were not measured without tournaments."
+        return "Unknown: the same trainers were not measured without tournaments."
     gain, seeds = found.gain, number_of(len(found.gains), "seed")
     figures = f"{found.with_games:.2f}% with, {found.without:.2f}% without"
     if gain.lo is None or gain.hi is None:
         return (
-            f"One seed cannot tell: with it, tournaments change the test accuracy of the best trainer by {gain.mid:+.2f}"
+            f"One seed is not enough: with it, tournaments change the test accuracy of the best trainer by {gain.mid:+.2f}"
             f" percentage points ({figures})."
         )
     span = f"{gain.mid:+.2f} percentage points [{gain.lo:+.2f}, {gain.hi:+.2f}]"
@@ -135,14 +135,14 @@ def tournament_answer(found: Contest) -> str:
 
 
 def plot_tournament(rows: Sequence[Row], note: str = "", *, ax: Axes | None = None) -> Axes:
-    """Draw the score of each trainer at each game, and below it whose network the trainer went on with.
+    """Draw the score of each trainer at each game, and below it the network that the trainer continued with.
 
     Parameters
     ----------
     rows
-        The records of one replicate with games, one per epoch, in their order.
+        The records of one replicate with games, one per epoch, in order.
     note
-        The conditions.
+        The conditions of the measurement.
     ax
         Axes to draw on; None makes a new figure. Only a new figure has axes for the winners.
     """
@@ -172,7 +172,7 @@ def plot_tournament(rows: Sequence[Row], note: str = "", *, ax: Axes | None = No
 
 
 def _draw_winners(ax: Axes, games: Sequence[tuple[int, Game]], trainers: Sequence[int]) -> None:
-    """Draw one row per trainer with a mark at each game, in the colour of the winner; networks that came from a partner are large."""
+    """Draw one row per trainer with a mark per game in the colour of the winner; large marks are networks of partners."""
     for step, game in games:
         moved = game.winner != game.trainer
         ax.plot(
@@ -189,13 +189,13 @@ def _draw_winners(ax: Axes, games: Sequence[tuple[int, Game]], trainers: Sequenc
 
 
 def games_of(row: Row) -> tuple[Game, ...]:
-    """Return the sides of games in a record, in their order; none if there are none."""
+    """Return the sides of games in a record, in order."""
     facts = row["job_trainers"]
     return facts.games if isinstance(facts, TrainersFacts) else ()
 
 
 def _steps_before(rows: Sequence[Row], row: Row) -> int:
-    """Return the steps of the epochs before that of a record."""
+    """Return the number of steps in the epochs before a record's epoch."""
     return sum(int(one["steps"]) for one in rows if one["epoch"] < row["epoch"])
 
 

@@ -109,7 +109,7 @@ def test_the_answer_names_the_job_whose_exchange_costs_most() -> None:
     facts = facts_of(job(), job("png", exposed_ms=5.0), job("hdf5", exposed_ms=0.001, noise_ms=0.1))
     [plot] = rank_steps.drawn(Selection(facts=facts))
     assert plot.answer.startswith(
-        "2 of 3 jobs are proven to take longer per step because their ranks exchange gradients, most of all 5.00 ms ["
+        "Exchanging gradients is proven to lengthen the steps of 2 of 3 jobs, by at most 5.00 ms ["
     )
     assert plot.answer.endswith("(PNG files, 2 ranks, overlapped).")
     assert {one.kind for one in plot.claims} == {Kind.EXPOSED}
@@ -119,7 +119,7 @@ def test_the_answer_names_the_job_whose_exchange_costs_most() -> None:
 
 def test_two_rounds_prove_no_exposed_communication() -> None:
     [plot] = rank_steps.drawn(Selection(facts=facts_of(job(rounds=2))))
-    assert plot.answer.startswith("No job is proven to take longer per step")
+    assert plot.answer.startswith("Exchanging gradients is not proven to lengthen the steps of any job.")
 
 
 def test_jobs_that_only_load_have_no_plot_of_their_steps() -> None:
@@ -143,7 +143,7 @@ def ways(**costs_ms: float) -> list[list[Record]]:
 def test_overlapping_that_gains_is_told_with_its_gain() -> None:
     facts = facts_of(*ways(overlapped=2.0, after=9.0, none=0.0))
     [plot] = overlap.drawn(Selection(facts=facts))
-    assert plot.answer.startswith("Overlapping is proven to gain in 1 of 1 job, at most 1.44")
+    assert plot.answer.startswith("Overlapping is proven to be faster in 1 of 1 job, at most 1.44")
     assert plot.answer.endswith(" times (LMDB, 2 ranks, overlapped).")
     assert [(one.topic, one.decided, one.fair) for one in plot.claims] == [(Topic.SYNC, True, True)]
 
@@ -151,7 +151,7 @@ def test_overlapping_that_gains_is_told_with_its_gain() -> None:
 def test_overlapping_that_loses_is_said_to() -> None:
     [plot] = overlap.drawn(Selection(facts=facts_of(*ways(overlapped=9.0, after=2.0))))
     assert plot.answer == (
-        "In the only job, overlapping is not proven to gain over an exchange after the backward pass; it is proven to lose."
+        "In the only job, overlapping is not proven to be faster than an exchange after the backward pass; it is proven to be slower."
     )
 
 
@@ -253,7 +253,7 @@ def test_the_page_has_the_jobs_section_with_both_tables() -> None:
     for page in (html(content), markdown(content)):
         assert "Jobs of 2 ranks were processes of one machine" in page
         assert "What do jobs of many ranks spend on each other?" in page
-        assert "what communication costs the jobs of ranks" in page
+        assert "the cost of communication in jobs of ranks" in page
         assert "slow each other down" in page
 
 

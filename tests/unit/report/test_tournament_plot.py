@@ -56,12 +56,12 @@ def test_seeds_without_a_control_and_replicates_do_not_count() -> None:
 
 
 def test_one_seed_proves_nothing() -> None:
-    assert answer(*planted([0.02])).startswith("One seed cannot tell: ")
+    assert answer(*planted([0.02])).startswith("One seed is not enough: ")
 
 
 def test_trainers_without_a_control_are_not_judged() -> None:
     said = answer(trainers_record(0.9))
-    assert said == "Not known: the same trainers were not measured without tournaments."
+    assert said == "Unknown: the same trainers were not measured without tournaments."
 
 
 def test_records_without_games_make_no_plot() -> None:
