@@ -40,7 +40,6 @@ simulation (docs/statistics.md).
 """
 
 _FEWEST_FOR_ORDER = 6
-_ROUNDING = 1e-9  # whole degrees of freedom that come out just below a whole number
 """With fewer, no distribution-free interval of the median reaches 95%: [min, max] of 5 covers 93.75%."""
 
 _MOST_LOGARITHM = 700.0

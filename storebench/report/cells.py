@@ -76,26 +76,6 @@ RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHAR
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
 """Fields that describe the state in which the store is read."""
 
-COMPUTE_COLUMNS = (
-    "dataset",
-    "split",
-    "size",
-    "limit",
-    "batch_size",
-    "model",
-    "compute",
-    "device",
-    "threads",
-    "ranks",
-    "sync",
-    "trainers",
-)
-"""Fields that determine how fast the network alone computes.
-
-The null cell of a panel shares more fields with its cells (`ceiling_key`). Validation compares with any null cell that
-computes the same.
-"""
-
 FEWEST_TRAINING_STEPS = 20
 """With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
 

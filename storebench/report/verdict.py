@@ -80,8 +80,6 @@ class CellVerdict:
     feed_gain
         Upper bound on the speed-up if loading cost nothing: no more than the loop's waiting
         would give back, nor than the rate of the null cell over this one.
-    costs_s
-        Seconds per sample of each limit on the loop's critical path.
     inflation
         The network's computing time beside this backend, as a multiple of that with nothing to load;
         None without a null cell or without real training.
@@ -95,7 +93,6 @@ class CellVerdict:
     arriving_frac: float | None
     gain: float
     feed_gain: float
-    costs_s: Mapping[Bound, float]
     stalls: Stalls
     inflation: Decision | None = None
 
@@ -163,7 +160,6 @@ def _verdict(
         arriving_frac=_arriving_frac(bound, cell, device_bytes_per_s),
         gain=_gain(bound, cell, seconds, costs),
         feed_gain=_feed_gain(seconds, null),
-        costs_s=costs,
         stalls=_stalls(seconds, null, warm),
         inflation=inflation,
     )

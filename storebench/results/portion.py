@@ -74,8 +74,3 @@ class Portion:
     drift: float | None = None
     edge_steps: int = 0
     reason: str = ""
-
-    @property
-    def is_steady(self) -> bool | None:
-        """Whether the ratio of the rates of its halves is between 0.8 and 1.25; None if it is unknown."""
-        return steady(self.drift)

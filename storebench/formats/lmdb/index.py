@@ -157,15 +157,6 @@ def build_index(path: Path | str, *, database: str | None = None) -> PageIndex:
     raise CorruptStoreError("the file is being written to", where=path, hint="Index it when that is done.")
 
 
-def read_keys(path: Path | str, *, database: str | None = None) -> list[bytes]:
-    """Return every key in order; position i of an index belongs to key i."""
-    with PageFile(data_file(path)) as file:
-        keys: list[bytes] = []
-        for nodes in leaves(file, find_tree(file, database)):
-            keys += [nodes.at(number)[0] for number in range(len(nodes))]
-        return keys
-
-
 def find_tree(file: PageFile, database: str | None) -> Tree:
     """Return the record of a named database, or of the unnamed one if there are no named ones."""
     main = file.meta.main

@@ -62,20 +62,18 @@ class Tree:
     depth: int
     branch_pages: int
     leaf_pages: int
-    overflow_pages: int
     entries: int
     root: int
 
     @classmethod
     def parse(cls, record: bytes) -> Self:
         """Read the record."""
-        _, flags, depth, branch, leaf, overflow, entries, root = struct.unpack("<IHHQQQQQ", record)
+        _, flags, depth, branch, leaf, _, entries, root = struct.unpack("<IHHQQQQQ", record)
         return cls(
             flags=flags,
             depth=depth,
             branch_pages=branch,
             leaf_pages=leaf,
-            overflow_pages=overflow,
             entries=entries,
             root=root,
         )

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storebench.errors import CorruptStoreError, StorebenchError, UnknownNameError, UsageError
-from storebench.formats.lmdb.index import PageIndex, build_index, open_index, read_keys
-from storebench.formats.lmdb.pages import PageFile
+from storebench.formats.lmdb.index import PageIndex, build_index, data_file, find_tree, open_index
+from storebench.formats.lmdb.pages import PageFile, leaves
 
 Records = dict[bytes, bytes]
 Changes = Mapping[bytes, bytes | None]
@@ -56,6 +56,13 @@ def write(folder: Path, *transactions: Changes, **options: Any) -> Path:
 
 def numbered(count: int, size: int) -> Records:
     return {b"%08d" % i: i.to_bytes(4, "big") * (size // 4) for i in range(count)}
+
+
+def read_keys(path: Path) -> list[bytes]:
+    """Return every key in order; position i of an index belongs to key i."""
+    with PageFile(data_file(path)) as file:
+        pages = list(leaves(file, find_tree(file, None)))
+        return [nodes.at(number)[0] for nodes in pages for number in range(len(nodes))]
 
 
 def assert_as_lmdb(folder: Path) -> PageIndex:

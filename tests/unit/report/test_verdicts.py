@@ -76,7 +76,8 @@ def test_what_workers_do_side_by_side_is_shared_among_them() -> None:
     verdict = verdict_of(
         [make_record("lmdb", workers=4, wait_ms=9, compute_ms=1, fetch_ms=4, decode_ms=36, prep_ms=0)]
     )
-    assert verdict.costs_s[Bound.DECODE] == pytest.approx(0.009 / 32)
+    assert verdict.bound is Bound.DECODE
+    assert verdict.batch_s == pytest.approx(0.009)
     assert verdict.gain == pytest.approx(10)
 
 
