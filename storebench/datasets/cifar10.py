@@ -7,7 +7,6 @@ Python: one pickled dictionary per batch with ``data`` (N x 3,072, planar) and `
 import functools
 import gzip
 import io
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from storebench.datasets import pickles, tars
 from storebench.datasets.arrays import ArrayDataset, Arrays
 from storebench.datasets.base import Dataset, Origin, Provenance
-from storebench.datasets.sources import read_file, unreadable
+from storebench.datasets.sources import read_file, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
 
@@ -198,15 +197,8 @@ def _read_archive(path: Path, layout: Layout, names: list[str]) -> dict[str, byt
 
 
 def _unzip(path: Path) -> bytes:
-    try:
-        with gzip.open(path) as unzipped:
-            data = unzipped.read(_ARCHIVE_BYTES_MAX + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorruptDataError(
-            f"a damaged or truncated gzip file ({error})", where=path, hint=_FETCH_HINT
-        ) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with unzipping(path, _FETCH_HINT), gzip.open(path) as unzipped:
+        data = unzipped.read(_ARCHIVE_BYTES_MAX + 1)
     if len(data) > _ARCHIVE_BYTES_MAX:
         raise CorruptDataError("unpacks to far more than CIFAR-10 holds", where=path, hint=_FETCH_HINT)
     return data

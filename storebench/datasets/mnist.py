@@ -8,7 +8,6 @@ import functools
 import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from storebench.datasets.arrays import ArrayDataset, Arrays
 from storebench.datasets.base import Dataset, Origin, Provenance
-from storebench.datasets.sources import unreadable
+from storebench.datasets.sources import unreadable, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
 from storebench.settings.words import Split
@@ -124,15 +123,8 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
         raise unreadable(path, error) from error
     with raw:
         zipped = raw.peek(2)[:2] == _GZIP_MAGIC
-        try:
-            with gzip.open(raw) if zipped else raw as stream:
-                return _parse_idx(stream, path, dimensions)  # type: ignore[arg-type]
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CorruptDataError(
-                f"a damaged or truncated gzip file ({error})", where=path, hint=_FETCH_HINT
-            ) from error
-        except OSError as error:
-            raise unreadable(path, error) from error
+        with unzipping(path, _FETCH_HINT), gzip.open(raw) if zipped else raw as stream:
+            return _parse_idx(stream, path, dimensions)  # type: ignore[arg-type]
 
 
 def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.uint8]:

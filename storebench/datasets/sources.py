@@ -2,10 +2,13 @@
 
 import array
 import errno
+import gzip
 import hashlib
 import os
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +59,27 @@ def unreadable(path: Path, error: OSError) -> DataNotFoundError:
     return DataNotFoundError(
         f"cannot be read ({error.strerror or error})", where=path, hint="Check its permissions and the disk."
     )
+
+
+@contextmanager
+def unzipping(path: Path, hint: str) -> Iterator[None]:
+    """Name a gzip file in the errors of reading it.
+
+    Raises
+    ------
+    CorruptDataError
+        The file is damaged or cut short; `hint` says how to get it again.
+    DataNotFoundError
+        It cannot be read.
+    """
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CorruptDataError(
+            f"a damaged or truncated gzip file ({error})", where=path, hint=hint
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def check_index(index: int, count: int) -> None:

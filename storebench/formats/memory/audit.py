@@ -1,4 +1,4 @@
-"""Read the store sample by sample, in memory that does not grow with it, for verification."""
+"""The files of a store, checked and decoded; and a reader of them in bounded memory, for verification."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storebench.codecs import get_codec
+from storebench.errors import CorruptDataError
 from storebench.formats.arrays import Batch, Indices
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, wrong_length
@@ -44,6 +46,24 @@ def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
     if not whole or (np.diff(offsets) < 0).any():
         raise damaged("the pack and its offsets do not belong together", path)
     return offsets
+
+
+def decode_pack(store: Path, codec: str, pixels: npt.NDArray[np.uint8]) -> None:
+    """Decode every payload of a store's pack into ``pixels``, uint8 [N, H, W, C].
+
+    Raises
+    ------
+    CorruptStoreError
+        A payload does not decode; or see `pack_offsets`.
+    """
+    decode_into, path = get_codec(codec).decode_into, store / PAYLOADS_FILE
+    offsets = pack_offsets(store, len(pixels))
+    with path.open("rb") as file:
+        for number, size in enumerate(np.diff(offsets).tolist()):
+            try:
+                decode_into(file.read(size), pixels[number])
+            except CorruptDataError as error:
+                raise damaged(f"sample {number}: {error.what}", path) from error
 
 
 class PackReader(Reader):

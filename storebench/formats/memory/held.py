@@ -8,12 +8,12 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from storebench.codecs import any_size, get_codec
-from storebench.errors import CorruptDataError, UsageError
+from storebench.codecs import any_size
+from storebench.errors import UsageError
 from storebench.formats.arrays import Batch, Indices, check_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import damaged, load_array, load_labels
-from storebench.formats.memory.audit import checked_header, pack_offsets
+from storebench.formats.memory.audit import checked_header, decode_pack, pack_offsets
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
 from storebench.formats.options import Options
 from storebench.formats.windows import Windows
@@ -26,7 +26,9 @@ def _load_pixels(store: Path, manifest: Manifest) -> Pixels:
     """Read and decode the whole store: uint8 [N, H, W, C] in private memory."""
     _refuse_if_too_large(manifest.count * manifest.dataset.image_bytes)
     if manifest.codec != "raw":
-        return _decode_pack(store, manifest)
+        pixels = np.empty((manifest.count, *manifest.dataset.image_shape), dtype=np.uint8)
+        decode_pack(store, manifest.codec, pixels)
+        return pixels
     checked_header(store / DATA_FILE, manifest)
     return cast("Pixels", load_array(store / DATA_FILE))
 
@@ -50,19 +52,6 @@ def _refuse_if_too_large(needed: int) -> None:
             f"the samples need {needed / 2**30:.1f} GiB of memory and {available / 2**30:.1f} GiB are available",
             hint="Use a smaller --size or --limit, or another backend.",
         )
-
-
-def _decode_pack(store: Path, manifest: Manifest) -> Pixels:
-    codec = get_codec(manifest.codec)
-    offsets, path = pack_offsets(store, manifest.count), store / PAYLOADS_FILE
-    pixels = np.empty((manifest.count, *manifest.dataset.image_shape), dtype=np.uint8)
-    with path.open("rb") as file:
-        for number, size in enumerate(np.diff(offsets).tolist()):
-            try:
-                codec.decode_into(file.read(size), pixels[number])
-            except CorruptDataError as error:
-                raise damaged(f"sample {number}: {error.what}", path) from error
-    return pixels
 
 
 class MemoryPythonReader(Reader):

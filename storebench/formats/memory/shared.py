@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from storebench.codecs import any_size, get_codec
-from storebench.errors import CorruptDataError
+from storebench.codecs import any_size
 from storebench.formats.common import NPY_ERRORS, damaged, load_labels
-from storebench.formats.memory.audit import pack_offsets
+from storebench.formats.memory.audit import decode_pack, pack_offsets
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
 from storebench.formats.options import Options
 from storebench.formats.reads.shared_pixels import Pixels, store_tag
@@ -34,7 +33,7 @@ class MemorySharedReader(SharedPixelsReader):
         if self.manifest.codec == "raw":
             self._fill_raw(pixels)
         else:
-            self._decode(pixels)
+            decode_pack(self.store, self.manifest.codec, pixels)
 
     def _fill_files(self, content: Pixels) -> None:
         path = self.store / PAYLOADS_FILE
@@ -61,14 +60,3 @@ class MemorySharedReader(SharedPixelsReader):
             raise damaged("the file is missing", path) from None
         except NPY_ERRORS as error:
             raise damaged(f"the file cannot be read ({error})", path) from error
-
-    def _decode(self, pixels: Pixels) -> None:
-        codec = get_codec(self.manifest.codec)
-        path = self.store / PAYLOADS_FILE
-        offsets = pack_offsets(self.store, len(pixels))
-        with path.open("rb") as file:
-            for number, size in enumerate(np.diff(offsets).tolist()):
-                try:
-                    codec.decode_into(file.read(size), pixels[number])
-                except CorruptDataError as error:
-                    raise damaged(f"sample {number}: {error.what}", path) from error
