@@ -43,7 +43,8 @@ class Fetched(NamedTuple):
     Attributes
     ----------
     payload_bytes
-        Bytes of the payloads that were asked for, whole, even where a window of each was copied.
+        Bytes of the payloads that were asked for, whole, even where a window of each was copied: as the store has them, or
+        pixels where the reader holds all pixels in memory (`Traits.holds_pixels`).
     decode_ns
         Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies.
     """
@@ -88,12 +89,15 @@ class Reader(SampleSequence):
         size of their own, are always returned as payloads.
     closed
         Whether `close` was called.
+    asked_samples
+        Samples that `fetch`, `fetch_into` and `fetch_windows` were asked for since the opening, each as often as it was asked for.
     """
 
     options_type: ClassVar[type[Options]] = Options
     """The reader's table of options (`storebench.formats.options`)."""
 
     closed: bool = False
+    asked_samples: int = 0
 
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         self.store = store
@@ -140,6 +144,7 @@ class Reader(SampleSequence):
         """
         if self.closed:
             raise _closed()
+        self.asked_samples += len(indices)
         return self._fetch(indices) if len(indices) else []
 
     @final
@@ -182,6 +187,7 @@ class Reader(SampleSequence):
             )
         if not count:
             return Fetched(0)
+        self.asked_samples += count
         return self._fetch_into(indices, out if len(out) == count else out[:count])
 
     @property
@@ -230,6 +236,7 @@ class Reader(SampleSequence):
             raise ValueError("this reader serves no windows: fetch whole images and cut them")
         if not count:
             return Fetched(0)
+        self.asked_samples += count
         return self._fetch_windows(indices, windows, out if len(out) == count else out[:count])
 
     @final

@@ -69,6 +69,7 @@ class DataStore:
         self._sizes = np.empty(0, np.int64)
         self._spilled = False
         self._traffic = Traffic()
+        self._asked_before = 0
         self._messages: Messages | None = None
         self._deliveries: Deliveries | None = None
         self._preload_s: float | None = None
@@ -90,7 +91,9 @@ class DataStore:
             self._seal()
 
     def serve(self, plan: EpochPlan, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return the batches of an epoch, exchanging their samples on the way.
+        """Yield the batches of an epoch, exchanging their samples on the way.
+
+        Nothing happens before the first batch is requested, so everything is part of the wait for that batch.
 
         Parameters
         ----------
@@ -102,9 +105,11 @@ class DataStore:
         assert plan.everyone is not None
         assert self._messages is not None
         self._traffic = Traffic()
+        self._asked_before = self._source.asked_samples
         if not self.filled:
             self._own(first_owners(self._source.manifest.count, plan.everyone))
-            return batches
+            yield from batches
+            return
         deliveries = Deliveries(
             plan.everyone,
             owners=self._owners,
@@ -115,7 +120,7 @@ class DataStore:
             traffic=self._traffic,
         )
         self._deliveries = deliveries
-        return _delivered(deliveries, batches)
+        yield from _delivered(deliveries, batches)
 
     def close_epoch(self) -> DataStoreFacts:
         """Return the facts of the last epoch; at the end of the first one, the data store is full."""
@@ -128,13 +133,14 @@ class DataStore:
             spilled_bytes=held.held_bytes if self._spilled else 0,
             table_bytes=self._owners.nbytes + self._sizes.nbytes + self.reader.labels.nbytes,
             buffer_bytes=traffic.most_buffer_bytes,
-            from_store=traffic.from_store,
+            from_store=self._source.asked_samples - self._asked_before,
             from_memory=traffic.from_memory,
             from_ranks=traffic.from_ranks,
             sent_bytes=traffic.sent_bytes,
             received_bytes=traffic.received_bytes,
             exchange_s=traffic.exchange_ns / 1e9,
             waited_s=traffic.waited_ns / 1e9,
+            after_last_s=traffic.after_last_ns / 1e9,
             preload_s=self._preload_s,
             preload_device_bytes=self._preload_device_bytes,
         )
@@ -146,7 +152,6 @@ class DataStore:
         if not self.filled:
             read = self._source.fetch(samples)
             held.keep(samples, read)
-            self._traffic.from_store += len(samples)
             return read
         arrived = self._arrived(samples)
         found = [b""] * len(samples)
@@ -164,7 +169,6 @@ class DataStore:
         if not self.filled:
             fetched = self._source.fetch_into(samples, out)
             held.keep(samples, out)
-            self._traffic.from_store += len(samples)
             return fetched
         arrived = self._arrived(samples)
         held.put(samples[arrived.held], arrived.held, out)

@@ -29,23 +29,27 @@ class Traffic:
 
     Attributes
     ----------
-    from_store, from_memory, from_ranks
-        Samples read from the store, found in the rank's own memory, and received from other ranks.
+    from_memory, from_ranks
+        Samples found in the rank's own memory, and received from other ranks.
     sent_bytes, received_bytes
-        Bytes of messages.
-    exchange_ns, waited_ns
-        Time spent packing, posting and waiting for messages, and waiting alone.
+        Bytes of posted messages, and of messages that have arrived.
+    exchange_ns
+        Time spent packing, posting and waiting for messages.
+    waited_ns
+        The part of it spent waiting for messages before a batch, and so in a wait for data.
+    after_last_ns
+        The part of it after the last batch, until all sent messages had arrived.
     buffer_bytes, most_buffer_bytes
         Bytes of the messages in flight now, and their maximum so far.
     """
 
-    from_store: int = 0
     from_memory: int = 0
     from_ranks: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
     exchange_ns: int = 0
     waited_ns: int = 0
+    after_last_ns: int = 0
     buffer_bytes: int = 0
     most_buffer_bytes: int = 0
 
@@ -161,6 +165,7 @@ class Deliveries:
         traffic = self._traffic
         for rows, content in current.messages:
             traffic.from_ranks += len(rows)
+            traffic.received_bytes += content.nbytes
             traffic.take(-content.nbytes)
         traffic.from_memory += len(current.transfer.held)
         traffic.exchange_ns += time.perf_counter_ns() - start
@@ -172,10 +177,13 @@ class Deliveries:
 
     def finish(self) -> None:
         """Wait until all sent messages have arrived."""
-        start = time.perf_counter_ns()
+        start, traffic = time.perf_counter_ns(), self._traffic
+        waited_ns = traffic.waited_ns
         while self._outgoing:
             self._complete(self._outgoing.popleft())
-        self._traffic.exchange_ns += time.perf_counter_ns() - start
+        traffic.waited_ns = waited_ns
+        traffic.after_last_ns = time.perf_counter_ns() - start
+        traffic.exchange_ns += traffic.after_last_ns
 
     def _post(self) -> None:
         """Post the messages of the next step, if there is one."""
@@ -195,7 +203,6 @@ class Deliveries:
             content = np.empty(int(self._sizes[transfer.samples[rows]].sum()), np.uint8)
             incoming.messages.append((rows, content))
             incoming.works.append(self._messages.receive(content, source, self._number))
-            self._traffic.received_bytes += content.nbytes
             self._traffic.take(content.nbytes)
         return incoming
 

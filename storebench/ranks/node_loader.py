@@ -137,16 +137,19 @@ class _Reader(_Shared):
         return dataclasses.replace(opened, notes={**opened.notes, "share": f"one reader for {ranks} ranks"})
 
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Read the batches of all ranks of the node, one call per step, and serve those of this rank."""
+        """Read the batches of all ranks of the node, one call per step, and yield those of this rank.
+
+        Nothing is done before the first one is asked for, so all of it is in the wait for that one.
+        """
         plans = [plan.batches, *(line.receive() for line in self._lines)]
         steps = list(itertools.zip_longest(*plans))
         whole = [np.concatenate([_NONE if one is None else one for one in step]) for step in steps]
         full = dataclasses.replace(plan, batches=[indices for indices in whole if len(indices)])
         batches = self._serve(steps, iter(requests_of(full, 1)))
-        if not self._has_thread:
-            return batches
-        self._beside = _Beside(batches)
-        return self._beside.served()
+        if self._has_thread:
+            self._beside = _Beside(batches)
+            batches = self._beside.served()
+        yield from batches
 
     def _serve(
         self, steps: Sequence[Sequence[Indices | None]], requests: Iterator[BatchRequest]
@@ -218,12 +221,9 @@ class _Guest(_Shared):
         return Opened(pid=os.getpid(), open_ns=0)
 
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Send this rank's batches to the reader, and serve the pieces as they arrive."""
+        """Send this rank's batches to the reader once the first is requested, and yield the pieces as they arrive."""
         self._line.send(plan.batches)
-        return self._serve(len(plan.batches))
-
-    def _serve(self, count: int) -> Iterator[Batch]:
-        for _ in range(count):
+        for _ in plan.batches:
             yield self._batch(self._line.receive())
             # The loop asks for the next batch when it has finished with this one.
             self._line.send(None)

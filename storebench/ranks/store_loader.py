@@ -47,13 +47,16 @@ class StoreLoader(SharedLoader):
         return [dataclasses.replace(opened, open_ns=open_ns + opened.open_ns)]
 
     def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
-        """Serve the plan's batches in order, including empty ones."""
+        """Serve the plan's batches in order, including empty ones. Nothing happens before the first is requested."""
         if self._data is None:
             raise RuntimeError("the loader is not open")
+        return self._served(self._data, plan)
+
+    def _served(self, data: DataStore, plan: EpochPlan) -> Iterator[Batch]:
         full = dataclasses.replace(plan, batches=[indices for indices in plan.batches if len(indices)])
         made = map(self._producer.produce, requests_of(full, 1))
         shape = batch_shape(self.job)[1:]
-        return self._data.serve(plan, with_empty_batches(made, plan.batches, shape))
+        yield from data.serve(plan, with_empty_batches(made, plan.batches, shape))
 
     def close(self) -> list[Opened]:
         """Close the reader and free the memory."""

@@ -36,18 +36,21 @@ class DataStoreFacts:
     buffer_bytes
         Most bytes of messages in flight at one time.
     from_store
-        Samples that the rank read from the store: all of its samples in the epoch that fills the data store, and none later.
+        Samples that the rank requested from the reader of the store, which counts them: all of its samples in the epoch that
+        fills the data store, and none later.
     from_memory
         Samples that the rank had in its own memory.
     from_ranks
         Samples received from other ranks.
     sent_bytes, received_bytes
-        Bytes of samples in sent and received messages.
+        Bytes of samples in posted messages, and in messages that have arrived.
     exchange_s
         Time spent packing, posting and waiting for messages.
     waited_s
-        The part of `exchange_s` spent waiting for messages. Before a batch, this is data wait. After the last step, the rank
-        waits until others have received its messages; no rate includes this time.
+        The part of `exchange_s` spent waiting for messages before a batch. It is part of the data wait.
+    after_last_s
+        The part of `exchange_s` after the last batch, until others had received this rank's messages. It is in no data wait
+        and no rate. Null in earlier releases, whose `waited_s` includes it.
     preload_s
         Time in which the rank read its part before the first epoch; null if the first epoch filled the data store.
     preload_device_bytes
@@ -66,6 +69,7 @@ class DataStoreFacts:
     received_bytes: int = 0
     exchange_s: float = 0.0
     waited_s: float = 0.0
+    after_last_s: float | None = None
     preload_s: float | None = None
     preload_device_bytes: int | None = None
 

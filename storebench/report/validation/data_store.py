@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from storebench.ranks.merging import rank_tables
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import DataStoreFacts, Record
 from storebench.settings.words import CacheState, Fill, Share
+from storebench.training.step_table import StepTable
 
 _READ_MOST_FRAC = 0.05
 _READ_MOST_BYTES = 16 << 20
@@ -12,6 +14,9 @@ _READ_MOST_BYTES = 16 << 20
 
 _RESIDENT_MOST_FRAC = 0.05
 """Share of the store that may become resident: read-ahead that the kernel had begun before it was evicted."""
+
+_CLOCK_S = 1e-6
+"""Tolerance for sums of times that are kept in nanoseconds."""
 
 
 def check_data_store(record: Record) -> Iterator[Finding]:
@@ -30,6 +35,24 @@ def check_data_store(record: Record) -> Iterator[Finding]:
         yield from _samples(record, parts)
         yield from _messages(record, parts)
         yield from _reads(record, parts)
+
+
+def check_waits(record: Record, steps: StepTable) -> Iterator[Finding]:
+    """Yield ranks that waited for messages longer than for their batches: the time would be in no rate.
+
+    Parameters
+    ----------
+    steps
+        The step table of the job, one row per step and rank: as many ranks as the cell has.
+    """
+    ranks = record.job.per_rank if record.job else ()
+    for number, (rank, table) in enumerate(zip(ranks, rank_tables(steps), strict=False)):
+        held, wait_s = rank.data_store, float(table["data_wait_ns"].sum()) / 1e9
+        # In earlier releases the wait after the last batch is included.
+        if held is None or held.after_last_s is None or held.waited_s <= wait_s + _CLOCK_S:
+            continue
+        message = f"{held.waited_s:.6g} s, but the rank waited {wait_s:.6g} s for its batches"
+        yield finding(Kind.STEPS, record, f"job.per_rank[{number}].data_store.waited_s", message)
 
 
 def _samples(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]:
@@ -51,7 +74,7 @@ def _messages(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Findi
     if sent != received:
         message = f"{sent} bytes were sent, and {received} received"
         yield finding(Kind.ARITHMETIC, record, "data_store.sent_bytes", message)
-    if any(part.waited_s > part.exchange_s for part in parts):
+    if any(part.waited_s + (part.after_last_s or 0) > part.exchange_s + _CLOCK_S for part in parts):
         message = "a rank waited for messages longer than the whole exchange took"
         yield finding(Kind.ARITHMETIC, record, "data_store.waited_s", message)
 

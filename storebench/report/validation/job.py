@@ -12,6 +12,7 @@ from storebench.ranks.merging import (
     rate_until_first_end,
     waits_for_slowest_s,
 )
+from storebench.report.validation.data_store import check_waits
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.report.validation.trainers import check_pauses, check_trainers, teams
 from storebench.results import JobFacts, RankFacts, Record
@@ -21,6 +22,10 @@ from storebench.units import number_of
 
 _SAME = 1e-6
 """Relative difference that rounding explains."""
+
+_BEGIN_FRAC = 0.05
+_BEGIN_S = 0.05
+"""The first rank may begin this much after the barrier: a share of the job, and a few preemptions of a busy machine."""
 
 
 def check_job(record: Record) -> Iterator[Finding]:
@@ -82,6 +87,8 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
     if all(rank.wait_for_slowest_s is not None for rank in job.per_rank):
         figures["wait_for_slowest_s"] = statistics.fmean(waits_for_slowest_s(timed, teams(record)))
     yield from _differing(record, job, figures, "job")
+    yield from _begin(record, job, steps, timed)
+    yield from check_waits(record, steps)
     yield from check_pauses(record, steps)
     timed_s = wall_ns(job_steps(timed)) / 1e9
     if not _close(record.timed_s, timed_s):
@@ -99,6 +106,18 @@ def _moments(job: JobFacts, timed: StepTable, table: StepTable) -> dict[str, flo
         "begin_s": begin_s + (int(table["start_ns"][0]) - first_ns) / 1e9,
         "end_s": begin_s + (int(step_ends(table)[-1]) - first_ns) / 1e9,
     }
+
+
+def _begin(record: Record, job: JobFacts, steps: StepTable, timed: StepTable) -> Iterator[Finding]:
+    """Find a job whose ranks were all at work between the barrier and their first requests: that would be in no rate."""
+    begin_s = job.per_rank[0].begin_s
+    if begin_s is None:
+        return
+    first_s = begin_s + (int(steps["start_ns"].min()) - int(timed["start_ns"][0])) / 1e9
+    most_s = max(_BEGIN_S, _BEGIN_FRAC * record.timed_s)
+    if first_s > most_s:
+        message = f"the first rank began {first_s:.6g} s after the barrier, which is in no rate; at most {most_s:.6g} s are idle"
+        yield finding(Kind.STEPS, record, "job.per_rank.begin_s", message)
 
 
 def _differing(
