@@ -63,6 +63,10 @@ def find_hdf5(path: Path, *, samples: int) -> Found:
     notes = {}
     if found.others:
         notes["other data sets"] = _listed(found.others)
+    if walked.elsewhere:
+        notes["in other files"] = (
+            f"{_some(walked.elsewhere)}; links to other files are not followed: inspect those files"
+        )
     if walked.unknown:
         notes["unknown types"] = f"{walked.unknown} data sets have a type that numpy does not know"
     if walked.unvisited:
@@ -198,9 +202,9 @@ def _too_large(sizes: tuple[int, int, int] | None) -> str:
 
 
 def _listed(others: Sequence[DataSet]) -> str:
-    words = [
-        f"{data.name} ({'x'.join(map(str, data.shape)) or 'one'} {data.kind})"
-        for data in others[:_MOST_OTHERS]
-    ]
-    more = len(others) - _MOST_OTHERS
-    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
+    return _some([f"{data.name} ({'x'.join(map(str, data.shape)) or 'one'} {data.kind})" for data in others])
+
+
+def _some(words: Sequence[str]) -> str:
+    more = len(words) - _MOST_OTHERS
+    return ", ".join(words[:_MOST_OTHERS]) + (f" and {more} more" if more > 0 else "")

@@ -76,7 +76,7 @@ def _describe_references(data: DataSet, opened: Any) -> Part:
 
 def reference_bytes(opened: Any) -> float:
     """Return the bytes that the read of a value of varying length needs beside the value."""
-    return _touched(opened, math.prod(opened.shape[1:]) * _REFERENCE_BYTES)
+    return _touched(opened, math.prod(opened.shape[1:]) * opened.id.get_type().get_size())
 
 
 def describe_blob(path: Path, data: DataSet, offsets: DataSet, opened: Any, sizes: Sequence[int]) -> Part:

@@ -77,12 +77,15 @@ class Walk:
         Number of data sets whose type numpy does not know.
     unvisited
         Number of groups that were not visited for lack of time.
+    elsewhere
+        Names of the members that are links to other files, which are not followed.
     """
 
     found: list[DataSet] = field(default_factory=list)
     exact: bool = True
     unknown: int = 0
     unvisited: int = 0
+    elsewhere: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +101,7 @@ class _Place:
 class _Members:
     names: list[str]
     count: int
+    elsewhere: list[str]
 
 
 def walk(file: Any) -> Walk:
@@ -120,11 +124,12 @@ def walk(file: Any) -> Walk:
         members = _hard_links(file[place.name or "/"])
         names = sorted(drawn(members.names, max(_LEAST_MEMBERS, left // (len(waiting) + 1))))
         left -= len(names)
+        walked.elsewhere += [_path(place, name) for name in members.elsewhere]
         found: list[DataSet] = []
         groups: list[str] = []
         opened = 0
         for name in names:
-            path = f"{place.name}/{name}" if place.name else name
+            path = _path(place, name)
             item = file[path]
             if isinstance(item, h5py.Dataset):
                 found += _described(walked, path, item)
@@ -143,6 +148,10 @@ def walk(file: Any) -> Walk:
     return walked
 
 
+def _path(place: _Place, name: str) -> str:
+    return f"{place.name}/{name}" if place.name else name
+
+
 def _estimate_unvisited(walked: Walk, visited: Counter[int], places: Sequence[_Place]) -> None:
     """Let the data sets of visited groups stand for those of groups as deep that were not visited."""
     left = Counter(place.depth for place in places)
@@ -156,17 +165,19 @@ def _estimate_unvisited(walked: Walk, visited: Counter[int], places: Sequence[_P
 
 
 def _hard_links(group: Any) -> _Members:
-    """Return the names of a group's members, at most `_MOST_NAMES` of them, and their number."""
+    """Return the names of a group's members, at most `_MOST_NAMES` of them, and their number; and its links to other files."""
     names: list[str] = []
+    elsewhere: list[str] = []
 
     def note(name: bytes, info: Any) -> bool | None:
-        if info.type == h5py.h5l.TYPE_HARD:
-            names.append(name.decode("utf-8", "surrogateescape"))
+        if info.type in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_EXTERNAL):
+            to = names if info.type == h5py.h5l.TYPE_HARD else elsewhere
+            to.append(name.decode("utf-8", "surrogateescape"))
         return True if len(names) >= _MOST_NAMES else None
 
     group.id.links.iterate(note, info=True)
     count = len(names) if len(names) < _MOST_NAMES else max(len(names), group.id.get_num_objs())
-    return _Members(names=names, count=count)
+    return _Members(names=names, count=count, elsewhere=elsewhere)
 
 
 def _address(item: Any) -> Any:
@@ -195,11 +206,19 @@ def _type_of(dtype: Any) -> tuple[str, int | None]:
     if h5py.check_ref_dtype(dtype) is not None:
         return "references", 8
     if dtype.fields is not None:
-        inner = ", ".join(dtype.names)
-        return f"records ({inner})", dtype.itemsize
+        records = f"records ({', '.join(dtype.names)})"
+        return (f"variable-length {records}", None) if _varies(dtype) else (records, dtype.itemsize)
     if dtype.kind == "V":
         return "opaque", dtype.itemsize
     return str(np.dtype(dtype)), dtype.itemsize
+
+
+def _varies(dtype: Any) -> bool:
+    """Return whether a part of a record has a variable length, however deep it is nested."""
+    base = dtype.base
+    if base.fields is not None:
+        return any(_varies(inner) for inner, *_ in base.fields.values())
+    return base.kind == "O" and h5py.check_ref_dtype(base) is None
 
 
 def open_hdf5(path: Path) -> Any:

@@ -117,9 +117,10 @@ def _candidates(
         part = Part(
             name=name,
             samples=tree.entries,
-            layout="several values per key, which are not looked at",
+            layout="several values per key",
             sample_bytes=None,
             touched_bytes=None,
+            unread="databases with several values per key are not read",
         )
         yield Candidate(part=part, source=None)
         return

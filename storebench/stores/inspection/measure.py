@@ -85,19 +85,30 @@ def measure(source: Source, *, budget_s: float) -> Measured:
 
 
 def nbytes_of(value: Any) -> int:
-    """Return the bytes of a value as it was read: bytes, text, an array, or an array of those."""
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return sum(map(nbytes_of, value.ravel()))
+    """Return the bytes of a value as it was read: bytes, text, an array, or an array or a record of those."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.hasobject:
+        return sum(map(nbytes_of, _held(value)))
     return value.nbytes if isinstance(value, np.ndarray | np.generic) else len(bytes_of(value))
 
 
 def bytes_of(value: Any) -> bytes:
-    """Return a value as bytes; of an array of objects, its first one."""
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return b"".join(map(bytes_of, value.ravel()[:1]))
+    """Return a value as bytes; of an array of objects its first one, and of a record the largest of its fields."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.hasobject:
+        held = _held(value)
+        return b"".join(map(bytes_of, [max(held, key=nbytes_of)] if value.dtype.names else held[:1]))
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
-    return value.tobytes() if isinstance(value, np.ndarray | np.generic) else bytes(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tobytes()
+    # A reference of HDF5 to another object has no bytes.
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
+
+
+def _held(value: Any) -> list[Any]:
+    """Return the fields of a record or of an array of records, or the objects of an array."""
+    if value.dtype.names:
+        return [value[name] for name in value.dtype.names]
+    return list(value.ravel())
 
 
 def _cold(source: Source, budget_s: float) -> Reads:

@@ -46,6 +46,25 @@ def test_values_of_variable_length_have_their_own_sizes(tmp_path: Path, options:
     assert part.warm.median_s
 
 
+def test_records_have_the_sizes_of_their_values_of_variable_length(tmp_path: Path) -> None:
+    images = jpegs(60)
+    path = tmp_path / "records.h5"
+    inner = np.dtype(
+        [("bytes", h5py.vlen_dtype(np.uint8)), ("name", h5py.string_dtype()), ("of", h5py.ref_dtype)]
+    )
+    with h5py.File(path, "w") as file:
+        rows = file.create_dataset("rows", (60,), np.dtype([("label", "i4"), ("image", inner)]))
+        for number, image in enumerate(images):
+            rows[number] = (number, (np.frombuffer(image, np.uint8), "a.jpg", file.ref))
+    part = main_of(inspect(path, samples=60))
+    least, middle, most = spread_of(images)
+    assert (part.name, part.samples, part.content) == ("rows", 60, "JPEG")
+    assert part.sample_bytes == (least + 9, middle + 9, most + 9), "with a label of 4 bytes and a name of 5"
+    assert part.layout.startswith("variable-length records (label, image), each in HDF5's heap")
+    record = 4 + 16 + 16 + 8
+    assert part.touched_bytes == (record - 1 + 4096) + (4095 + 4096), "the row, and a collection of the heap"
+
+
 @pytest.mark.parametrize("classes", [3, 30])
 def test_one_data_set_per_image_is_one_part(tmp_path: Path, classes: int) -> None:
     images = jpegs(600)
@@ -184,8 +203,11 @@ def test_data_in_other_files_is_not_read(tmp_path: Path) -> None:
         file.create_dataset("data", (100, 100), np.uint8, external=[("/dev/zero", 0, h5py.h5f.UNLIMITED)])
         file["elsewhere"] = h5py.ExternalLink("/dev/zero", "data")
         file["loop"] = h5py.SoftLink("/")
-    part = main_of(inspect(path, samples=FEW))
+        file["inner/further"] = h5py.ExternalLink("gone.h5", "data")
+    found = inspect(path, samples=FEW)
+    part = main_of(found)
     assert (part.name, part.unread, part.warm) == ("data", "its data is in other files", None)
+    assert found.notes["in other files"].startswith("elsewhere, inner/further; links to other files")
 
 
 def test_a_filter_that_is_not_installed_is_named(tmp_path: Path) -> None:
