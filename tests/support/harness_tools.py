@@ -29,6 +29,14 @@ SAMPLES = 200
 """Samples of MNIST that the six backends are run on."""
 SMALL = ("--dataset", "mnist", "--synthetic", "--limit", "16", "--batch-size", "8", "--model", "tiny")
 """Options of a run that is over in seconds."""
+SMALL_MATRIX: Mapping[str, Any] = {
+    "dataset": "mnist",
+    "synthetic": True,
+    "limit": 16,
+    "batch_size": 8,
+    "model": "tiny",
+}
+"""The same as keys of a matrix."""
 
 CompletedText = subprocess.CompletedProcess[str]
 
@@ -59,6 +67,16 @@ class Bench:
 def scenario(**matrix: Any) -> Scenario:
     """Return a scenario of one matrix, on one torch thread, without test accuracy."""
     return make_scenario({"name": "test", "test_limit": 0, "matrix": [{"threads": 1} | matrix]})
+
+
+def write_scenario(path: Path, matrix: Mapping[str, Any], **keys: Any) -> Path:
+    """Write the file of such a scenario, with further keys of its own, and return its path."""
+    lines = [
+        f"{key} = {json.dumps(value)}" for key, value in ({"name": path.stem, "test_limit": 0} | keys).items()
+    ]
+    cells = [f"{key} = {json.dumps(value)}" for key, value in ({"threads": 1} | matrix).items()]
+    path.write_text("\n".join([*lines, "[[matrix]]", *cells, ""]), encoding="utf-8")
+    return path
 
 
 def cell_job(

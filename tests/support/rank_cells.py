@@ -1,23 +1,23 @@
-"""Cells of several ranks, run in copies of this process: their records, their losses, and what each rank returned."""
+"""Jobs of ranks in tests: run in copies of this process, with what each rank returned; or stuck on the command line."""
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.ranks.group import Group, TorchGroup
+from storebench.ranks.group import ALONE, Group, TorchGroup
 from storebench.ranks.membership import Membership
 from storebench.report.validation.validate import validate_records
 from storebench.results import Cell, JobFacts, Record
-from storebench.runs.records import RECORDS_NAME
+from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import Bench, cell_job, scenario, steps_of
+from tests.support.harness_tools import SMALL_MATRIX, Bench, cell_job, scenario, steps_of, write_scenario
 from tests.support.rank_processes import in_ranks
 
 RankWork = Callable[..., tuple[list[Record], Any]]
@@ -63,12 +63,15 @@ def on_nodes(group: Group, *, job: CellJob, work: RankWork, nodes: int) -> tuple
 
 
 def run_ranks(cell: Cell, bench: Bench, run: Path, work: RankWork = plain_rank, *, nodes: int = 1) -> RankRun:
-    """Run a cell of one epoch in copies of this process."""
+    """Run a cell of one epoch: in copies of this process if it has several ranks, else in this one."""
     job = cell_job(cell, bench.stores, run)
-    placed = functools.partial(on_nodes, job=job, work=work, nodes=nodes)
-    parts = in_ranks(cell.ranks, placed)
+    if cell.ranks == 1:
+        parts = [work(ALONE, job=job)]
+    else:
+        parts = in_ranks(cell.ranks, functools.partial(on_nodes, job=job, work=work, nodes=nodes))
     [record] = parts[0][0]
     assert record.steps_file is not None, record.failure
+    assert [records for records, _ in parts[1:]] == [[]] * (cell.ranks - 1)
     table = steps_of(record, run)
     return RankRun(
         record=record,
@@ -76,6 +79,20 @@ def run_ranks(cell: Cell, bench: Bench, run: Path, work: RankWork = plain_rank, 
         steps=table,
         notes=[note for _, note in parts],
     )
+
+
+def failure_of_stuck_job(bench: Bench, folder: Path, backend: str, fault: str, **matrix: Any) -> str:
+    """Run a job by the command line in which a rank stops for good, and return its failure. The limit is 4 s."""
+    path = write_scenario(
+        folder / "stuck.toml",
+        {**SMALL_MATRIX, "ranks": 2, "backends": [backend], **matrix},
+        stall_s=4,
+    )
+    faulty = replace(bench, env={**bench.env, "PLANTED_RANK_FAULT": fault})
+    done = faulty.cli("bench", path, "--stores", folder / "stores", "--out", folder / "run")
+    assert done.returncode == 5, done.stderr
+    [record] = read_records(folder / "run")
+    return record.failure or ""
 
 
 def assert_sound(found: RankRun, run: Path) -> None:

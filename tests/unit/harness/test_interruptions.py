@@ -12,23 +12,16 @@ import psutil
 
 from storebench.runs.records import LOGS_DIR, RECORDS_NAME, read_records
 from storebench.runs.schedule import schedule
-from tests.support.harness_tools import SMALL, Bench, busy_run, scenario, started, wait_for
-
-SCENARIO = """
-name = "matrix"
-replicates = 2
-test_limit = 0
-
-[[matrix]]
-dataset = "mnist"
-synthetic = true
-limit = 16
-batch_size = 8
-model = "tiny"
-threads = 1
-epochs = 2
-backends = ["lmdb", "memory:native"]
-"""
+from tests.support.harness_tools import (
+    SMALL,
+    SMALL_MATRIX,
+    Bench,
+    busy_run,
+    scenario,
+    started,
+    wait_for,
+    write_scenario,
+)
 
 
 def lines(run: Path) -> int:
@@ -42,7 +35,8 @@ def tally(run: Path) -> Counter[tuple[str, int, int]]:
 
 def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Bench, tmp_path: Path) -> None:
     path, run = tmp_path / "matrix.toml", tmp_path / "run"
-    path.write_text(SCENARIO)
+    matrix = {**SMALL_MATRIX, "epochs": 2, "backends": ["lmdb", "memory:native"]}
+    write_scenario(path, matrix, replicates=2)
     bench_it = ("bench", path, "--stores", bench.stores, "--out", run)
     with started(bench, *bench_it) as process:
         wait_for(lambda: lines(run) >= 2)

@@ -33,6 +33,7 @@ from tests.support.harness_tools import (
     wait_for,
 )
 from tests.support.quick_cli import RANKS, import_now
+from tests.support.rank_cells import failure_of_stuck_job
 from tests.support.warm_cells import warm_cells
 
 TWO_RANKS = ("--ranks", "2", "--threads", "1")
@@ -161,16 +162,8 @@ def test_a_bug_on_one_rank_is_told_once_with_its_log(here: Bench, tidy: None, tm
 
 
 def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: None, tmp_path: Path) -> None:
-    path = tmp_path / "stuck.toml"
-    path.write_text(
-        'name = "stuck"\nstall_s = 4\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nsynthetic = true\n'
-        'limit = 16\nbatch_size = 8\nmodel = "tiny"\nthreads = 1\nranks = 2\nbackends = ["planted:faulty-rank"]\n'
-    )
-    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:stop"})
-    done = faulty.cli("bench", path, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    failure = failure_of_stuck_job(here, tmp_path, "planted:faulty-rank", "1:stop")
     ended = time.time()
-    assert done.returncode == 5
-    failure = only(read_records(tmp_path / "run")).failure or ""
     assert failure.startswith(
         "rank 1 on node 0 made no progress for 4 s during epoch 0; its process is stopped"
     )
@@ -278,16 +271,8 @@ def test_a_rank_that_is_killed_in_a_game_ends_its_job(here: Bench, tidy: None, t
 
 @pytest.mark.full
 def test_a_rank_that_hangs_in_a_game_is_named(here: Bench, tidy: None, tmp_path: Path) -> None:
-    path = tmp_path / "stuck.toml"
-    path.write_text(
-        'name = "stuck"\nstall_s = 4\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nsynthetic = true\n'
-        'limit = 16\nbatch_size = 8\nmodel = "tiny"\nthreads = 1\nranks = 2\ntrainers = 2\ntournament_steps = 1\n'
-        'backends = ["planted:faulty-game"]\n'
-    )
-    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:stop"})
-    done = faulty.cli("bench", path, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
-    assert done.returncode == 5
-    failure = only(read_records(tmp_path / "run")).failure or ""
+    games = {"trainers": 2, "tournament_steps": 1}
+    failure = failure_of_stuck_job(here, tmp_path, "planted:faulty-game", "1:stop", **games)
     said = "rank 1 on node 0 made no progress for 4 s during tournament 0; its process is stopped"
     assert failure.startswith(said)
 

@@ -1,9 +1,8 @@
 """A job of ranks serves, trains and proves what one process with the global batch does, from every format."""
 
-import functools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ from storebench.worker.job import CellJob
 from storebench.worker.record import Part, part_of
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import SAMPLES, SIX, Bench, cell_job, scenario, steps_of
-from tests.support.rank_processes import in_ranks
+from tests.support.harness_tools import SAMPLES, SIX, Bench, steps_of
+from tests.support.rank_cells import RankRun, RankWork, assert_sound, ranked_cell, run_ranks
 from tests.support.same_training import assert_same_losses, assert_same_weights
 
 RANKS, BATCH = 3, 11
@@ -41,20 +40,6 @@ MATRICES: dict[str, dict[str, Any]] = {
     "cifar10": {"dataset": "cifar10", "limit": 100},
 }
 Weights = dict[str, npt.NDArray[np.float32]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A record of one epoch, its losses, and the weights of each rank after it."""
-
-    record: Record
-    losses: npt.NDArray[np.float32]
-    weights: list[Weights]
-
-    @property
-    def job(self) -> JobFacts:
-        assert self.record.job is not None
-        return self.record.job
 
 
 def weights_of(setup: Setup) -> Weights:
@@ -70,25 +55,12 @@ def rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
 
 
 def cell_of(backend: str, dataset: str = "mnist", **matrix: Any) -> Cell:
-    asked = {"ranks": RANKS, "batch_size": BATCH} | MATRICES[dataset] | matrix
-    [cell] = scenario(backends=[backend], **asked).cells()
-    return cell
+    return ranked_cell(backend, **({"ranks": RANKS, "batch_size": BATCH} | MATRICES[dataset] | matrix))
 
 
-def trained(cell: Cell, bench: Bench, run: Path, work: Any = rank) -> Trained:
-    """Run a cell: in copies of this process if it has several ranks, else in this one."""
-    job = cell_job(cell, bench.stores, run)
-    if cell.ranks == 1:
-        setup = Setup.of(job)
-        parts = [(run_replicate(setup), weights_of(setup))]
-    else:
-        parts = in_ranks(cell.ranks, functools.partial(work, job=job))
-    [record] = parts[0][0]
-    assert record.steps_file is not None, record.failure
-    assert [records for records, _ in parts[1:]] == [[]] * (cell.ranks - 1)
-    table = steps_of(record, run)
-    losses = table["loss"][:: cell.ranks].astype(np.float32)
-    return Trained(record=record, losses=losses, weights=[weights for _, weights in parts])
+def trained(cell: Cell, bench: Bench, run: Path, work: RankWork = rank) -> RankRun:
+    """Run a cell of one epoch; the note of each rank is its weights after it."""
+    return run_ranks(cell, bench, run, work)
 
 
 @pytest.fixture(autouse=True)
@@ -98,24 +70,19 @@ def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "BUDGET_S", 0.01)
 
 
-def assert_valid(found: Trained, run: Path) -> None:
-    assert found.record.failure is None
-    assert [str(one) for one in validate_records([(found.record, run / RECORDS_NAME)])] == []
-
-
-def assert_same_training(found: Trained, whole: Trained) -> None:
+def assert_same_training(found: RankRun, whole: RankRun) -> None:
     assert found.record.digests is not None
     assert whole.record.digests is not None
     assert found.record.digests.samples == whole.record.digests.samples
     assert found.record.digests.order == whole.record.digests.order
     model = found.record.cell.model
     assert_same_losses(found.losses, whole.losses, model)
-    for weights in found.weights:
-        assert_same_weights(weights, whole.weights[0], model)
+    for weights in found.notes:
+        assert_same_weights(weights, whole.notes[0], model)
 
 
 @pytest.fixture(scope="module")
-def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> RankRun:
     """Train LeNet in one process, from one of the backends, whose losses are all the same then."""
     cell = cell_of("memory:native", ranks=1, batch_size=RANKS * BATCH)
     return trained(cell, bench, tmp_path_factory.mktemp("whole"))
@@ -123,11 +90,11 @@ def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @pytest.mark.parametrize("backend", SIX)
 def test_lenet_trains_in_ranks_as_in_one_process_from(
-    backend: str, whole: Trained, bench: Bench, run_folder: Path
+    backend: str, whole: RankRun, bench: Bench, run_folder: Path
 ) -> None:
     found = trained(cell_of(backend), bench, run_folder)
     assert_same_training(found, whole)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     assert found.record.coverage is not None
     assert found.record.coverage.pixels_checked == found.record.coverage.unique == SAMPLES
     assert found.record.coverage.timed_checked >= 64
@@ -139,7 +106,7 @@ def test_cifar10_quick_trains_in_ranks_as_in_one_process(sync: Sync, bench: Benc
     alone = cell_of("lmdb", "cifar10", ranks=1, batch_size=RANKS * BATCH)
     found = trained(cell_of("hdf5", "cifar10", sync=sync), bench, run_folder)
     assert_same_training(found, trained(alone, bench, run_folder))
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
 
 
 def test_losses_of_a_job_are_bit_identical_from_two_formats(bench: Bench, run_folder: Path) -> None:
@@ -158,7 +125,7 @@ def test_a_global_batch_is_dealt_to_the_ranks(bench: Bench, run_folder: Path) ->
 
 def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb", warmup_steps=2), bench, run_folder)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     job, record = found.job, found.record
     assert [one.samples for one in job.per_rank] == [4 * BATCH + 1, 4 * BATCH + 1, 4 * BATCH]
     assert record.timed_samples == SAMPLES - 2 * RANKS * BATCH
@@ -177,7 +144,7 @@ def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> Non
     timed = ~table["warmup"]
     job_s = int(step_ends(table)[timed].max() - table["start_ns"][timed].min()) / 1e9
     assert record.timed_s <= max(ends) - min(begins) == pytest.approx(job_s)
-    assert job.gradient_bytes == 4 * sum(value.size for value in found.weights[0].values())
+    assert job.gradient_bytes == 4 * sum(value.size for value in found.notes[0].values())
     assert job.exposed_communication_s is not None
     assert job.exposed_pairs >= 5
     assert job.link is LinkKind.LOOPBACK
@@ -231,7 +198,7 @@ def with_samples_moved(job: JobFacts, count: int) -> JobFacts:
 
 def test_facts_of_ranks_that_their_steps_contradict_are_found(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb"), bench, run_folder)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     for figure, forge in FORGED.items():
         forged = replace(found.record, job=forge(found.job))
         findings = validate_records([(forged, run_folder / RECORDS_NAME)])
@@ -270,7 +237,7 @@ def ahead_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record],
 
 def test_clocks_of_two_machines_are_never_subtracted(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb"), bench, run_folder, ahead_on_a_second_node)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     assert found.job.nodes == 2
     assert max(one.seconds for one in found.job.per_rank) <= found.record.timed_s < 60
     since_barrier = [(one.begin_s or 0.0, one.end_s or 0.0) for one in found.job.per_rank]
@@ -303,20 +270,20 @@ def test_a_second_node_in_another_cache_state_fails_the_job(bench: Bench, run_fo
 
 def test_padding_is_counted(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb", pad=True), bench, run_folder)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     assert (found.job.total_samples, found.job.unique_samples, found.job.duplicates) == (201, 200, 1)
     assert {one.samples for one in found.job.per_rank} == {67}
 
 
 def test_ranks_with_workers_serve_the_same_samples(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb", workers=1), bench, run_folder)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     assert_same_training(found, trained(cell_of("lmdb"), bench, run_folder))
 
 
 def test_ranks_that_only_load_do_not_wait_for_each_other(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb", compute="none", model="none", passes=2), bench, run_folder)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     assert found.job.sync is None
     assert found.job.wait_for_slowest_s is found.job.exposed_communication_s is None
     assert found.job.link is found.job.ring_bound_s is None
@@ -345,7 +312,7 @@ def late_rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
 def test_the_wait_for_the_slowest_rank_is_apart_from_communication(bench: Bench, run_folder: Path) -> None:
     cell = cell_of("memory:native", compute="emulated:30", model="none", sync="after", ranks=2, batch_size=20)
     found = trained(cell, bench, run_folder, late_rank)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     waits = [one.wait_for_slowest_s or 0.0 for one in found.job.per_rank]
     late_s = found.record.steps * LATE_S
     # Beside a busy process sleeps take longer than they are asked to, and so does everything else.
@@ -383,7 +350,7 @@ def test_the_cold_portion_of_a_job_is_found_from_the_steps_of_all_ranks(
 ) -> None:
     cell = cell_of("hdf5", cache="cold", compute="none", model="none", ranks=2, batch_size=20)
     found = trained(cell, bench, run_folder)
-    assert_valid(found, run_folder)
+    assert_sound(found, run_folder)
     part, cache = found.record.portion, found.record.cache
     assert cache is not None
     assert cache.resident_frac_before == 0

@@ -17,21 +17,9 @@ from storebench.runs.records import (
     STEPS_NAME,
     SUPERSEDED_NAME,
 )
-from tests.support.harness_tools import Bench, scenario
+from tests.support.harness_tools import SMALL_MATRIX, Bench, scenario, write_scenario
 
-MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny"}
-TOML = """
-name = "test"
-test_limit = 0
-[[matrix]]
-dataset = "mnist"
-synthetic = true
-limit = 16
-batch_size = 8
-model = "tiny"
-threads = 1
-backends = ["lmdb"]
-"""
+MATRIX = {**SMALL_MATRIX, "backends": ["lmdb"]}
 TABLE = "0123456789ab-r0-e0.parquet"
 """A name of a step table, which a run removes from its own folder where no record names it."""
 
@@ -57,7 +45,7 @@ def dangling(path: Path) -> None:
 
 def made(folder: Path) -> Run:
     """Make a run without a record."""
-    of = scenario(**MATRIX, backends=["lmdb"])
+    of = scenario(**MATRIX)
     return Run.create(of, folder, of.cells())
 
 
@@ -103,7 +91,7 @@ def test_a_run_removes_nothing_from_a_folder_that_its_steps_link_to(
     words: tuple[str, ...], bench: Bench, tmp_path: Path
 ) -> None:
     path, folder = tmp_path / "test.toml", tmp_path / "run"
-    path.write_text(TOML)
+    write_scenario(path, MATRIX)
     made(folder)
     if not words:
         (folder / RUN_NAME).unlink()
@@ -120,7 +108,7 @@ def test_a_run_removes_nothing_from_a_folder_that_its_steps_link_to(
 @pytest.mark.parametrize("name", [RECORDS_NAME, SUPERSEDED_NAME])
 def test_a_fifo_for_records_stops_a_run_before_it_measures(name: str, bench: Bench, tmp_path: Path) -> None:
     path, folder = tmp_path / "test.toml", tmp_path / "run"
-    path.write_text(TOML)
+    write_scenario(path, MATRIX)
     made(folder)
     os.mkfifo(folder / name)
     before = tree(tmp_path)

@@ -28,7 +28,7 @@ from storebench.runs.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, re
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support import replay_run
-from tests.support.harness_tools import Bench, cell_job, scenario
+from tests.support.harness_tools import SMALL_MATRIX, Bench, cell_job, scenario, write_scenario
 from tests.support.step_tables import all_tables, merged_tables
 
 MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny", "epochs": 2}
@@ -44,21 +44,7 @@ with claimed(Path(sys.argv[1])):
     time.sleep(120)
 """
 
-TOML = """
-name = "replayed"
-replicates = 2
-test_limit = 0
-
-[[matrix]]
-dataset = "mnist"
-synthetic = true
-limit = 16
-batch_size = 8
-model = "tiny"
-threads = 1
-epochs = 2
-backends = ["lmdb"]
-"""
+REPLAYED = {**SMALL_MATRIX, "epochs": 2, "backends": ["lmdb"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +250,7 @@ def test_a_second_process_on_a_runs_folder_is_refused_in_one_line(
 ) -> None:
     folder = shutil.copytree(runs.measured, tmp_path / "run")
     path = tmp_path / "replayed.toml"
-    path.write_text(TOML)
+    write_scenario(path, REPLAYED, replicates=2)
     content = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     small = ("--dataset", "mnist", "--synthetic", "--limit", "16", "--model", "tiny")
     with held(folder) as holder:
@@ -303,7 +289,7 @@ def test_a_killed_runner_leaves_a_run_that_validates_and_resumes(bench: Bench, t
     if strace is None or subprocess.run([strace, "-o", os.devnull, "true"], check=False).returncode:
         pytest.skip("no strace, or it may not trace; the test of every file operation needs none")
     path, run = tmp_path / "replayed.toml", tmp_path / "run"
-    path.write_text(TOML)
+    write_scenario(path, REPLAYED, replicates=2)
     arguments = ("bench", path, "--stores", bench.stores, "--out", run)
     small = ("-d", "mnist", "--synthetic", "--limit", "16")
     assert bench.cli("convert", "lmdb", *small, "--out", bench.stores).returncode == 0
@@ -331,9 +317,7 @@ def test_a_killed_runner_leaves_a_run_that_validates_and_resumes(bench: Bench, t
 
 def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, tmp_path: Path) -> None:
     path, run = tmp_path / "replayed.toml", tmp_path / "run"
-    path.write_text(
-        TOML.replace('"lmdb"', '"planted:moody", "lmdb"').replace("replicates = 2", "replicates = 1")
-    )
+    write_scenario(path, {**REPLAYED, "backends": ["planted:moody", "lmdb"]})
     arguments = ("bench", path, "--stores", bench.stores, "--out", run)
     moody = dataclasses.replace(bench, env={**bench.env, "PLANTED_MOOD": "bad"})
     done = moody.cli(*arguments)
@@ -362,7 +346,7 @@ def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, t
 
 def test_retrying_failed_cells_needs_a_run_to_resume(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "replayed.toml"
-    path.write_text(TOML)
+    write_scenario(path, REPLAYED, replicates=2)
     done = bench.cli("bench", path, "--retry-failed", "--out", tmp_path / "run")
     assert done.returncode == 2
     assert "--retry-failed needs --resume" in done.stderr

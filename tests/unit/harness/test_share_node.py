@@ -24,7 +24,7 @@ from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, wait_for
 from tests.support.planted_plugin import SLEEP_S
-from tests.support.rank_cells import RankRun, assert_sound, ranked_cell, run_ranks
+from tests.support.rank_cells import RankRun, assert_sound, failure_of_stuck_job, ranked_cell, run_ranks
 
 RANKS, BATCH = 3, 11
 """200 samples of MNIST are 6 steps of 33 and one of 2, so the last rank has none in the last step."""
@@ -327,14 +327,5 @@ def test_readers_of_ranks_wait_for_their_turn(share: str, bench: Bench, run_fold
 
 @pytest.mark.full
 def test_a_reader_that_hangs_is_named_and_not_those_that_wait_for_it(bench: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "stuck.toml"
-    path.write_text(
-        'name = "stuck"\nstall_s = 4\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nsynthetic = true\n'
-        'limit = 16\nbatch_size = 8\nmodel = "tiny"\nthreads = 1\nranks = 2\nshare = "node"\n'
-        'backends = ["planted:faulty-rank"]\n'
-    )
-    faulty = dataclasses.replace(bench, env={**bench.env, "PLANTED_RANK_FAULT": "0:stop"})
-    done = faulty.cli("bench", path, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
-    assert done.returncode == 5
-    [record] = read_records(tmp_path / "run")
-    assert (record.failure or "").startswith("rank 0 on node 0 made no progress for 4 s during epoch 0")
+    failure = failure_of_stuck_job(bench, tmp_path, "planted:faulty-rank", "0:stop", share="node")
+    assert failure.startswith("rank 0 on node 0 made no progress for 4 s during epoch 0")

@@ -11,8 +11,7 @@ from storebench.formats.base import Indices
 from storebench.loading.order import epoch_order
 from storebench.ranks.owners import NOBODY, Owners, block_owners, first_owners, transfer_of
 from storebench.ranks.shards import dealt, shard_of
-
-counts, ranks_drawn, batches_drawn = st.integers(1, 200), st.integers(1, 9), st.integers(1, 20)
+from tests.support.drawn_deals import any_deal, batches_drawn, counts, ranks_drawn
 
 
 def steps_of(
@@ -22,13 +21,7 @@ def steps_of(
     return list(dealt(order, ranks=ranks, batch_size=batch_size, pad=pad))
 
 
-@given(
-    count=counts,
-    ranks=ranks_drawn,
-    batch_size=batches_drawn,
-    pad=st.booleans(),
-    most=st.none() | st.integers(1, 4),
-)
+@any_deal
 def test_all_ranks_are_dealt_what_each_is_dealt(
     count: int, ranks: int, batch_size: int, most: int | None, *, pad: bool
 ) -> None:

@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from storebench.formats.base import Indices
 from storebench.loading.order import epoch_order, split_batches
 from storebench.ranks.shards import global_sizes, shard_of
+from tests.support.drawn_deals import any_deal, batches_drawn, counts, ranks_drawn
 
 RANKS = (1, 2, 3, 4)
 COUNTS = (1, 2, 3, 5, 7, 12, 24, 25, 31, 47)
 BATCH = 3
-
-counts, ranks_drawn, batches_drawn = st.integers(1, 200), st.integers(1, 9), st.integers(1, 20)
 
 
 def shards(
@@ -96,13 +94,7 @@ def test_no_more_steps_are_dealt_than_asked_for() -> None:
         assert [batch.tolist() for batch in second] == [batch.tolist() for batch in first[:2]]
 
 
-@given(
-    count=counts,
-    ranks=ranks_drawn,
-    batch_size=batches_drawn,
-    pad=st.booleans(),
-    most=st.none() | st.integers(1, 5),
-)
+@any_deal
 def test_the_size_of_a_step_is_known_without_the_order(
     count: int, ranks: int, batch_size: int, most: int | None, *, pad: bool
 ) -> None:
