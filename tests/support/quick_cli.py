@@ -11,7 +11,6 @@ what a process inherits start an interpreter of their own instead.
 import atexit
 import contextlib
 import ctypes
-import functools
 import gc
 import importlib
 import json
@@ -47,7 +46,6 @@ FORMATS = ("h5py", "lmdb")  # not plyvel, which a test lets be missing
 RANKS = ("torch.distributed.launcher.api", "torch._dynamo")
 """What the agent and the ranks of a job import, the second for DistributedDataParallel; most commands start none."""
 NUMBER = struct.Struct("<q")
-RECORDS = ROOT / "tests" / "golden" / "records_v1.jsonl"
 
 
 class Command:
@@ -385,26 +383,7 @@ def preload() -> None:
     for name in FORMATS:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    warm_up()
-
-
-def warm_up() -> None:
-    """Fill what the package, pandas and matplotlib keep for the life of a process; a command finds it in its copy."""
-    import typer.main
-
-    from storebench.cli.main import app
-    from storebench.formats.origin import code_facts
-    from storebench.probes.environment import environment
-    from storebench.report.build import content_of
-    from storebench.report.page import html
-    from storebench.runs.records import record_from_dict
-
-    code_facts("lmdb")
-    environment(ROOT)
-    lines = RECORDS.read_text(encoding="utf-8").splitlines()
-    html(content_of([(record_from_dict(json.loads(line), where=str(RECORDS)), RECORDS) for line in lines]))
-    typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(app)
+    importlib.import_module("tests.support.warm_package").warm_up()
 
 
 def main() -> None:

@@ -23,7 +23,8 @@ CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]
 
 CIFAR = ("--dataset", "cifar10", "--synthetic")
-STORE_ID = "cifar10-train-size{size}-synthetic"
+MNIST = ("--dataset", "mnist", "--synthetic")
+STORE_ID = "{name}-train-size{size}-synthetic"
 BACKENDS = [name for name in PAPER_BACKENDS if name != "memory:native"]  # the same store as memory:python
 
 
@@ -112,8 +113,8 @@ def mounted_tmpfs(folder: Path, size: str) -> Iterator[Path]:
 @pytest.mark.root
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_full_disk_leaves_nothing_behind(backend: str, cli: Cli, tmp_path: Path) -> None:
-    with mounted_tmpfs(tmp_path / "small", "2m") as small:
-        done = cli("convert", backend, *CIFAR, "--size", "800", "--out", str(small))
+    with mounted_tmpfs(tmp_path / "small", "1m") as small:
+        done = cli("convert", backend, *CIFAR, "--size", "400", "--out", str(small))
         refused(done, 5, "disk is full", str(small))
         assert not list(small.iterdir())
 
@@ -124,7 +125,7 @@ def test_a_disk_that_fills_up_keeps_the_store_that_was_there(cli: Cli, tmp_path:
         arguments = ("convert", "hdf5", *CIFAR, "--size", "400", "--out", str(small))
         assert cli(*arguments).returncode == 0
         refused(cli(*arguments, "--force"), 5, "disk is full")
-        store = small / STORE_ID.format(size=400) / "hdf5+raw"
+        store = small / STORE_ID.format(name="cifar10", size=400) / "hdf5+raw"
         assert cli("verify", str(store)).returncode == 0
 
 
@@ -177,7 +178,7 @@ def test_an_output_that_is_a_file_is_refused(cli: Cli, tmp_path: Path) -> None:
 SIZE = 3000
 """Samples whose conversion takes a second or two, long enough to be met in the middle of it, in more parts than encoders."""
 
-SLOW = ("convert", "png", *CIFAR, "--size", str(SIZE), "--processes", "2")
+SLOW = ("convert", "png", *MNIST, "--size", str(SIZE), "--processes", "2")
 
 
 def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_path: Path) -> None:
@@ -187,12 +188,12 @@ def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_pat
     assert encoders
     killed.kill()
     killed.communicate()
-    folder = tmp_path / "stores" / STORE_ID.format(size=SIZE)
+    folder = tmp_path / "stores" / STORE_ID.format(name="mnist", size=SIZE)
     assert in_the_making(folder)
     assert not (folder / "files+png").exists()
     wait_until(lambda: not any(child.is_running() for child in encoders), timeout_s=20)
 
-    done = cli("convert", "hdf5", *CIFAR, "--size", str(SIZE))  # another format of the dataset cleans up, too
+    done = cli("convert", "hdf5", *MNIST, "--size", str(SIZE))  # another format of the dataset cleans up, too
     assert done.returncode == 0, done.stderr
     assert "removed" in done.stderr
     assert [path.name for path in folder.iterdir()] == ["hdf5+raw"]
@@ -244,7 +245,7 @@ def test_two_converts_of_one_store_build_it_once(tmp_path: Path) -> None:
     assert "built in" in first_out
     assert "there already" in second_out
     assert "waiting for it to finish" in second_error
-    folder = tmp_path / "stores" / STORE_ID.format(size=SIZE)
+    folder = tmp_path / "stores" / STORE_ID.format(name="mnist", size=SIZE)
     assert [path.name for path in folder.iterdir()] == ["files+png"]
 
 
@@ -254,7 +255,7 @@ def test_a_convert_beside_another_leaves_its_work_alone(cli: Cli, tmp_path: Path
     (work,) = in_the_making(tmp_path)
     working.send_signal(signal.SIGSTOP)
     try:
-        done = cli("convert", "hdf5", *CIFAR, "--size", str(SIZE))
+        done = cli("convert", "hdf5", *MNIST, "--size", str(SIZE))
         assert work.is_dir()
     finally:
         working.send_signal(signal.SIGCONT)

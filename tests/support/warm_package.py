@@ -1,0 +1,36 @@
+"""What the package, pandas and matplotlib compute once per process, computed beforehand: commands find it in their copy."""
+
+import functools
+import json
+from pathlib import Path
+
+import typer.main
+
+from storebench.cli.main import app
+from storebench.datasets import scenes
+from storebench.formats.origin import code_facts
+from storebench.probes.environment import environment
+from storebench.report.build import content_of
+from storebench.report.page import html
+from storebench.runs.records import record_from_dict
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "tests" / "golden" / "records_v1.jsonl"
+
+
+def warm_up() -> None:
+    """Fill what lives as long as a process, and let typer make its tree of commands once."""
+    code_facts("lmdb")
+    environment(ROOT)
+    draw_fields()
+    lines = RECORDS.read_text(encoding="utf-8").splitlines()
+    html(content_of([(record_from_dict(json.loads(line), where=str(RECORDS)), RECORDS) for line in lines]))
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(app)
+
+
+def draw_fields() -> None:
+    """Draw the large fields that synthetic photographs are cut from: half a second for each process that needs them."""
+    scenes._grain()
+    for number in range(scenes.FIELD_COUNT):
+        scenes._field(number)
