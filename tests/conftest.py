@@ -18,6 +18,7 @@ import typer.main
 from hypothesis import HealthCheck, settings
 
 from storebench.probes.machine import damon
+from tests.support.forks import ready_to_fork
 from tests.support.installed import Built, Environment, build, environment_with
 from tests.support.leftovers import MEMORY, left_in, name_in_memory, own_temporary_folder, remove
 from tests.support.parallel import (  # noqa: F401 - hooks of pytest
@@ -67,8 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector what was imported and collected: it lives to the end, and cells collect before they time."""
-    gc.collect()
-    gc.freeze()
+    ready_to_fork()
     gc.enable()
 
 

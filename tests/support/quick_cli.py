@@ -30,7 +30,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from tests.support.forks import leave_finalizers_to_this_process, ready_to_fork
 
 ROOT = Path(__file__).resolve().parents[2]
 CompletedText = subprocess.CompletedProcess[str]
@@ -293,29 +295,42 @@ def _exactly(control: socket.socket, size: int) -> bytes:
 
 def serve(control: socket.socket, listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Answer requests until `control` ends; in the process of each command, return its request and its streams."""
+    running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        ready, _, _ = select.select([control, listener], [], [])
-        _reap()
+        ready, _, _ = select.select([control, listener, *running], [], [])
+        for handle in running.keys() & set(ready):
+            _tell_end(*running.pop(handle))
+            os.close(handle)
         if control in ready:
             return None
+        if listener not in ready:
+            continue
         connection, _ = listener.accept()
         head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 2)
         if head:
             request = json.loads(_exactly(connection, *NUMBER.unpack(head)))
             import_now(request["imports"])
-            if _is_command(connection, streams):
-                control.close()
-                listener.close()
+            command = os.fork()
+            if not command:
+                for one in (control, listener, connection, *(waiting for _, waiting in running.values())):
+                    one.close()
+                for handle in running:
+                    os.close(handle)
                 return request, streams
+            running[os.pidfd_open(command)] = command, connection
+            with contextlib.suppress(OSError):  # nobody waits any more
+                connection.sendall(NUMBER.pack(command))
+        else:
+            connection.close()
         for handle in streams:
             os.close(handle)
-        connection.close()
 
 
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def _tell_end(command: int, connection: socket.socket) -> None:
+    """Tell whoever started a command its exit code; it has ended."""
+    _, status = os.waitpid(command, 0)
+    with connection, contextlib.suppress(OSError):  # nobody waits any more
+        connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
 def import_now(names: Sequence[str]) -> None:
@@ -324,23 +339,6 @@ def import_now(names: Sequence[str]) -> None:
         importlib.import_module(name)
     if names:
         gc.freeze()
-
-
-def _is_command(connection: socket.socket, streams: Sequence[int]) -> bool:
-    """Fork a process that waits for a command, and from that the command's own; return whether this is the last one."""
-    if os.fork():
-        return False
-    command = os.fork()
-    if not command:
-        connection.close()
-        return True
-    for handle in streams:
-        os.close(handle)
-    with contextlib.suppress(OSError):  # nobody waits any more
-        connection.sendall(NUMBER.pack(command))
-        _, status = os.waitpid(command, 0)
-        connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
-    os._exit(0)
 
 
 def become(request: Mapping[str, Any], pipes: list[int]) -> None:
@@ -392,13 +390,14 @@ def main() -> None:
     if first == "ask":
         sys.exit(ask(*others))
     preload()
-    gc.collect()
-    gc.freeze()  # so that a child does not copy what it never changes
+    leave_finalizers_to_this_process()
+    ready_to_fork()
     control, listener = (socket.socket(fileno=int(number)) for number in (first, *others))
     found = serve(control, listener)
-    if found is not None:
-        become(*found)
-        leave(run_command())
+    if found is None:
+        leave(0)
+    become(*found)
+    leave(run_command())
 
 
 def run_command() -> int:
@@ -414,7 +413,7 @@ def run_command() -> int:
     return 0
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End this process as Python would, but for taking apart all that was imported, which takes a second."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
