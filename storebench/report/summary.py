@@ -141,8 +141,10 @@ def first_answer(
     """
     records, findings = read_all(results)
     findings = [*findings, *validate_records(records)]
-    facts = next(iter(facts_of(records, findings).told.datasets.values()), None)
-    answer = None if facts is None else worth(facts, whole)
+    page = facts_of(records, findings)
+    facts = next(iter(page.told.datasets.values()), None)
+    unsound = [cell for cell in page.shown.cells if cell.invalid]
+    answer = None if facts is None else worth(facts, whole, unsound)
     if facts is None or answer is None:
         return None
     return FirstAnswer(

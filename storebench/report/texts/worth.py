@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storebench.accelerators import landmarks
 from storebench.first_run.choice import Whole
@@ -15,7 +15,7 @@ from storebench.report.roofline_curve import RooflineCurve
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
 from storebench.report.texts.roofline import loader_words, starving_words
 from storebench.report.texts.verdicts import more_rounds
-from storebench.settings.words import CacheState
+from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of, rounded_bytes
 
 BASES = (ORIGINAL, "png")
@@ -43,7 +43,7 @@ class Worth:
     side: int | None = None
 
 
-def worth(facts: Facts, whole: Whole | None = None) -> Worth | None:
+def worth(facts: Facts, whole: Whole | None = None, unsound: Sequence[CellSummary] = ()) -> Worth | None:
     """Return whether converting is worth it; None where the files as they are have no loader-only cell.
 
     Parameters
@@ -52,7 +52,23 @@ def worth(facts: Facts, whole: Whole | None = None) -> Worth | None:
         Of one dataset.
     whole
         The whole dataset; None if it is unknown.
+    unsound
+        Cells whose figures do not validate. The answer says which backends it leaves out, or that it rests on such figures.
     """
+    names = ", ".join(dict.fromkeys(backend_label(cell.backend) for cell in unsound))
+    found = _worth(facts, whole, whole_choice=not names)
+    if found is None and any(
+        cell.backend in BASES and cell.cell.compute.kind is ComputeKind.NONE for cell in unsound
+    ):
+        return Worth(sentences=(f"It cannot be told: the figures of {names} do not validate.",))
+    if found is None or not names:
+        return found
+    rests = not {cell.key for cell in unsound}.isdisjoint(cell.key for cell in facts.cells)
+    caution = f"{names}: the figures do not validate, and {'this rests on them' if rests else 'nothing is told of them'}."
+    return replace(found, sentences=(found.sentences[0], caution, *found.sentences[1:]))
+
+
+def _worth(facts: Facts, whole: Whole | None, *, whole_choice: bool) -> Worth | None:
     found = _by_state(facts.rooflines)
     lead = _lead(found, whole)
     base = None if lead is None else _base(lead)
@@ -69,7 +85,11 @@ def worth(facts: Facts, whole: Whole | None = None) -> Worth | None:
         return Worth(sentences=tuple(filter(None, (_bounded(lead, base), memory))))
     if not gains:
         unknown = [(curve, claim) for curve, claim in pairs if claim is None or claim.kind is Kind.UNDECIDED]
-        verdict = _undecided(lead, base, unknown, facts) if unknown else _keep(facts, lead, base, pairs)
+        verdict = (
+            _undecided(lead, base, unknown, facts)
+            if unknown
+            else _keep(facts, lead, base, pairs, whole_choice=whole_choice)
+        )
         return Worth(sentences=tuple(filter(None, (verdict, memory))))
     helping = {curve: claim for curve, claim in gains.items() if curve.starving.mid > base.starving.mid}
     if not helping:
@@ -162,7 +182,12 @@ def _bounded(lead: Roofline, base: RooflineCurve) -> str:
 
 
 def _keep(
-    facts: Facts, lead: Roofline, base: RooflineCurve, pairs: Sequence[tuple[RooflineCurve, Claim | None]]
+    facts: Facts,
+    lead: Roofline,
+    base: RooflineCurve,
+    pairs: Sequence[tuple[RooflineCurve, Claim | None]],
+    *,
+    whole_choice: bool,
 ) -> str:
     names = _listed([curve for curve, _ in pairs])
     if not names:
@@ -173,7 +198,7 @@ def _keep(
         if state_key(cell) == state_key(base.loader) and not cell.median("samples_per_s")
     ]
     told = f" Nothing is known of {', '.join(failed)}, which failed." if failed else ""
-    each = "each other store that was measured" if failed else "each other store"
+    each = "each other store that was measured" if failed or not whole_choice else "each other store"
     return (
         f"Not worth it at any speed of training ({_where(lead)}): {each} ({names}) is proven to be"
         f" within 10% of {_files(base)}, or slower.{told}"

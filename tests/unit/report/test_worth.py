@@ -29,10 +29,12 @@ def loaders(rates: dict[str, float], **changes: Any) -> list[Record]:
     ]
 
 
-def answer(records: list[Record], whole: Whole | None = FITS) -> Worth:
+def answer(records: list[Record], whole: Whole | None = FITS, invalid: tuple[str, ...] = ()) -> Worth:
     table = to_frame((record, Path("run/records.jsonl")) for record in records)
-    [facts] = derive_page(summarise(table)).told.datasets.values()
-    found = worth(facts, whole)
+    findings = {one.cell.cell_id: "a finding" for one in records if one.cell.backend.name in invalid}
+    page = derive_page(summarise(table, findings))
+    [facts] = page.told.datasets.values()
+    found = worth(facts, whole, [cell for cell in page.shown.cells if cell.invalid])
     assert found is not None
     return found
 
@@ -110,6 +112,21 @@ def test_a_store_that_failed_is_not_called_slower() -> None:
     found = answer(records)
     assert "each other store that was measured (LMDB) is proven" in found.sentences[0]
     assert found.sentences[0].endswith("Nothing is known of HDF5, which failed.")
+
+
+def test_stores_whose_figures_do_not_validate_are_named() -> None:
+    rates = {"original": 1000.0, "lmdb": 900.0, "hdf5": 3000.0}
+    found = answer(loaders(rates), invalid=("hdf5",))
+    assert "each other store that was measured (LMDB) is proven" in found.sentences[0]
+    assert found.sentences[1] == "HDF5: the figures do not validate, and nothing is told of them."
+    assert found.sentences[2].startswith("All 40,000 images")
+    found = answer(loaders(rates), invalid=tuple(rates))
+    assert found.sentences[1].endswith("the figures do not validate, and this rests on them.")
+
+
+def test_without_sound_figures_of_the_files_nothing_is_told() -> None:
+    found = answer(loaders({"original": 1000.0, "lmdb": 900.0}), invalid=("original",))
+    assert found.sentences == ("It cannot be told: the figures of original files do not validate.",)
 
 
 def test_starving_points_that_overlap_promise_no_more_than_that() -> None:
