@@ -22,9 +22,10 @@ from storebench.training.loop import run_epoch
 from storebench.training.models import MODELS
 from storebench.training.step_table import step_table, write_steps
 from storebench.training.steps import CpuStep, Step, make_step
+from storebench.worker.after_step import AfterStep
 
 
-def batches(count: int, wait_s: float = 0.0) -> Iterator[Batch]:
+def batches(count: int, wait_s: float = 0.0, worker: int = LOOP_WORKER) -> Iterator[Batch]:
     for number in range(count):
         start = time.perf_counter_ns()
         time.sleep(wait_s)
@@ -34,7 +35,7 @@ def batches(count: int, wait_s: float = 0.0) -> Iterator[Batch]:
             indices=np.array([2 * number, 2 * number + 1]),
             spans=Spans(start_ns=start, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=time.perf_counter_ns()),
             payload_bytes=2,
-            worker=LOOP_WORKER,
+            worker=worker,
         )
 
 
@@ -73,6 +74,24 @@ def test_each_step_is_wait_then_copy_then_compute_on_one_clock() -> None:
 def test_a_copy_is_never_longer_than_its_step() -> None:
     [only] = run_epoch(batches(1), Probe(h2d_ns=10**12))
     assert only.copied_ns == only.done_ns
+
+
+@pytest.mark.parametrize("paused_for", ["samples", "games"])
+def test_what_was_done_between_two_steps_is_a_pause(paused_for: str) -> None:
+    """Whichever took its time: samples that were kept, or a tournament that was played."""
+    told: list[int] = []
+    turns = {name: itertools.cycle([False, name == paused_for, False]) for name in ("samples", "games")}
+
+    def slow(name: str) -> bool:
+        busy = next(turns[name])
+        time.sleep(0.02 * busy)
+        return busy
+
+    after = AfterStep(lambda _batch: slow("samples"), told.append, lambda: slow("games"))
+    times = run_epoch(batches(6, worker=0), Probe(0), after)
+    assert [one.paused_ns >= 20_000_000 for one in times] == [False, True, False] * 2
+    assert all(one.paused_ns == 0 for one in times[::3])
+    assert len(told) == (2 if paused_for == "games" else 0), "keepers tell the loader themselves"
 
 
 def test_an_epoch_without_batches_has_no_steps() -> None:
