@@ -17,12 +17,12 @@ class Trained:
     Attributes
     ----------
     cell
-        The cell whose compute time is taken: with nothing to load if there is one.
+        The cell that gives the compute time; one that loads nothing, if there is one.
     rounds
-        Samples per second of each replicate if data cost nothing: samples over compute time.
+        Samples per second of each replicate if data took no time: samples over compute time.
     prep_s
-        Seconds per sample that producers take to prepare it for this network, the most of all stores; None if no store
-        was read beside it.
+        Seconds per sample that producers take for this network's augmentation, the largest of all stores; None if no store
+        was read for this network.
     """
 
     cell: CellSummary
@@ -31,7 +31,7 @@ class Trained:
 
     @functools.cached_property
     def rate(self) -> Interval:
-        """Samples per second if data cost nothing, with a single interval."""
+        """Samples per second if data took no time, with a single interval."""
         return median_interval(self.rounds)
 
 
@@ -41,7 +41,7 @@ def subject_key(cell: CellSummary) -> tuple[str, str]:
 
 
 def ingestion_rate(cell: CellSummary) -> Interval | None:
-    """Return the samples per second that a cell would train if data cost nothing; None if it computes nothing."""
+    """Return the samples per second that a cell would train if data took no time; None if it computes nothing."""
     rounds = _ingestion_rounds(cell)
     return median_interval(rounds) if rounds else None
 
@@ -56,9 +56,9 @@ def _ingestion_rounds(cell: CellSummary) -> tuple[float, ...]:
 
 
 def trained_networks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list[Trained]]:
-    """Return the networks that were trained on each dataset and machine, the slowest first.
+    """Return the networks that were trained on each dataset and machine, slowest first.
 
-    A network's rate is that of its cells whose loop loads nothing else; of these, that of the fastest.
+    A network's rate is that of its fastest cell; cells that load nothing are preferred.
     """
     best: dict[tuple[Any, ...], Trained] = {}
     prep_s: dict[tuple[Any, ...], float] = {}

@@ -146,10 +146,10 @@ def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
 def training_answer(ladder: Ladder, claims: Claims) -> Sentence:
     """Return a sentence on the data-wait fraction with plain LMDB, and the gain of the best rung in steps of training."""
     lowest, best = ladder.of("plain"), ladder.best
-    where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, whole steps"
+    where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, complete steps"
     share = None if lowest is None else claims.decisions.waiting(lowest.cell)
     waits = "" if share is None else with_interval(_in_percent(share), "%")
-    said = [f"plain LMDB waits for data for {waits} of its time"] if waits else []
+    said = [f"with plain LMDB, the loop waits for data {waits} of the time"] if waits else []
     gains = [] if best is None else _gains_of_best(ladder, best, claims)
     if best is not None and gains:
         told = " and ".join(
@@ -158,7 +158,7 @@ def training_answer(ladder: Ladder, claims: Claims) -> Sentence:
         unproven = "" if all(_is_gain(best, claim) for _, claim in gains) else " (not proven)"
         said.append(f"the best rung ({best.rung.name}) trains {told}{unproven}")
     return Sentence(
-        text=f"{where}: {'; '.join(said) or 'nothing is known of plain LMDB'}.",
+        text=f"{where}: {'; '.join(said) or 'plain LMDB was not measured'}.",
         claims=tuple(claim for _, claim in gains),
     )
 

@@ -39,9 +39,10 @@ _RATES = (
 )
 _INTERVALS = (
     "Figures are medians over replicates; if a replicate has several epochs, their median counts. Intervals"
-    " are computed from replicates, never from steps. Ratios are paired by round, on logarithms, with Student's t; with"
-    " probability 95% the intervals of all ratios on this page hold at once, within this run. Those of rates, starving points"
-    " and break-evens are single, 95% each. Fewer than three rounds decide nothing, and rounds that were added to a run make intervals wider."
+    " are computed from replicates, never from steps. Ratios are paired by round, on logarithms, with Student's t. The"
+    " intervals of all ratios on this page hold simultaneously, with probability 95% and within this run. Intervals of rates,"
+    " starving points and break-evens are single, 95% each. Fewer than three rounds decide nothing. Added rounds make the"
+    " intervals of a run wider."
 )
 _VERDICTS = (
     "If a cell without loading (null) and a warm cell were measured beside a cold one, fetch stall is cold minus warm"
@@ -117,7 +118,7 @@ def _other_work(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
 
 
 def _ranks(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
-    """Return where the ranks of jobs ran, and what their figures are of; nothing without jobs."""
+    """Return a paragraph on the ranks of jobs and their figures; none without jobs."""
     jobs = [cell for cell in cells if cell.cell.ranks > 1 and cell.usable]
     if not jobs:
         return []
@@ -126,12 +127,12 @@ def _ranks(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     where = (
         "processes of one machine, which share its cores, its memory, its disk and its loopback device"
         if nodes == 1
-        else f"processes on up to {nodes} nodes; the records do not tell emulated nodes from machines"
+        else f"processes on up to {nodes} nodes; the records do not distinguish emulated nodes from machines"
     )
     numbers = ", ".join(map(str, counts))
     said = (
-        f"Jobs of {numbers} ranks were {where}. Their times are means over the ranks, their rates are all samples over the"
-        " time from the first request to the last end. Exposed communication comes from pairs of steps with and without"
+        f"Jobs of {numbers} ranks were {where}. Their times are means over the ranks. Their rates are all samples over the"
+        " time from the first request to the end of the last step. Exposed communication comes from pairs of steps with and without"
         " the exchange of gradients, after the last epoch; the link was measured before the first one."
     )
     return [("Ranks", said)]

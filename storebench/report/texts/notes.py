@@ -65,12 +65,12 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _cut_off(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """Yield a note on the cells of which only the faster replicates have a rate."""
+    """Yield a note on cells in which only the faster replicates have a rate."""
     names = [backend_label(cell.backend) for cell in cells if cell.cut_off and cell.counted]
     if names:
         yield (
             f"replicates ran out of time ({', '.join(names)}): the rate is that of the faster ones, so the true rate is lower."
-            " The rate shown can prove the store slower, and nothing else"
+            " The rate shown can only prove that the store is slower"
         )
 
 
@@ -92,12 +92,12 @@ def _pauses(cells: Sequence[CellSummary]) -> Iterator[str]:
 
 
 def _passes(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """Yield a note where some backends serve their samples more often than others."""
+    """Yield a note if some backends serve their samples more often than others."""
     passes = sorted({cell.cell.passes or 1 for cell in cells if cell.usable})
     if len(passes) > 1:
         yield (
-            f"an epoch serves the samples {passes[0]} to {passes[-1]} times, the fast backends more often,"
-            " so that each is timed for long enough"
+            f"an epoch serves the samples {passes[0]} to {passes[-1]} times; fast backends more often,"
+            " to be timed for long enough"
         )
 
 

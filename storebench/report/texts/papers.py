@@ -114,7 +114,7 @@ def _ladder_claims(ladders: Sequence[Ladder], claims: Claims) -> Iterable[PaperC
     for key, name in (("plain", "plain LMDB"), ("page", "LMDB without read-ahead")):
         yield PaperClaim(
             source=LMDBIO,
-            claim=f"The best of its optimisations instead of {name}, in whole steps of training",
+            claim=f"The best of its optimisations instead of {name}, in complete steps of training",
             then="nearly 20 times in some cases, 65 times on 9,216 cores",
             now=tuple(_climbed([one for one in ladders if one.trains], claims, _best_over(key))),
         )
@@ -133,17 +133,17 @@ _Rungs = Callable[[Ladder], tuple[Step | None, Step | None]]
 
 
 def _rungs(key: str, below: str) -> _Rungs:
-    """Return a function that takes a rung of a ladder and the one below."""
+    """Return a function that picks a rung of a ladder and the one below."""
     return lambda ladder: (ladder.of(key), ladder.of(below))
 
 
 def _best_over(key: str) -> _Rungs:
-    """Return a function that takes the best rung of a ladder, and the one that it is held against."""
+    """Return a function that picks the best rung of a ladder and the rung that it is compared with."""
     return lambda ladder: (ladder.best, ladder.of(key))
 
 
 def _climbed(ladders: Iterable[Ladder], claims: Claims, rungs: _Rungs) -> Iterator[Measured]:
-    """Yield where it was measured, and the gain of one rung over another with each number of processes or ranks."""
+    """Yield the gains of one rung over another, per setting, for each number of processes or ranks."""
     grouped: dict[tuple[str, str], list[tuple[int, str, Claim]]] = {}
     for ladder in ladders:
         upper, lower = rungs(ladder)
@@ -164,7 +164,7 @@ def _climbed(ladders: Iterable[Ladder], claims: Claims, rungs: _Rungs) -> Iterat
 
 
 def _crowd(ladder: Ladder) -> tuple[int, str, tuple[str, ...]]:
-    """Return how many processes share the store, what they are, and the settings in which their numbers differ."""
+    """Return the number of processes that share the store, the word for them, and the settings that contain the number."""
     cell = ladder.first.cell
     if ladder.trains:
         return cell.ranks, "rank", ("workers", "ranks", "batch_size")
@@ -219,7 +219,7 @@ def _io_share(found: Iterable[Panel]) -> Iterator[Measured]:
 
 
 def _trains_alone(cell: Cell) -> bool:
-    """Return whether the loop computes, and each rank reads for itself as LMDB does by itself."""
+    """Return True if the loop computes and each rank reads separately, as with plain LMDB."""
     return cell.compute.kind is not ComputeKind.NONE and cell.share is Share.NONE
 
 

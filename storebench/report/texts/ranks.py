@@ -1,4 +1,4 @@
-"""Sentences on jobs of ranks: what loading data and exchanging gradients cost each other."""
+"""Sentences on jobs of ranks: the interaction of loading data and exchanging gradients."""
 
 from storebench import stats
 from storebench.report.cells import CellSummary
@@ -9,7 +9,7 @@ from storebench.report.texts.labels import backend_label, setting_label, with_in
 
 
 def job_label(cell: CellSummary) -> str:
-    """Return a job in words: its backend and its setting."""
+    """Return the name of a job: its backend and its setting."""
     return f"{backend_label(cell.backend)}, {setting_label(cell)}"
 
 
@@ -19,12 +19,12 @@ def milliseconds(seconds: Interval | None) -> str:
 
 
 def interference_lines(facts: Facts) -> list[str]:
-    """Return one sentence for each job whose four corners were measured."""
+    """Return one sentence per job whose four corners were measured."""
     return [interference_sentence(one) for one in interferences(facts.cells)]
 
 
 def interference_sentence(one: Interference) -> str:
-    """Return what loading and exchanging add to a step, each alone and together, and whether they cost each other anything."""
+    """Return a sentence on the time that loading and exchanging add to a step, alone and together, and on their interaction."""
     parts = ", ".join(f"{effects.part} {milliseconds(effects.interaction)}" for effects in one.effects[1:])
     return (
         f"{job_label(one.both)}: loading alone adds {milliseconds(one.step.loading)} to a step, exchanging gradients alone"
@@ -38,5 +38,5 @@ def _meaning(interaction: Interval) -> str:
         if interaction.lo > 0:
             return "they slow each other down (95% for this job alone)"
         if interaction.hi < 0:
-            return "each hides a part of the other (95% for this job alone)"
-    return "whether they cost each other anything cannot be told"
+            return "they partly hide each other (95% for this job alone)"
+    return "an interaction is not proven"

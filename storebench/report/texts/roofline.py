@@ -100,7 +100,7 @@ def state_words(roofline: Roofline) -> str:
 
 
 def loader_words(roofline: Roofline) -> str:
-    """Return the loader of a roofline in words, and the number of ranks that load together."""
+    """Return words for the loader of a roofline and the number of ranks that load together."""
     cell = roofline.first.cell
     together = f"{cell.ranks} ranks together, " if cell.ranks > 1 else ""
     if not cell.workers:
@@ -194,7 +194,7 @@ def _alike(first: Roofline, second: Roofline, free: frozenset[str]) -> bool:
 
 
 def _starving_points(curve: RooflineCurve, beside: Sequence[Roofline], unit: str) -> str:
-    """Return a starving point, and those of other read-aheads where they look different."""
+    """Return words for a starving point, and for those of other read-aheads that clearly differ."""
     words = _with_unit(curve, unit)
     differing = [
         (one.first.cell.readahead_kib, other)
@@ -225,7 +225,7 @@ def _apart(first: RooflineCurve, second: RooflineCurve) -> bool:
 
 
 def _shown_apart(first: RooflineCurve, second: RooflineCurve) -> bool:
-    """Whether two starving points are decided and worth showing both: their single intervals do not touch."""
+    """Whether two starving points are decided and their single intervals do not touch, so both are worth showing."""
     if not (first.decided and second.decided):
         return False
     one, other = first.starving, second.starving
@@ -249,13 +249,13 @@ def _on_this_machine(lead: Roofline) -> str:
 
 
 def feeding_of(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> Feeding:
-    """Return whether a backend keeps a network busy that was trained on this machine.
+    """Return the verdict on whether a backend keeps a network busy that was trained on this machine.
 
     Parameters
     ----------
     prep_s
-        Seconds per sample that producers take beyond what the curve was measured with; None if that is unknown, so that
-        only starving can be told.
+        Additional seconds per sample of producers, beyond those in the measured curve; None if unknown. Then only starving
+        can be proven.
     """
     if not curve.certain:
         return Feeding.UNDECIDED
@@ -267,7 +267,7 @@ def feeding_of(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> 
 
 
 def more_prep_s(one: Trained, roofline: Roofline) -> float | None:
-    """Return the seconds per sample for a network's augmentation that a roofline was measured without; None if unknown."""
+    """Return the seconds per sample of a network's augmentation that a roofline lacks; None if unknown."""
     model = one.cell.cell.model
     return 0.0 if model not in AUGMENTING or roofline.first.cell.model == model else one.prep_s
 

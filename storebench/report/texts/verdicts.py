@@ -36,7 +36,7 @@ def doubt_words(doubt: Doubt | None) -> str:
     names = [backend_label(cell.backend) for cell in doubt.cells]
     if doubt.kind is DoubtKind.CUT_OFF:
         killed = number_of(sum(cell.cut_off for cell in doubt.cells), "replicate")
-        return f"{killed} of {' and '.join(names)} ran out of time, and the others are the faster ones"
+        return f"{killed} of {' and '.join(names)} ran out of time; the others are the faster ones"
     why = "because memory may have served a part of it"
     if len(names) == 1:
         return f"the rate of {names[0]} is only an upper bound, {why}; it could prove {names[0]} slower, not faster"
@@ -44,7 +44,7 @@ def doubt_words(doubt: Doubt | None) -> str:
 
 
 def bounded(claim: Claim) -> str:
-    """Return "at least " where the rate of the slower side is at most too high, so that the ratio is at most too low."""
+    """Return "at least " if the rate of the slower side is an upper bound, so the ratio is a lower bound."""
     slower = claim.object if claim.kind is Kind.FASTER else None
     return "at least " if slower is not None and slower.at_most else ""
 

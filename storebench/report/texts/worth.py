@@ -127,7 +127,7 @@ def _converting(
 
 
 def _by_state(rooflines: Sequence[Roofline]) -> Mapping[str, Roofline]:
-    """Return the roofline of each cache state; of several the one of the fewest ranks, and of these with most workers."""
+    """Return one roofline per cache state: the one with the fewest ranks, and then the one with most workers."""
     found: dict[str, Roofline] = {}
     for one in sorted(rooflines, key=lambda one: (-one.first.cell.ranks, one.first.cell.workers)):
         if not one.augmented:
@@ -173,11 +173,11 @@ def _floor(base: RooflineCurve) -> str:
 def _bounded(lead: Roofline, base: RooflineCurve) -> str:
     if base.loader.upper_bound:
         why = f"memory may have served a part of {_files(base)}, so their rate is only an upper bound"
-        more = "More images would tell, further rounds would not."
+        more = "More images would decide it; further rounds would not."
     else:
         late = number_of(base.loader.cut_off, "replicate")
         why = f"{late} of {_files(base)} ran out of time, so their rate is that of the faster ones"
-        more = "A longer time limit would tell."
+        more = "A longer time limit would decide it."
     return f"It cannot be told ({_where(lead)}): {why}. {more}"
 
 
@@ -197,8 +197,8 @@ def _keep(
         for cell in facts.cells
         if state_key(cell) == state_key(base.loader) and not cell.median("samples_per_s")
     ]
-    told = f" Nothing is known of {', '.join(failed)}, which failed." if failed else ""
-    each = "each other store that was measured" if failed or not whole_choice else "each other store"
+    told = f" {', '.join(failed)} failed." if failed else ""
+    each = "every other measured store" if failed or not whole_choice else "every other store"
     return (
         f"Not worth it at any speed of training ({_where(lead)}): {each} ({names}) is proven to be"
         f" within 10% of {_files(base)}, or slower.{told}"

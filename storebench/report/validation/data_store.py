@@ -1,4 +1,4 @@
-"""The rules of a data store in memory: who holds the samples, what was sent, and that nothing is read once it is filled."""
+"""Rules for a data store in memory: each sample has one owner, messages add up, and a full data store reads nothing."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,13 +10,13 @@ from storebench.training.step_table import StepTable
 
 _READ_MOST_FRAC = 0.05
 _READ_MOST_BYTES = 16 << 20
-"""An epoch from memory that took more than this from a device read the store; less may be pages of libraries."""
+"""An epoch from memory that reads more than this from a device has read the store. Less may be pages of libraries."""
 
 _RESIDENT_MOST_FRAC = 0.05
-"""Share of the store that may become resident: read-ahead that the kernel had begun before it was evicted."""
+"""Share of the store that may become resident: read-ahead that had begun before the store was evicted."""
 
 _CLOCK_S = 1e-6
-"""Tolerance for sums of times that are kept in nanoseconds."""
+"""Tolerance for sums of times recorded in nanoseconds."""
 
 
 def check_data_store(record: Record) -> Iterator[Finding]:
@@ -27,7 +27,7 @@ def check_data_store(record: Record) -> Iterator[Finding]:
     has = record.cell.share is Share.STORE
     for number, facts in enumerate(held):
         if (facts is not None) is not has:
-            message = "nothing is said of its part of the data store" if has else "its cell has no data store"
+            message = "facts about its data store are missing" if has else "its cell has no data store"
             yield finding(Kind.SCHEMA, record, f"job.per_rank[{number}].data_store", message)
             return
     parts = [facts for facts in held if facts is not None]
@@ -38,17 +38,17 @@ def check_data_store(record: Record) -> Iterator[Finding]:
 
 
 def check_waits(record: Record, steps: StepTable) -> Iterator[Finding]:
-    """Yield ranks that waited for messages longer than for their batches: the time would be in no rate.
+    """Find ranks that waited for messages longer than for their batches; no rate would include that time.
 
     Parameters
     ----------
     steps
-        The step table of the job, one row per step and rank: as many ranks as the cell has.
+        The step table of the job, one row per step and rank of the cell.
     """
     ranks = record.job.per_rank if record.job else ()
     for number, (rank, table) in enumerate(zip(ranks, rank_tables(steps), strict=False)):
         held, wait_s = rank.data_store, float(table["data_wait_ns"].sum()) / 1e9
-        # In earlier releases the wait after the last batch is included.
+        # In older records, `waited_s` includes the wait after the last batch.
         if held is None or held.after_last_s is None or held.waited_s <= wait_s + _CLOCK_S:
             continue
         message = f"{held.waited_s:.6g} s, but the rank waited {wait_s:.6g} s for its batches"
@@ -56,31 +56,31 @@ def check_waits(record: Record, steps: StepTable) -> Iterator[Finding]:
 
 
 def _samples(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]:
-    """Find samples that are held twice or by nobody, and samples of unknown origin."""
+    """Find samples with two owners or none, and samples of unknown origin."""
     count = record.store.count if record.store else 0
     held = sum(part.held_samples for part in parts)
     if record.store is not None and held != count:
-        message = f"the ranks hold {held} samples, and the store has {count}"
+        message = f"the ranks hold {held} samples, but the store has {count}"
         yield finding(Kind.COVERAGE, record, "data_store.held_samples", message)
     served = sum(part.from_store + part.from_memory + part.from_ranks for part in parts)
     if served != record.samples:
-        message = f"the origin of {served} samples is counted, and {record.samples} were served"
+        message = f"the origin of {served} samples is recorded, but {record.samples} were served"
         yield finding(Kind.ARITHMETIC, record, "data_store.from_memory", message)
 
 
 def _messages(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]:
-    """Find messages that were sent and not received, and times that contradict each other."""
+    """Find messages that were sent but not received, and contradictory times."""
     sent, received = sum(part.sent_bytes for part in parts), sum(part.received_bytes for part in parts)
     if sent != received:
-        message = f"{sent} bytes were sent, and {received} received"
+        message = f"{sent} bytes were sent, but {received} received"
         yield finding(Kind.ARITHMETIC, record, "data_store.sent_bytes", message)
     if any(part.waited_s + (part.after_last_s or 0) > part.exchange_s + _CLOCK_S for part in parts):
-        message = "a rank waited for messages longer than the whole exchange took"
+        message = "a rank waited for messages longer than its exchange took"
         yield finding(Kind.ARITHMETIC, record, "data_store.waited_s", message)
 
 
 def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]:
-    """Find reads of the store after the data store was filled, and messages while it was being filled."""
+    """Find reads of the store after the data store was filled, and messages before."""
     fills = record.cell.store_fill is Fill.FIRST_EPOCH and record.epoch == 0
     if fills:
         early = sum(part.from_memory + part.from_ranks for part in parts)
@@ -95,7 +95,7 @@ def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]
     read = record.counters.device_read_bytes
     spilled = sum(part.spilled_bytes for part in parts)
     if spilled and not record.cell.store_spill:
-        message = f"{spilled} bytes of its samples were on disk, and its cell spills none"
+        message = f"{spilled} bytes of its samples were on disk, but its cell does not spill"
         yield finding(Kind.CACHE, record, "data_store.spilled_bytes", message)
     if (
         read is not None
@@ -103,13 +103,13 @@ def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]
         and read > max(_READ_MOST_BYTES, _READ_MOST_FRAC * record.payload_bytes)
     ):
         share = read / max(1, record.payload_bytes)
-        message = f"served from memory, but the device delivered {share:.0%} of what was asked for"
+        message = f"served from memory, but the device delivered {share:.0%} of the requested bytes"
         yield finding(Kind.CACHE, record, "device_read_bytes", message)
     yield from _residency(record)
 
 
 def _residency(record: Record) -> Iterator[Finding]:
-    """Find pages of an evicted store that became resident in an epoch that reads nothing.
+    """Find pages of an evicted store that became resident in an epoch that reads nothing from it.
 
     The store is evicted before each epoch after the one that fills the data store.
     """

@@ -1,4 +1,4 @@
-"""The rules of the record of a job: its ranks add up to it, and its steps to its ranks."""
+"""Rules for the record of a job: the figures of ranks follow from steps, and the job's from those of ranks."""
 
 import math
 import statistics
@@ -59,7 +59,7 @@ def check_job(record: Record) -> Iterator[Finding]:
 
 
 def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
-    """Yield the findings about the ranks of one usable record that its steps contradict.
+    """Yield findings where the steps of one usable record contradict the figures of its ranks.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
             "data_wait_s": float(table["data_wait_ns"].sum()) / 1e9,
             "compute_s": float(table["compute_ns"].sum()) / 1e9,
         }
-        if rank.requested_bytes is not None:  # older records lack it
+        if rank.requested_bytes is not None:  # None in older records
             figures["requested_bytes"] = int(table["payload_bytes"].sum())
         figures |= _moments(job, timed, table)
         yield from _differing(record, rank, figures, f"job.per_rank[{number}]")
@@ -97,7 +97,7 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
 
 
 def _moments(job: JobFacts, timed: StepTable, table: StepTable) -> dict[str, float]:
-    """Return when a rank began and ended since the barrier, if rank 0 began when it says; empty for earlier releases."""
+    """Return a rank's begin and end since the barrier, relative to rank 0's begin; empty for older records."""
     begin_s = job.per_rank[0].begin_s
     if begin_s is None:
         return {}
@@ -123,7 +123,7 @@ def _begin(record: Record, job: JobFacts, steps: StepTable, timed: StepTable) ->
 def _differing(
     record: Record, told: JobFacts | RankFacts, figures: dict[str, float], part: str
 ) -> Iterator[Finding]:
-    """Find figures of a job, or of one rank, that its steps contradict."""
+    """Find figures of a job or a rank that contradict its steps."""
     for name, right in figures.items():
         said = getattr(told, name)
         if said is None or not _close(said, right):
@@ -132,7 +132,7 @@ def _differing(
 
 
 def _asked(record: Record, job: JobFacts) -> Iterator[Finding]:
-    """Find facts that another cell than the record's would have."""
+    """Find facts that contradict the record's cell."""
     cell = record.cell
     sync = None if cell.compute.kind is ComputeKind.NONE else cell.sync
     expected = {"global_batch_size": cell.batch_size * job.ranks, "sync": sync}
@@ -148,13 +148,13 @@ def _asked(record: Record, job: JobFacts) -> Iterator[Finding]:
 
 
 def _readers(record: Record, job: JobFacts) -> Iterator[Finding]:
-    """Find ranks that read for themselves although the first rank of their node reads for them."""
+    """Find ranks that read although the first rank of their node reads for them."""
     if record.cell.share is not Share.NODE:
         return
     seen: set[int] = set()
     for number, rank in enumerate(job.per_rank):
         if rank.node in seen and rank.requested_bytes:
-            message = f"{rank.requested_bytes} bytes were asked for, but the first rank of node {rank.node} reads for it"
+            message = f"it requested {rank.requested_bytes} bytes, but the first rank of node {rank.node} reads for it"
             yield finding(Kind.ARITHMETIC, record, f"job.per_rank[{number}].requested_bytes", message)
         seen.add(rank.node)
 
@@ -177,7 +177,7 @@ def _shares(record: Record, job: JobFacts) -> Iterator[Finding]:
 
 
 def _since_barrier(record: Record, job: JobFacts) -> Iterator[Finding]:
-    """Find times since the barrier that do not fit the duration of the job or of a rank."""
+    """Find times since the barrier that contradict the duration of the job or of a rank."""
     known = [
         (rank.begin_s, rank.end_s, rank.seconds)
         for rank in job.per_rank
@@ -186,7 +186,7 @@ def _since_barrier(record: Record, job: JobFacts) -> Iterator[Finding]:
     if not known:
         return
     if len(known) < len(job.per_rank):
-        message = f"only {len(known)} of {len(job.per_rank)} ranks say when they began and ended"
+        message = f"only {len(known)} of {len(job.per_rank)} ranks have a begin and an end"
         yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
         return
     first_s, last_s = min(begin for begin, _, _ in known), max(end for _, end, _ in known)
@@ -197,7 +197,7 @@ def _since_barrier(record: Record, job: JobFacts) -> Iterator[Finding]:
         message = f"{record.timed_s:.6g} s, but its ranks ran for {last_s - first_s:.6g} s since they left the barrier"
         yield finding(Kind.ARITHMETIC, record, "timed_s", message)
     if any(seconds > (end - begin) * (1 + _SAME) + _SAME for begin, end, seconds in known):
-        message = "a rank took longer than from its begin to its end"
+        message = "a rank's duration exceeds the time from its begin to its end"
         yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
 
 
@@ -230,7 +230,7 @@ def _samples(record: Record, job: JobFacts) -> Iterator[Finding]:
 
 
 def _ring(record: Record, job: JobFacts) -> Iterator[Finding]:
-    """Find a time of an ideal ring that does not follow from bytes and link, and a ratio to it that does not follow from both."""
+    """Find a time of an ideal ring, or a ratio to it, that does not follow from bytes, link and exposed communication."""
     size, rate, latency_s = job.gradient_bytes, job.link_bytes_per_s, job.link_latency_s
     known = size is not None and rate and latency_s is not None
     ring_s = (

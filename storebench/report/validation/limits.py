@@ -52,7 +52,7 @@ def _memory_ceiling(record: Record) -> Iterator[Finding]:
 
 
 def _readers(record: Record) -> int:
-    """Return how many ranks read: with one reader per node, the others have its times beside their own."""
+    """Return the number of ranks that read. With one reader per node, the other ranks repeat its times."""
     if record.cell.share is Share.NODE and record.job is not None:
         return record.job.nodes
     return record.cell.ranks
@@ -104,7 +104,7 @@ def _device_floor(record: Record) -> Iterator[Finding]:
         return
     if record.cell.cache != CacheState.COLD or cache.applies_to == "open":
         return
-    # A page that a game read first holds samples of the training as well.
+    # Pages that a game reads first also hold samples of the training.
     read += _read_by_games(record)
     asked = record.payload_bytes * _rows_frac(record)
     least = asked * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
@@ -117,7 +117,7 @@ def _device_floor(record: Record) -> Iterator[Finding]:
 
 
 def _read_by_games(record: Record) -> int:
-    """Return the bytes that tournaments of a job had the device deliver."""
+    """Return the bytes that the device delivered to the tournaments of a job."""
     trainers = record.job.trainers if record.job else None
     return (trainers.tournament_device_read_bytes or 0) if trainers else 0
 

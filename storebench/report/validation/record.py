@@ -167,7 +167,7 @@ def _coverage(record: Record) -> Iterator[Finding]:
     if seen.served != record.samples:
         message = f"{seen.served} indices came, {record.samples} samples are counted"
         yield finding(Kind.COVERAGE, record, "samples", message)
-    # Several passes serve each sample several times, so do trainers that have all samples, and padding some of them.
+    # Samples are served several times by several passes, by trainers with all samples, and by padding.
     cell = record.cell
     again = cell.passes or cell.pad or cell.trainer_data is TrainerData.REPLICATED
     counted = seen.expected if again else seen.unique + seen.duplicates
@@ -206,7 +206,7 @@ def _cache(record: Record) -> Iterator[Finding]:
 
 
 def _other_nodes(record: Record) -> Iterator[Finding]:
-    """Find a node, other than the first, whose page cache was not in the state of the cell."""
+    """Find a node after the first whose page cache was not in the state of the cell."""
     state = record.cell.cache
     for number, rank in enumerate(record.job.per_rank if record.job else ()):
         before = rank.resident_frac_before

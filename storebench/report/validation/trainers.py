@@ -1,4 +1,4 @@
-"""The rules of the trainers of a job: parts that follow from the seed, scores that are shares, games that follow from both."""
+"""Rules for the trainers of a job: parts and pairs follow from the seed, scores are shares, winners follow from scores."""
 
 import math
 from collections import Counter
@@ -13,14 +13,14 @@ from storebench.training.step_table import StepTable
 
 _SAME = 1e-6
 _CLOCK_S = 1e-3
-"""Tolerance for times that several ranks measured, or that were taken a moment apart."""
+"""Tolerance for times from different ranks, or from slightly different moments."""
 
 _STATES = 2
-"""Each network is sent with its momentum, so at least twice the bytes of its weights."""
+"""A network is sent with its momentum: at least twice the bytes of its weights."""
 
 
 def teams(record: Record) -> int:
-    """Return the number of trainers of a record; 1 where its ranks cannot be divided among as many as its cell asks for."""
+    """Return the number of trainers of a record; 1 if its ranks cannot be divided among the trainers of its cell."""
     ranks, trainers = record.cell.ranks, record.cell.trainers
     return trainers if trainers > 0 and ranks % trainers == 0 else 1
 
@@ -45,12 +45,12 @@ def check_trainers(record: Record, job: JobFacts) -> Iterator[Finding]:
 
 
 def check_pauses(record: Record, steps: StepTable) -> Iterator[Finding]:
-    """Yield games that took longer than the pause that they were in: their time would be that of the training.
+    """Find games that took longer than their pause, so their time would count as training.
 
     Parameters
     ----------
     steps
-        The step table of the job, one row per step and rank: as many ranks as the cell has.
+        The step table of the job, one row per step and rank of the cell.
     """
     facts = record.job.trainers if record.job else None
     if facts is None or RANK not in steps or "paused_ns" not in steps:
@@ -66,7 +66,7 @@ def check_pauses(record: Record, steps: StepTable) -> Iterator[Finding]:
 
 
 def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
-    """Find parts of the samples that have another size than the cell gives them, and scores that are none."""
+    """Find parts of the samples with a wrong size for the cell, and impossible scores."""
     cell = record.cell
     count = record.store.count if record.store else 0
     sizes = part_sizes(count, trainers=cell.trainers, data=cell.trainer_data) if count else []
@@ -80,12 +80,12 @@ def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
             ("test_accuracy", one.test_accuracy, record.test_samples),
         ):
             if score is not None and not _is_share(score, samples):
-                message = f"{score:.6g} is no share of {samples} samples"
+                message = f"{score:.6g} is not a share of {samples} samples"
                 yield finding(Kind.ARITHMETIC, record, f"job.trainers.per_trainer[{number}].{name}", message)
 
 
 def _best(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
-    """Find a best trainer that has not the highest score, and a test accuracy of the job that is not its own."""
+    """Find a best trainer without the highest score, and a test accuracy of the job that is not the best trainer's."""
     scores = [one.held_out_score for one in facts.per_trainer]
     known = [score for score in scores if score is not None]
     right = scores.index(max(known)) if known and len(known) == len(scores) else None
@@ -100,7 +100,7 @@ def _best(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
 
 
 def _pairing(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
-    """Find tournaments that do not take place after the steps that were asked for, and pairs that the seed does not make."""
+    """Find tournaments after other steps than the cell's, and pairs that do not follow from the seed."""
     cell, steps = record.cell, record.steps
     if record.epoch < 0 or not 0 <= cell.seed <= MOST_SEED:
         message = f"epoch {record.epoch} with seed {cell.seed} has no tournament"
@@ -133,7 +133,7 @@ def _pairing(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
 
 
 def _side(record: Record, facts: TrainersFacts, game: Game) -> Iterator[Finding]:
-    """Find a side of a game with scores that are none, or with a winner that they do not make."""
+    """Find sides of games with impossible scores, or with a winner that does not follow from the scores."""
     known = 0 <= game.trainer < len(facts.per_trainer)
     samples = facts.per_trainer[game.trainer].held_out_samples if known else None
     if game.samples != samples:
@@ -142,7 +142,7 @@ def _side(record: Record, facts: TrainersFacts, game: Game) -> Iterator[Finding]
     for name in ("own_score", "partner_score"):
         score = getattr(game, name)
         if not _is_share(score, game.samples):
-            message = f"{score:.6g} is no share of {game.samples} samples"
+            message = f"{score:.6g} is not a share of {game.samples} samples"
             yield finding(Kind.ARITHMETIC, record, _name(game, name), message)
     right = game.partner if game.partner_score > game.own_score else game.trainer
     if game.winner != right:
@@ -151,7 +151,7 @@ def _side(record: Record, facts: TrainersFacts, game: Game) -> Iterator[Finding]
 
 
 def _costs(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterator[Finding]:
-    """Find bytes, samples and times of tournaments that the games do not make."""
+    """Find bytes, samples and times of tournaments that do not follow from the games."""
     least = _STATES * (job.gradient_bytes or 0) * (record.cell.ranks // record.cell.trainers)
     small = next((game for game in facts.games if game.sent_bytes < max(1, least)), None)
     if small is not None:
@@ -178,7 +178,7 @@ def _longest(games: Sequence[Game]) -> dict[int, float]:
 
 
 def _is_share(score: float, samples: int) -> bool:
-    """Return whether a score is a share of so many samples."""
+    """Return True if a score is a share of this number of samples."""
     if not 0 <= score <= 1:
         return False
     return samples > 0 and abs(score * samples - round(score * samples)) <= _SAME * max(1, samples)

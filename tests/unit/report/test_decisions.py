@@ -120,7 +120,7 @@ def test_replicates_out_of_time_prove_their_cell_slower_and_no_more(png_ms: floa
     assert (decision.doubt is not None) is doubted
     answer = headline(facts).answer
     if doubted:
-        assert "2 replicates of PNG files ran out of time, and the others are the faster ones" in answer
+        assert "2 replicates of PNG files ran out of time; the others are the faster ones" in answer
     else:
         assert "at least" in answer
 

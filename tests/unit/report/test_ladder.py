@@ -208,7 +208,7 @@ def test_ranks_that_share_a_reader_are_rungs_above_those_that_do_not() -> None:
 def test_the_answer_of_training_is_the_wait_of_lmdb_and_the_best_gain() -> None:
     facts = facts_of([*train(1), *train(2), *train(4)])
     answer = ladder_answer(facts.ladders, facts.claims).text
-    assert answer.startswith("Cold, 4 ranks, whole steps: plain LMDB waits for data for 90.")
+    assert answer.startswith("Cold, 4 ranks, complete steps: with plain LMDB, the loop waits for data 90.")
     assert "the best rung (LMM of batches over COAL) trains 8.0" in answer
     assert "times as fast as plain LMDB and 16.0" in answer
     assert answer.endswith("times as fast as LMDB without read-ahead.")
@@ -243,13 +243,13 @@ def test_reading_training_and_emulated_training_are_plots_of_their_own() -> None
 def test_gains_over_whole_steps_stand_beside_those_of_the_papers() -> None:
     facts = facts_of([*train(4), *train(2)])
     claims = {one.claim: one.now for one in then_and_now(facts)}
-    (one,) = claims["The best of its optimisations instead of plain LMDB, in whole steps of training"]
+    (one,) = claims["The best of its optimisations instead of plain LMDB, in complete steps of training"]
     assert one.figure.startswith("8.0")
     assert one.figure.index("with 2;") < one.figure.index("with 4 ranks")
     waits = claims["With LMDB, I/O takes most of the training time"]
     assert [one.figure for one in waits] == ["90% of a step is data wait"] * 2
     (one,) = claims[
-        "The best of its optimisations instead of LMDB without read-ahead, in whole steps of training"
+        "The best of its optimisations instead of LMDB without read-ahead, in complete steps of training"
     ]
     assert one.figure.startswith("16.0")
 
