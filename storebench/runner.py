@@ -70,7 +70,7 @@ class Watcher(Protocol):
         """React to the start of a replicate."""
 
     def ranks(self, positions: Sequence[Position]) -> None:
-        """React to how far the ranks of the job on this node have come; called several times per second."""
+        """React to the progress of the job's ranks on this node; called several times per second."""
 
     def finished(self, work: Work, records: Sequence[Record]) -> None:
         """React to the records of a finished replicate."""
@@ -261,7 +261,7 @@ def prepare(
     Parameters
     ----------
     nodes, node
-        Nodes of the run, and the number of this one.
+        Number of nodes of the run, and the number of this node.
     """
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
     opened: dict[DatasetSpec, Dataset] = {}

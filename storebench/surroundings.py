@@ -119,7 +119,7 @@ def check_size(cell: Cell, manifest: Manifest) -> None:
 
 
 def check_parts(cell: Cell, manifest: Manifest) -> None:
-    """Refuse trainers whose parts of a store would have too few samples to train on some and hold out others.
+    """Refuse trainers whose parts of a store are too small to train on some samples and hold out others.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def check_parts(cell: Cell, manifest: Manifest) -> None:
         raise UsageError(
             f"{cell.trainers} trainers cannot share {number_of(manifest.count, 'sample')}",
             where=cell.backend.name,
-            hint="Each needs two: ask for fewer trainers or more samples.",
+            hint="Each trainer needs two: use fewer trainers or more samples.",
         )
 
 

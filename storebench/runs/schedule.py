@@ -57,8 +57,8 @@ def round_of(
 ) -> list[Work]:
     """Return one round in its random order.
 
-    Cells that differ in the backend alone run one after the other, in a random order too: they are compared with each
-    other, and a machine that slows down during the round slows all of them.
+    Cells that differ only in the backend run one after the other, also in a random order. They are compared with each other,
+    so a machine that slows down during the round should slow all of them.
 
     Parameters
     ----------

@@ -295,7 +295,7 @@ def _column(column: Any, name: str, path: Path) -> npt.NDArray[Any]:
 
 
 def free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
-    """Return the names of step tables by epoch, numbered if an earlier attempt at the replicate left some."""
+    """Return the names of step tables by epoch; they are numbered if an earlier attempt at the replicate left tables."""
     merged = merged_names(folder / STEPS_NAME)
     free, attempt = dict(names), 1
     while any(

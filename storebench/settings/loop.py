@@ -119,7 +119,7 @@ class LoopSettings:
             least=1,
             most=MOST_EPOCHS,
             derived=True,
-            option="Epochs in one process. [default: 1; 2 where the first one fills a limited page cache or a data store]",
+            option="Epochs in one process. [default: 1; 2 if the first one fills a limited page cache or a data store]",
             label="{} epochs",
         ).metadata,
     )
@@ -276,12 +276,12 @@ class LoopSettings:
     share: Share = field(
         default=Share.NONE,
         metadata=Setting(
-            meaning='Who reads the samples of a job: "none" (each rank for itself), "node" (one rank per node, for all ranks '
-            'there), or "store" (each rank holds a part of the samples in memory for all of them).',
-            asked="Who reads the samples of a job: each rank for itself, one rank per node for all ranks there, or each "
-            "rank a part that it holds in memory for all of them.",
+            meaning='How the ranks of a job share reading: "none" (each rank reads its own samples), "node" (one rank per node reads '
+            'for all ranks there), or "store" (each rank keeps a part of the samples in memory for all ranks).',
+            asked="How the ranks of a job share reading: each rank reads its own samples, one rank per node reads for all ranks "
+            "there, or each rank keeps a part of the samples in memory for all ranks.",
             axis=8,
-            option="Who reads for the ranks: none (each for itself), node (one per node) or store (parts held in memory).",
+            option="How ranks share reading: none, node (one reader per node) or store (samples kept in memory).",
             labels={
                 Share.NONE: "",
                 Share.NODE: "one reader per node",
@@ -295,8 +295,8 @@ class LoopSettings:
         default=Fill.PRELOAD,
         metadata=Setting(
             meaning='When the ranks of a job with `share = "store"` fill their data store: "preload" (before the first epoch, '
-            'each rank its own part) or "first-epoch" (each rank keeps the samples that it serves in the first epoch).',
-            asked='When the ranks fill their data store: before the first epoch, or in it; only with `share = "store"`.',
+            'each rank reads a part) or "first-epoch" (each rank keeps the samples that it serves in the first epoch).',
+            asked='When the ranks fill their data store: before or during the first epoch. Only with `share = "store"`.',
             axis=9,
             option="When the ranks fill their data store: preload or first-epoch; for --share store.",
             labels={Fill.PRELOAD: "", Fill.FIRST_EPOCH: "filled in the first epoch"},
@@ -307,12 +307,12 @@ class LoopSettings:
     store_memory_bytes: int | None = field(
         default=None,
         metadata=Setting(
-            meaning="Memory that the data store of a job may take on each node; null leaves it to the memory that is available.",
-            asked='Memory that the data store may take on each node; a larger one is refused. Only with `share = "store"`. '
-            "Default: the memory that is available.",
+            meaning="Memory limit per node for the data store of a job; null means the available memory.",
+            asked='Memory limit per node for the data store; a larger data store is refused. Only with `share = "store"`. '
+            "Default: the available memory.",
             key="store_memory",
             text=True,
-            option="Memory that the data store may take on each node, such as '2 GiB'; for --share store.",
+            option="Memory limit per node for the data store, such as '2 GiB'; for --share store.",
             metavar="SIZE",
             added=True,
         ).metadata,
@@ -320,24 +320,24 @@ class LoopSettings:
     store_spill: bool = field(
         default=False,
         metadata=Setting(
-            meaning="Whether a data store that does not fit into memory is kept in temporary files on the disks of its nodes.",
+            meaning="Whether a data store that does not fit into memory is kept in temporary files on the nodes' disks.",
             asked="Keep a data store that does not fit into memory in temporary files (`TMPDIR`), instead of refusing it. Only "
             'with `share = "store"`.',
             option="Keep a data store that does not fit into memory in temporary files; for --share store.",
-            labels={True: "spilled where it does not fit", False: ""},
+            labels={True: "spilled if it does not fit", False: ""},
             added=True,
         ).metadata,
     )
     trainers: int = field(
         default=1,
         metadata=Setting(
-            meaning="Groups of equally many ranks; each trains a network of its own, with a seed of its own. 1 trains one "
-            "network on all ranks.",
-            asked="Groups that the ranks are divided into. Each trains a network of its own, with a seed of its own.",
+            meaning="Groups of ranks of equal size. Each group trains its own network with its own seed. 1 trains one network on "
+            "all ranks.",
+            asked="Number of groups of ranks. Each group trains its own network with its own seed.",
             axis=10,
             least=1,
             most=MOST_RANKS,
-            option="Groups of ranks that train a network of their own each.",
+            option="Groups of ranks; each group trains its own network.",
             label="{} trainers",
             labels={1: ""},
             always=True,
@@ -347,8 +347,8 @@ class LoopSettings:
     trainer_data: TrainerData = field(
         default=TrainerData.PARTITIONED,
         metadata=Setting(
-            meaning='The samples of each trainer: "partitioned" (a part of its own) or "replicated" (all).',
-            asked="The samples that each of several trainers has: a part of its own, or all.",
+            meaning='The samples of each trainer: "partitioned" (a part of them) or "replicated" (all).',
+            asked="The samples of each of several trainers: a part that no other trainer has, or all.",
             axis=11,
             option="The samples of each trainer: partitioned or replicated.",
             labels={TrainerData.PARTITIONED: "", TrainerData.REPLICATED: "all samples per trainer"},
@@ -360,7 +360,7 @@ class LoopSettings:
         default=0,
         metadata=Setting(
             meaning="Steps between two tournaments of the trainers; 0 for no tournament.",
-            asked="Steps between two tournaments of the trainers; 0 for no tournament, the control.",
+            asked="Steps between two tournaments of the trainers; 0 (the control) for no tournament.",
             axis=12,
             least=0,
             most=MOST_STEPS,

@@ -1,4 +1,4 @@
-"""The words that settings are chosen from: splits, cache states, loaders, kinds of compute, synchronisation, data of trainers."""
+"""The values of settings: splits, cache states, loaders, kinds of compute, synchronisation, sharing, trainers' samples."""
 
 import enum
 import re
@@ -69,43 +69,43 @@ class LoaderKind(Word):
 
 
 class Sync(Word):
-    """The moment at which the ranks of a job add up their gradients."""
+    """The moment at which the ranks of a job exchange gradients."""
 
     OVERLAPPED = "overlapped"
     """During the backward pass, in buckets."""
     AFTER = "after"
     """In one piece after the backward pass."""
     NONE = "none"
-    """Never: each rank trains a network of its own."""
+    """Never: each rank trains its own network."""
 
 
 class Share(Word):
-    """The reader of the samples that the ranks of a job train on."""
+    """The way in which the ranks of a job share reading."""
 
     NONE = "none"
     """Each rank reads its own samples."""
     NODE = "node"
-    """One rank per node reads each batch for all ranks there, into memory that they share."""
+    """One rank per node reads each batch for all ranks there, into shared memory."""
     STORE = "store"
-    """Each rank holds a part of the samples in memory and sends them to the ranks that need them."""
+    """Each rank keeps a part of the samples in memory and sends them to the ranks that need them."""
 
 
 class Fill(Word):
-    """The moment at which the ranks of a job fill their data store, the part of the samples that each holds in memory."""
+    """The moment at which the ranks of a job fill their data store."""
 
     PRELOAD = "preload"
-    """Before the first epoch: each rank reads its own part."""
+    """Before the first epoch: each rank reads a part of the store."""
     FIRST_EPOCH = "first-epoch"
     """In the first epoch: each rank keeps the samples that it serves."""
 
 
 class TrainerData(Word):
-    """The samples that each trainer of a job has."""
+    """The samples of each trainer of a job."""
 
     PARTITIONED = "partitioned"
-    """A part of its own: no two trainers share a sample."""
+    """A part of the samples; no two trainers share a sample."""
     REPLICATED = "replicated"
-    """All of them."""
+    """All samples."""
 
 
 class ComputeKind(Word):

@@ -207,8 +207,8 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
     if manifest.dataset.fingerprint != dataset.info.fingerprint:
         change = _change(manifest.dataset, dataset.info)
         if options.replace is Replace.NEVER:
-            raise OutputError(f"the store there holds other samples ({change})", where=target, hint=FORCE)
-        options.say(f"{target}: holds other samples than requested ({change}); rebuilding it")
+            raise OutputError(f"the existing store has other samples ({change})", where=target, hint=FORCE)
+        options.say(f"{target}: the store has other samples than requested ({change}); rebuilding it")
         return None
     try:
         return open_store(target)
@@ -218,7 +218,7 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
 
 
 def _change(there: DatasetInfo, asked: DatasetInfo) -> str:
-    """Return how the samples that are asked for differ from those of a store, in words."""
+    """Return words for the differences between the requested samples and those of a store."""
     sides = [
         (
             f"unreadable files left out: {info.provenance.skipped_files:,}",
@@ -232,7 +232,7 @@ def _change(there: DatasetInfo, asked: DatasetInfo) -> str:
     changes = [f"{old}, now {new.partition(': ')[2]}" for old, new in zip(*sides, strict=True) if old != new]
     if there.class_names != asked.class_names and there.num_classes == asked.num_classes:
         changes.append("other classes")
-    return "; ".join(changes) or "the files, or what is made of them, have changed since it was built"
+    return "; ".join(changes) or "the files or their conversion have changed since it was built"
 
 
 def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptions) -> Store:

@@ -46,7 +46,7 @@ def count_right(
     *,
     after_batch: Callable[[], None] = _nothing,
 ) -> int:
-    """Return how many samples of a store the network classifies correctly, without any augmentation by chance.
+    """Return the number of samples of a store that the network classifies correctly, without random augmentation.
 
     Parameters
     ----------

@@ -57,16 +57,16 @@ class CaffeSgd:
                 self._update(group, rate)
 
     def momentum(self) -> list[torch.Tensor]:
-        """Return the momentum of every parameter, of the same shape; zeros where nothing was learned yet.
+        """Return the momentum of every parameter, of the same shape; zeros before the first update.
 
-        The tensors are those that `step` uses, and keep their order: whoever writes to them changes the next update.
+        These are the tensors that `step` uses, in a fixed order. Writing to them changes the next update.
         """
         return [self._momentum_of(group, one) for group in self._groups for one in group.parameters]
 
     def _momentum_of(self, group: _Group, parameter: nn.Parameter) -> torch.Tensor:
         buffer = group.buffers.get(parameter)
         if buffer is None:
-            # An update from zeros is the one that has no momentum yet.
+            # Zeros give the same update as no momentum.
             buffer = group.buffers[parameter] = torch.zeros_like(parameter, requires_grad=False)
         return buffer
 

@@ -121,9 +121,9 @@ def write_steps(table: StepTable, path: Path) -> None:
 
 
 def _arrow(column: Column) -> Any:
-    """Return a column for Arrow; a column of NaN only becomes one without values.
+    """Return a column for Arrow; a column that is all NaN becomes a column of nulls.
 
-    It is made from the column's memory: `pyarrow.array` imports pandas, which would take a tenth of a short cell's time.
+    It is made from the column's memory, because `pyarrow.array` imports pandas, which takes a tenth of a short cell's time.
     """
     import pyarrow as pa
 

@@ -112,9 +112,9 @@ class CpuStep(Step):
         self._optimizer.forget_gradients()
 
     def state(self) -> list[torch.Tensor]:
-        """Return the tensors that training changes, in an order of their own: weights, momentum, and statistics of the network.
+        """Return the tensors that training changes, in a fixed order: weights, momentum, and statistics of the network.
 
-        They are no copies: whoever writes to them changes the training. Counters, which are whole numbers, are left out.
+        They are not copies, so writing to them changes the training. Integer counters are left out.
         """
         statistics = (one for one in self.network.buffers() if one.is_floating_point())
         weights = (one.detach() for one in self.network.parameters())

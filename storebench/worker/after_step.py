@@ -1,4 +1,4 @@
-"""What the loop does in the pause after a step: keep samples for the proof, read the kernel's counters, play games."""
+"""The work in the pause after a step: keep samples for the proof, read the kernel's counters, play games."""
 
 import time
 from collections.abc import Callable
@@ -23,10 +23,10 @@ class AfterStep:
     keep
         Keeps samples of a batch; returns whether it kept any (`storebench.loading.kept.SampleKeeper`).
     paused
-        Receives the nanoseconds of each reading and each tournament, for loaders that watch how long a step takes.
+        Receives the nanoseconds of each reading and each tournament, for loaders that measure the duration of steps.
     play
-        Plays a tournament of the trainers of a job if one is due after the step; returns whether it did. None if the
-        epoch has no tournaments: a step that is no pause then takes no time for them.
+        Plays a tournament if one is due after the step, and returns whether it did. None if the epoch has no tournaments, so
+        steps without a pause spend no time on them.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class AfterStep:
         return kept or read or played
 
     def _played(self, play: Callable[[], bool]) -> bool:
-        """Play a tournament if one is due; return whether one was."""
+        """Play a tournament if one is due; return True if it was."""
         start = time.perf_counter_ns()
         played = play()
         if played:
@@ -69,7 +69,7 @@ class AfterStep:
         return played
 
     def _read(self, batch: Batch) -> bool:
-        """Read the counters of a batch that the loop made; return whether that was done."""
+        """Read the counters if the loop made the batch; return True if it did."""
         if batch.io is not None or batch.worker != LOOP_WORKER:
             return False
         start = time.perf_counter_ns()

@@ -38,7 +38,7 @@ def answer_failure(job: CellJob, error: Exception) -> int:
 
 
 def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
-    """Return the reason why a job failed, and print the traceback of an unexpected error."""
+    """Return why a job failed, and print the traceback of an unexpected error."""
     if isinstance(error, StorebenchError):
         return _expected(error)
     if isinstance(error, MemoryError):

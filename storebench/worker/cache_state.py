@@ -32,7 +32,7 @@ class StoreCache:
     drops
         Whether a cold cell also drops the whole machine's caches, including directory entries and inodes.
     read_at_opening
-        Whether all samples are read into memory when the store is opened, although the reader itself does not do that.
+        Whether opening the store reads all samples into memory, although the reader itself does not.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class StoreCache:
         Returns
         -------
         CacheFacts or None
-            The facts, where all samples are in memory from then on; None for all others, which have a state per epoch.
+            The facts if all samples are in memory from then on; None otherwise, because the state is then per epoch.
         """
         if self._read_at_opening:
             facts = self.prepare("open")

@@ -13,13 +13,13 @@ from storebench.training.calibration import matrix_products_per_s
 from storebench.worker.setup import Setup
 
 GATHER_S = 0.5
-"""Seconds for which the rate of memory is measured, once per round for all cells with the same batches."""
+"""Duration of the measurement of memory, once per round for all cells with the same batches."""
 
 DEVICE_S = 0.8
-"""Seconds for which each rate of the device is measured, once in `DEVICE_ROUNDS` rounds for all cells that only load."""
+"""Duration of each measurement of the device, once in `DEVICE_ROUNDS` rounds for all loader-only cells."""
 
 DEVICE_ROUNDS = 5
-"""The device is measured in every fifth round: its rates take as long as several cells."""
+"""The device is measured in every fifth round, because this takes as long as several cells."""
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:

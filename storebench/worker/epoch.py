@@ -39,13 +39,13 @@ class Measured:
     counters
         The kernel's counters of the epoch.
     judge
-        For a rank, judges the page cache again by the steps of all ranks (`storebench.ranks.merging.job_steps`).
+        For a rank: judges the page cache again from the steps of all ranks (`storebench.ranks.merging.job_steps`).
     data_store
-        What the data store of the ranks did on this rank; None without one.
+        Facts of this rank's part of the data store; None without one.
     barrier_ns
-        When this process left the barrier before its first step, by `time.perf_counter_ns`.
+        Time at which this process left the barrier before its first step, from `time.perf_counter_ns`.
     played
-        What was done in tournaments of the trainers of a job, between steps.
+        Games and times of tournaments between steps.
     """
 
     cache: CacheFacts

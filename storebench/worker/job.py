@@ -13,7 +13,7 @@ EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
 """Exit code of a cell that cannot write its answer, usually because the disk is full."""
 
 _MOST_WAIT_S = 7 * 24 * 3600.0
-"""torch.distributed takes no time without an end."""
+"""Timeout of operations without another limit; torch.distributed needs a finite one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class CellJob:
 
     @property
     def wait_s(self) -> float:
-        """Most seconds that ranks wait for each other; the launcher ends them sooner."""
+        """Most seconds that ranks wait for each other; the launcher ends hanging ranks sooner."""
         return min(self.timeout_s, _MOST_WAIT_S)
 
     @property

@@ -96,13 +96,13 @@ def joined(setup: Setup, parts: Sequence[Part], cost: Communication | None, judg
 
 
 def _trainers(parts: Sequence[Part]) -> TrainersFacts | None:
-    """Return the facts about the trainers of a job; None where all ranks train one network."""
+    """Return the facts about the trainers of a job; None if all ranks train one network."""
     own = [part.trainer for part in parts if part.trainer is not None]
     return trainers_facts(own) if own else None
 
 
 def _accuracy_of_best(own: float | None, trainers: TrainersFacts | None) -> float | None:
-    """Return the test accuracy of the best trainer; that of the only network where all ranks train one."""
+    """Return the test accuracy of the best trainer, or of the only network."""
     if trainers is None or trainers.best_trainer is None:
         return own
     return trainers.per_trainer[trainers.best_trainer].test_accuracy
@@ -119,7 +119,7 @@ def _judged(
 
 
 def _failed_elsewhere(parts: Sequence[Part]) -> str | None:
-    """Return the reason why another node than the first did not have its cache state; None if all had."""
+    """Return why a node after the first did not reach its cache state; None if all did."""
     failures = (
         (part.membership.node, cache_failure(part.record.cache)) for part in parts if part.membership.node
     )
@@ -151,9 +151,9 @@ def job_facts(
     table
         The steps of all of them, of which at least one is timed.
     proof
-        That of the job.
+        The proof of the job.
     trainers
-        The facts about its trainers; None where all ranks train one network.
+        The facts about its trainers; None if all ranks train one network.
     """
     nodes = 1 + max(part.membership.node for part in parts)
     timed = {name: column[~table["warmup"]] for name, column in table.items()}
@@ -189,7 +189,7 @@ def job_facts(
 
 
 def _link_facts(cost: Communication, ranks: int) -> dict[str, Any]:
-    """Return the fields of a job about the link between its ranks; none where it was not measured."""
+    """Return the fields of a job about the link between its ranks; empty if it was not measured."""
     link, size = cost.link, cost.gradient_bytes
     if link is None or size is None:
         return {}
@@ -235,7 +235,7 @@ def _rank_facts(
 
 
 def _exit_spread_s(parts: Sequence[Part]) -> float:
-    """Return the seconds from the first to the last rank of a node leaving the barrier before the epoch; of the worst node."""
+    """Return the seconds between the first and the last rank of a node leaving the barrier before the epoch; the worst node's."""
     left_ns: dict[int, list[int]] = {}
     for part in parts:
         left_ns.setdefault(part.membership.node, []).append(part.barrier_ns)
@@ -243,7 +243,7 @@ def _exit_spread_s(parts: Sequence[Part]) -> float:
 
 
 def times_served(cell: Cell) -> int:
-    """Return how often a job is to serve each of its samples in an epoch."""
+    """Return the number of times that a job should serve each sample in an epoch."""
     return (cell.passes or 1) * (cell.trainers if cell.trainer_data is TrainerData.REPLICATED else 1)
 
 

@@ -61,9 +61,9 @@ def answer_of(
     log
         File to which the process's output is appended.
     timeout_s
-        Seconds after which the process is killed with its descendants.
+        Seconds after which the process and its descendants are killed.
     tell
-        Told how far the ranks of a job have come, several times per second.
+        Called several times per second with the positions of a job's ranks.
     """
     write_job(job, scratch / "job.json")
     memory = OomWatch(job.memory_group)

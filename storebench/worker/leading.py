@@ -33,7 +33,7 @@ class Leader:
 
     @property
     def nodes(self) -> int:
-        """How many nodes the run has."""
+        """Number of nodes of the run."""
         return self._place.nodes
 
     @property

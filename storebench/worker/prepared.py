@@ -18,8 +18,8 @@ def before_opening(setup: Setup) -> CacheFacts | None:
 def prepare_cache(setup: Setup, number: int) -> CacheFacts:
     """Bring the cache into the cell's state for an epoch, and return the counts.
 
-    Pages that an open reader maps cannot be evicted: a cold cell closes its store after each epoch, unless a data store
-    has been filled from it, which is in memory and has closed the reader itself.
+    Pages that an open reader maps cannot be evicted. So a cold cell closes its store after each epoch, unless it has filled
+    a data store in memory, which has closed the reader itself.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def prepare_cache(setup: Setup, number: int) -> CacheFacts:
 
 
 def _own_cache(setup: Setup, number: int) -> CacheFacts:
-    """Bring this node's cache into the state for an epoch; one from memory has the state that its samples were read in."""
+    """Bring this node's cache into the state for an epoch; an epoch from memory has the state of the preceding reads."""
     if not setup.loader.filled:
         return setup.pages.prepare("epoch", first=not number)
     facts = setup.pages.prepare("open", first=not number)

@@ -42,10 +42,10 @@ class Proof:
     served
         The indices in each batch, int64.
     replayed
-        The samples that were served again; None if there was no replay.
+        The samples served in the replay; None without a replay.
     out_of_order
-        The first rank that was served other samples than those of its own plan, or in another order; None if all were
-        right. A process that is alone has rank 0.
+        The first rank that was not served the samples of its plan in the planned order; None if all ranks were. A single
+        process has rank 0.
     """
 
     coverage: Coverage
@@ -63,9 +63,7 @@ class Proof:
         if served.complete and self.out_of_order is None:
             return None
         if served.complete:
-            return (
-                f"rank {self.out_of_order} was not served the samples of its plan in the order that was drawn"
-            )
+            return f"rank {self.out_of_order} was not served the samples of its plan in the drawn order"
         return (
             f"wrong samples: {served.missing} missing, {served.duplicates} served twice, "
             f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels{_first(self.pixels)}; "
@@ -177,7 +175,7 @@ def _replay(setup: Setup, number: int) -> ServedPixels | None:
     """Serve the epoch's first pass again through the same loader, untimed, with the digest of every sample."""
     if not setup.job.check_pixels or setup.traits.ready_made:
         return None
-    # With the batches that are empty: in these steps, a rank may have to send samples to others.
+    # Empty batches are included: in these steps, a rank may have to send samples to others.
     plan = setup.plan(number, setup.batches(number, passes=1), passes=1, check=True)
     setup.progress.begin(f"the check of epoch {number}")
     return served_pixels(batch for batch in setup.served(plan) if len(batch.indices))

@@ -30,9 +30,9 @@ class Epoch:
     proof
         The comparison of its samples; None if it was not timed.
     accuracy
-        Share of the test samples that were classified correctly, and their number; None if none were tested.
+        Share of test samples classified correctly, and their number; None if none were tested.
     held_out_score
-        Share of its held-out samples that a trainer classified correctly; None if it has none.
+        Share of a trainer's held-out samples classified correctly; None if it has none.
     """
 
     number: int
@@ -69,11 +69,11 @@ class Part:
     proof
         The comparison of its samples; None if the epoch was not timed.
     data_store
-        What the data store of the ranks did on it; None without one.
+        Facts of the rank's part of the data store; None without one.
     barrier_ns
-        When it left the barrier before its first step, by the clock of its machine; 0 if the epoch was not timed.
+        Time at which it left the barrier before its first step, by the clock of its machine; 0 if the epoch was not timed.
     trainer
-        The part in its trainer; None where all ranks train one network, and if the epoch was not timed.
+        The rank's part in its trainer; None if all ranks train one network, or if the epoch was not timed.
     """
 
     membership: Membership

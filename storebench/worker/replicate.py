@@ -83,9 +83,9 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
 
 
 def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
-    """Return the share of test samples that are classified correctly, and their number, or None if nothing is trained.
+    """Return the share of test samples classified correctly, and their number; None if nothing is trained.
 
-    Ranks that train together have the same weights, so the first of them tests its own for all.
+    Ranks that train together have the same weights, so only the first one tests.
     """
     setup.progress.begin(f"the test of epoch {number}")
     store, step = setup.job.test_store, setup.step
@@ -96,7 +96,7 @@ def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
 
 
 def _link(setup: Setup) -> Link | None:
-    """Return the link between the ranks of a job, measured before its store is touched; None for a process that is alone."""
+    """Measure the link between the ranks of a job, before its store is opened; None for a single process."""
     if setup.membership.alone:
         return None
     from storebench.ranks.link import measure_link

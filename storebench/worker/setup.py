@@ -37,7 +37,7 @@ from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
 from storebench.worker.job import CellJob
 
-if TYPE_CHECKING:  # a process that is alone does not load it
+if TYPE_CHECKING:  # a single process does not import it
     from torch.distributed import ProcessGroup
 
 
@@ -56,11 +56,11 @@ class Setup:
     group
         The ranks of the job; none but this process in most cells.
     progress
-        How far this rank has come, for the launcher.
+        Progress of this rank, for the launcher.
     trainer
         The trainer that this rank belongs to.
     trainer_group
-        The process group of its ranks; None where that is all ranks of the job, or this one alone.
+        The process group of its ranks; None if it has all ranks of the job, or only one.
     """
 
     job: CellJob
@@ -160,7 +160,7 @@ class Setup:
     def expected(self, epoch: int) -> list[Indices]:
         """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass.
 
-        They follow from the orders of the trainers alone, and not from the shards of the ranks.
+        They follow only from the orders of the trainers, not from the shards of the ranks.
         """
         cell, ranks, count = self.cell, self.trainer.ranks, self.samples
         most = None if cell.max_steps is None else cell.max_steps * cell.batch_size * ranks
@@ -182,12 +182,12 @@ class Setup:
 
     @property
     def samples(self) -> int:
-        """Number of samples that the trainer serves in one pass; all trainers serve equally many."""
+        """Number of samples that a trainer serves in one pass; equal for all trainers."""
         return len(self.parts[0].training) if self.parts else self.manifest.count
 
     @functools.cached_property
     def parts(self) -> list[Part]:
-        """The samples of each trainer of the job; none where all ranks train one network."""
+        """The samples of each trainer of the job; empty if all ranks train one network."""
         cell = self.cell
         if cell.trainers == 1:
             return []
@@ -196,7 +196,7 @@ class Setup:
     def _orders(
         self, epoch: int, passes: int | None = None, *, trainer: int | None = None
     ) -> Iterator[Indices]:
-        """Yield the order of each pass of a trainer; None for that of this rank."""
+        """Yield the order of each pass of a trainer; None stands for this rank's trainer."""
         cell, every = self.cell, self.cell.passes or 1
         number = self.trainer.number if trainer is None else trainer
         seed = seed_of(cell.seed, number) if self.parts else cell.seed
@@ -241,7 +241,7 @@ class Setup:
 
     @property
     def from_memory(self) -> bool:
-        """Whether the next epoch is served from memory: by a reader that holds all pixels, or by a data store that is filled."""
+        """Whether the next epoch is served from memory: by a reader that holds all pixels, or by a filled data store."""
         return self.traits.holds_pixels or self.loader.filled
 
     def outside_limit(self) -> contextlib.AbstractContextManager[None]:
@@ -279,9 +279,9 @@ def _step(
     trainer: Trainer,
     together: "ProcessGroup | None",
 ) -> Step:
-    """Return the training step, its libraries warmed up; the network's weights depend on the cell's seed and the trainer only.
+    """Return the training step, with libraries warmed up. The weights depend only on the cell's seed and the trainer.
 
-    All ranks of a trainer have the same weights, and random numbers of their own for everything that follows.
+    All ranks of a trainer have the same weights. All later random numbers differ between ranks.
 
     Parameters
     ----------
@@ -307,14 +307,14 @@ def _step(
 
 
 def _loader(cell: Cell, job: LoadJob, group: Group, progress: Progress, *, pin: bool) -> Loader:
-    """Return the loader of this process: one of its own, or one that reads together with other ranks."""
+    """Return the loader of this process; it may share reading with other ranks."""
     if cell.share is Share.NONE:
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
     return shared_loader(cell.share, job, group=group, progress=progress, workers=cell.workers, pin=pin)
 
 
 def _trainer_group(trainer: Trainer, job: CellJob) -> "ProcessGroup | None":
-    """Return the process group of the ranks of a trainer; None where these are all ranks of the job, or one."""
+    """Return the process group of a trainer's ranks; None if it has all ranks of the job, or only one."""
     if 1 in (trainer.trainers, trainer.ranks):
         return None
     from storebench.ranks.games import trainer_group

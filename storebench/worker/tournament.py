@@ -19,20 +19,20 @@ from storebench.worker.setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What one rank did in the tournaments of an epoch.
+    """The tournaments of an epoch on one rank: games, times and reads.
 
     Attributes
     ----------
     games
-        The side of its trainer in each game, with the seconds of this rank.
+        Its trainer's side of each game, with the seconds of this rank.
     tournament_s
-        Wall time of each tournament, from the moment at which all ranks had come until all went on.
+        Wall time of each tournament, from the arrival of the last rank until all ranks continue.
     wait_s
-        Time for which this rank waited for the others before tournaments.
+        Time during which this rank waited for the others before tournaments.
     samples
-        Samples that it read.
+        Samples read by this rank.
     device_read_bytes
-        Bytes that block devices delivered to it; None if not counted.
+        Bytes that block devices delivered to this rank; None if not counted.
     """
 
     games: tuple[Game, ...] = ()
@@ -43,22 +43,22 @@ class Played:
 
 
 class HeldOut:
-    """The samples that a trainer scores networks on. Each of its ranks reads a part of them.
+    """The held-out samples, on which a trainer scores networks. Each of its ranks reads a part of them.
 
-    The reader is opened with the first score, and closed at the end of the with statement. It is apart from those that load
-    for the training.
+    The reader is separate from those of the training. It is opened for the first score, and closed at the end of the with
+    statement.
 
     Parameters
     ----------
     setup
-        The parts of a replicate with several trainers.
+        The setup of a replicate with several trainers.
 
     Attributes
     ----------
     samples
         Number of the samples, over all ranks of the trainer.
     own
-        Those of this rank, int64.
+        The samples of this rank, int64.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -84,8 +84,8 @@ class HeldOut:
             self._reader = None
 
     def right(self, step: CpuStep) -> int:
-        """Return how many of the samples the network classifies correctly. All ranks of the trainer call it together."""
-        # It imports torch.distributed, which a process that is alone does not need.
+        """Return the number of samples that the network classifies correctly. All ranks of the trainer call it together."""
+        # It imports torch.distributed, which a single process does not need.
         from storebench.ranks.games import summed
 
         setup = self._setup
@@ -99,14 +99,14 @@ class HeldOut:
 class Tournament:
     """The tournaments of one epoch, on one rank.
 
-    Every trainer scores its own network, sends it to its partner, scores the partner's, and goes on with the better one:
-    its weights, momentum and statistics. All ranks meet before and after the games, so that the time of a tournament can be
-    told from that of the training.
+    Every trainer scores its own network, sends it to its partner, scores the partner's network, and continues with the better
+    one: its weights, momentum and statistics. All ranks meet before and after the games, to separate the time of a
+    tournament from that of the training.
 
     Parameters
     ----------
     setup
-        The parts of the replicate. If it has no tournaments, nothing is played.
+        The setup of the replicate. It may have no tournaments.
     epoch
         Number of the epoch.
     """
@@ -136,7 +136,7 @@ class Tournament:
             self._held_out.close()
 
     def __call__(self) -> bool:
-        """Count a step, and play the tournament that is due after it; return whether there was one."""
+        """Count a step, and play the tournament after it, if any; return True if there was one."""
         self._steps += 1
         number, step = self._due.get(self._steps), self._setup.step
         if number is None or self._held_out is None or not isinstance(step, CpuStep):
@@ -151,12 +151,12 @@ class Tournament:
 
     @property
     def spending(self) -> Spending:
-        """What this process used for games."""
+        """Resources that this process used for games."""
         return self._spending
 
     @property
     def played(self) -> Played:
-        """What was done so far."""
+        """Games and times so far."""
         read = 2 * len(self._held_out.own) * len(self._games) if self._held_out else 0
         return Played(
             games=tuple(self._games),
@@ -212,9 +212,9 @@ class Tournament:
 
 
 def held_out_score(setup: Setup) -> float | None:
-    """Return the share of its held-out samples that a trainer's network classifies correctly.
+    """Return the share of a trainer's held-out samples that its network classifies correctly.
 
-    All ranks call it together. None where all ranks train one network, and where nothing is trained.
+    All ranks call it together. None if all ranks train one network, or if nothing is trained.
     """
     if setup.cell.trainers == 1 or not isinstance(setup.step, CpuStep) or setup.traits.ready_made:
         return None

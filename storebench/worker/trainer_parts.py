@@ -1,4 +1,4 @@
-"""One rank's part in the trainers of a job, and the facts about trainers and tournaments that all parts make."""
+"""One rank's part in the trainers of a job, and the joined facts about trainers and tournaments."""
 
 import dataclasses
 import itertools
@@ -15,14 +15,14 @@ from storebench.worker.tournament import Played
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerPart:
-    """The part of one rank in an epoch of its trainer.
+    """One rank's part in an epoch of its trainer.
 
     Attributes
     ----------
     facts
         The facts of its trainer; only the first rank of a trainer knows the test accuracy.
     played
-        What the rank did in tournaments.
+        The tournaments on this rank.
     """
 
     trainer: Trainer
@@ -33,7 +33,7 @@ class TrainerPart:
 def trainer_part(
     setup: Setup, played: Played, held_out_score: float | None, test_accuracy: float | None
 ) -> TrainerPart | None:
-    """Return this rank's part in an epoch of its trainer; None where all ranks train one network."""
+    """Return this rank's part in an epoch of its trainer; None if all ranks train one network."""
     if not setup.parts:
         return None
     part = setup.parts[setup.trainer.number]
@@ -52,7 +52,7 @@ def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
     Parameters
     ----------
     parts
-        Those of all ranks, in rank order.
+        The parts of all ranks, in rank order.
     """
     played = [part.played for part in parts]
     read_bytes = [one.device_read_bytes for one in played if one.device_read_bytes is not None]
@@ -71,7 +71,7 @@ def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
 
 
 def best_trainer(trainers: Sequence[TrainerFacts]) -> int | None:
-    """Return the number of the trainer with the highest score on its held-out samples, the first of equals."""
+    """Return the number of the trainer with the highest held-out score, the first one in a tie."""
     scores = [one.held_out_score for one in trainers]
     known = [score for score in scores if score is not None]
     return scores.index(max(known)) if known and len(known) == len(scores) else None

@@ -46,7 +46,7 @@ class LookAhead:
         """Return the look-ahead of a cell's readers in a store."""
         reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
         options = reader.options_type.parse(cell.backend.options, cell.backend.name)
-        # A cache is watched on one node, where one reader may read for all ranks.
+        # Only one node's cache is watched; one reader there may read for all ranks.
         readers = 1 if cell.share is Share.NODE else cell.ranks * max(1, cell.workers)
         ahead_bytes = readers * reader.ahead_bytes(options, manifest)
         return cls(

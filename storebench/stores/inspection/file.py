@@ -185,7 +185,7 @@ def _at_most(seconds: float | None, whole_s: float | None) -> float | None:
 
 
 def _read_ahead_advice(part: Part) -> str | None:
-    """Return the way to turn off the kernel's read-ahead, if that dominates a cold read."""
+    """Return advice to turn off the kernel's read-ahead if it dominates a cold read."""
     read = part.cold.read_bytes if part.cold else None
     if not read or not part.touched_bytes or read < _COSTLY_TIMES * part.touched_bytes:
         return None

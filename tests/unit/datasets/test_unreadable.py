@@ -120,7 +120,7 @@ def test_a_store_of_other_samples_says_what_has_changed(photos: Path, cli: Cli) 
     (photos / "class0" / "2b.jpg").unlink()
     done = cli(*asked)
     assert done.returncode == 2
-    assert "the store there holds other samples (unreadable files left out: 3, now 2)" in done.stderr
+    assert "the existing store has other samples (unreadable files left out: 3, now 2)" in done.stderr
     (photos / "class1" / "3b.png").write_bytes(picture("PNG", 3))
     line = cli(*asked).stderr.splitlines()[-1]
     assert "(unreadable files left out: 3, now 1; samples: 10, now 11)" in line
@@ -128,7 +128,7 @@ def test_a_store_of_other_samples_says_what_has_changed(photos: Path, cli: Cli) 
         photos, {"class1/3.jpg": picture(number=30), "class1/3b.png": b"no image", "class0/2b.jpg": b""}
     )
     line = cli(*asked).stderr.splitlines()[-1]
-    assert "(the files, or what is made of them, have changed since it was built)" in line
+    assert "(the files or their conversion have changed since it was built)" in line
 
 
 def test_pillow_is_strict_whatever_another_library_has_asked_it_for(monkeypatch: pytest.MonkeyPatch) -> None:
