@@ -83,7 +83,7 @@ class TrainersFacts:
     tournament_wait_s
         Time during which a rank waited for the others before tournaments; the mean over ranks.
     tournament_samples
-        Samples that games read, over all ranks.
+        Samples that games requested of the store's readers, which count them, over all ranks.
     tournament_device_read_bytes
         Bytes that block devices delivered to the ranks during games; null if not counted.
     """

@@ -30,7 +30,7 @@ class Played:
     wait_s
         Time during which this rank waited for the others before tournaments.
     samples
-        Samples read by this rank.
+        Samples that this rank requested from the reader of the store, which counts them.
     device_read_bytes
         Bytes that block devices delivered to this rank; None if not counted.
     """
@@ -66,6 +66,7 @@ class HeldOut:
         held_out = setup.parts[trainer.number].held_out
         self._setup = setup
         self._reader: Reader | None = None
+        self._read_before = 0
         self.samples = len(held_out)
         self.own: Indices = np.array_split(held_out, trainer.ranks)[trainer.rank]
 
@@ -80,8 +81,14 @@ class HeldOut:
     def close(self) -> None:
         """Close the reader if it is open."""
         if self._reader is not None:
+            self._read_before = self.read
             self._reader.close()
             self._reader = None
+
+    @property
+    def read(self) -> int:
+        """Samples requested from the reader, which counts them."""
+        return self._read_before + (self._reader.asked_samples if self._reader else 0)
 
     def right(self, step: CpuStep) -> int:
         """Return the number of samples that the network classifies correctly. All ranks of the trainer call it together."""
@@ -157,12 +164,11 @@ class Tournament:
     @property
     def played(self) -> Played:
         """Games and times so far."""
-        read = 2 * len(self._held_out.own) * len(self._games) if self._held_out else 0
         return Played(
             games=tuple(self._games),
             tournament_s=tuple(self._tournament_s),
             wait_s=self._wait_s,
-            samples=read,
+            samples=self._held_out.read if self._held_out else 0,
             device_read_bytes=self._spending.device_read_bytes,
         )
 

@@ -9,6 +9,7 @@ from storebench.ranks.trainers import pairs, part_sizes, tournaments_in
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import Game, JobFacts, Record, TrainersFacts
 from storebench.settings.loop import MOST_SEED
+from storebench.settings.words import TrainerData
 from storebench.training.step_table import StepTable
 
 _SAME = 1e-6
@@ -41,11 +42,12 @@ def check_trainers(record: Record, job: JobFacts) -> Iterator[Finding]:
     yield from _pairing(record, facts)
     for game in facts.games:
         yield from _side(record, facts, game)
+    yield from _scored_twice(record, job, facts)
     yield from _costs(record, job, facts)
 
 
 def check_pauses(record: Record, steps: StepTable) -> Iterator[Finding]:
-    """Find games that took longer than their pause, so their time would count as training.
+    """Find games, and waits before them, that took longer than their pause, so the rest would count as training.
 
     Parameters
     ----------
@@ -63,6 +65,11 @@ def check_pauses(record: Record, steps: StepTable) -> Iterator[Finding]:
         if not 0 <= game.seconds <= longest_s + _CLOCK_S:
             message = f"{game.seconds:.6g} s, but the pause after step {game.step} was {longest_s:.6g} s"
             yield finding(Kind.STEPS, record, _name(game, "seconds"), message)
+    after = {game.step for game in facts.games}
+    paused_s = float(sum(paused[step - 1].mean() for step in after if 0 < step <= len(paused))) / 1e9
+    if not 0 <= facts.tournament_wait_s <= paused_s + _CLOCK_S:
+        message = f"{facts.tournament_wait_s:.6g} s, but the pauses with tournaments were {paused_s:.6g} s"
+        yield finding(Kind.STEPS, record, "job.trainers.tournament_wait_s", message)
 
 
 def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
@@ -150,6 +157,26 @@ def _side(record: Record, facts: TrainersFacts, game: Game) -> Iterator[Finding]
         yield finding(Kind.ARITHMETIC, record, _name(game, "winner"), message)
 
 
+def _scored_twice(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterator[Finding]:
+    """Find a network with different scores on the two sides of a game, where all trainers hold out the same samples.
+
+    Both sides compute the same then, on one machine and on the CPU bit for bit.
+    """
+    cell = record.cell
+    if cell.trainer_data is not TrainerData.REPLICATED or job.nodes > 1 or cell.device != "cpu":
+        return
+    sides = {(game.number, game.trainer): game for game in facts.games}
+    for game in facts.games:
+        other = sides.get((game.number, game.partner))
+        if other is None or other.partner != game.trainer or other.partner_score == game.own_score:
+            continue
+        message = (
+            f"{game.own_score:.6g}, but trainer {game.partner} scored the same network on the same samples"
+            f" with {other.partner_score:.6g}"
+        )
+        yield finding(Kind.ARITHMETIC, record, _name(game, "own_score"), message)
+
+
 def _costs(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterator[Finding]:
     """Find bytes, samples and times of tournaments that do not follow from the games."""
     least = _STATES * (job.gradient_bytes or 0) * (record.cell.ranks // record.cell.trainers)
@@ -162,6 +189,9 @@ def _costs(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterator[Find
         message = f"{facts.tournament_samples}, but the games scored {read}"
         yield finding(Kind.ARITHMETIC, record, "job.trainers.tournament_samples", message)
     least_s = math.fsum(_longest(facts.games).values())
+    if not facts.games and facts.tournament_wait_s:
+        message = f"{facts.tournament_wait_s:.6g} s, but there was no tournament"
+        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournament_wait_s", message)
     if not least_s <= facts.tournament_s + _CLOCK_S or not math.isfinite(facts.tournament_s):
         message = (
             f"{facts.tournament_s:.6g} s, but the longest game of each tournament adds up to {least_s:.6g} s"

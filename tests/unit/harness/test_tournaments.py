@@ -165,6 +165,39 @@ def test_trainers_may_have_all_samples(bench: Bench, run_folder: Path) -> None:
     assert (found.job.total_samples, found.job.unique_samples, found.job.duplicates) == (108, 54, 0)
     assert found.record.coverage is not None
     assert found.record.coverage.expected == 108
+    games = found.trainers.games
+    assert {game.own_score for game in games} != {0.0}
+    assert {(game.number, game.trainer): game.own_score for game in games} == {
+        (game.number, game.partner): game.partner_score for game in games
+    }
+
+
+def score_others(setup: Setup) -> None:
+    """Let the second trainer score networks on samples that it does not hold out."""
+    part = setup.parts[setup.trainer.number]
+    if setup.trainer.number == 1:
+        setup.parts[1] = replace(part, held_out=part.training[: len(part.held_out)])
+
+
+def score_half(setup: Setup) -> None:
+    """Let every trainer score networks on half of the samples that it says."""
+    count = tournament.count_right
+
+    def half(step: Any, augment: Any, reader: Reader, indices: Indices, **named: Any) -> int:
+        return count(step, augment, reader, indices[::2], **named)
+
+    setattr(tournament, "count_right", half)  # noqa: B010 - this process is a copy that ends with its job
+
+
+@pytest.mark.parametrize(
+    ("prepare", "figure"), [(score_others, "own_score"), (score_half, "tournament_samples")]
+)
+def test_scores_on_other_samples_than_are_held_out_are_found(
+    prepare: Callable[[Setup], None], figure: str, bench: Bench, run_folder: Path
+) -> None:
+    cell = trainers_cell(ranks=2, trainers=2, trainer_data="replicated", limit=300)
+    found = trained(cell, bench, run_folder, prepare=prepare)
+    assert [one for one in found.findings() if figure in one]
 
 
 SLOW_S = 0.2
@@ -261,6 +294,14 @@ FORGED: dict[str, tuple[str, Callable[[TrainersFacts], TrainersFacts]]] = {
     "a shorter tournament than its games": (
         "job.trainers.tournament_s",
         lambda facts: replace(facts, tournament_s=-1.0),
+    ),
+    "a wait longer than the pauses": (
+        "job.trainers.tournament_wait_s",
+        lambda facts: replace(facts, tournament_wait_s=1e3),
+    ),
+    "a wait that is no time": (
+        "job.trainers.tournament_wait_s",
+        lambda facts: replace(facts, tournament_wait_s=-0.1),
     ),
     "fewer samples than the games scored": (
         "job.trainers.tournament_samples",
