@@ -1,0 +1,31 @@
+"""The payload of an encoded store, in records: the bytes that it has, or the pixels of a reader that holds them."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from storebench.report.validation.validate import validate_records
+from storebench.runs.records import RECORDS_NAME
+from tests.support.harness_tools import Bench, only_record, scenario
+
+
+@pytest.mark.parametrize(
+    ("backend", "pixels"),
+    [("png", False), ("png:threads", False), ("memory+png", True), ("lmdb+png:shared", True)],
+)
+def test_a_payload_is_that_of_the_files_or_of_held_pixels(
+    backend: str, pixels: bool, bench: Bench, run_folder: Path
+) -> None:
+    asked = {"dataset": "mnist", "limit": 64, "compute": "none", "model": "none"}
+    [cell] = scenario(backends=[backend], **asked).cells()
+    record = only_record(cell, bench.stores, run_folder)
+    assert record.failure is None
+    assert record.store is not None
+    held = 64 * math.prod(record.store.image_shape)
+    assert record.payload_bytes == (held if pixels else record.store.payload_bytes)
+    for size, wrong in ((record.payload_bytes, []), (record.payload_bytes + 1, ["payload_bytes"])):
+        told = dataclasses.replace(record, payload_bytes=size, steps_file=None)
+        found = [one.figure for one in validate_records([(told, run_folder / RECORDS_NAME)])]
+        assert found == wrong
