@@ -16,6 +16,7 @@ from storebench.ranks import exposed
 from storebench.report.validation.validate import validate_records
 from storebench.results import Game, TrainersFacts
 from storebench.runs.records import RECORDS_NAME, record_from_dict, record_to_dict
+from storebench.training import evaluate
 from storebench.training.step_table import step_ends
 from storebench.worker import tournament
 from storebench.worker.setup import Setup
@@ -181,7 +182,7 @@ def score_others(setup: Setup) -> None:
 
 def score_half(setup: Setup) -> None:
     """Let every trainer score networks on half of the samples that it says."""
-    count = tournament.count_right
+    count = evaluate.count_right
 
     def half(step: Any, augment: Any, reader: Reader, indices: Indices, **named: Any) -> int:
         return count(step, augment, reader, indices[::2], **named)
