@@ -1,11 +1,9 @@
-"""The command line: quick to start, one line to refuse, and the exit code that the documentation promises."""
+"""The command line: one line to refuse, and the exit code that the documentation promises."""
 
 import json
 import os
 import re
-import resource
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,25 +14,10 @@ from typer.testing import CliRunner
 from storebench.cli.main import app
 from storebench.runner import Run
 from storebench.scenario import load_scenario
-from tests.docs.command_line import parse
-from tests.docs.generate import verbs
+from tests.docs.command_line import help_of
 
 CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]
-
-HEAVY = (
-    "torch",
-    "numpy",
-    "matplotlib",
-    "pandas",
-    "h5py",
-    "lmdb",
-    "plyvel",
-    "pydantic",
-    "pyarrow",
-    "PIL",
-    "rich",
-)
 
 SCENARIO = """\
 name = "bad"
@@ -45,18 +28,6 @@ synthetic = true
 limit = 8
 backends = ["lmdb"]
 """
-
-
-def best_of(times: int, command: list[str]) -> float:
-    """Return the least processor time of a command in seconds: the clock shows who else computes as well."""
-
-    def once() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    return min(once() for _ in range(times))
 
 
 def refused(done: CompletedText, code: int = 2) -> str:
@@ -76,51 +47,6 @@ def refused_here(*words: str) -> str:
     [line] = done.stderr.splitlines()
     assert line.startswith("storebench: ")
     return line
-
-
-def test_help_answers_in_under_400_milliseconds() -> None:
-    assert best_of(5, [sys.executable, "-m", "storebench", "--help"]) < 0.4
-
-
-def test_the_command_line_loads_no_heavy_library_to_start() -> None:
-    code = "import sys, storebench.cli.main; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert not loaded & set(HEAVY)
-
-
-def test_only_cells_import_torch() -> None:
-    """What starts them, judges and reports them does without; importing it takes longer than most of these verbs."""
-    modules = (
-        *(
-            "runner",
-            "plan",
-            "surroundings",
-            "stores.convert",
-            "conversion_rounds",
-            "stores.inspection",
-            "stores.verify",
-            "timeline",
-        ),
-        *("check.against", "check.confirm", "report.build", "report.validation.validate", "report.analysis"),
-    )
-    code = f"import sys, {', '.join(f'storebench.{name}' for name in modules)}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
-@pytest.mark.parametrize("verb", [command.name for command in app.registered_commands])
-def test_every_verb_explains_itself(verb: str, cli: Cli) -> None:
-    done = cli(verb, "--help")
-    assert done.returncode == 0
-    assert "Usage:" in done.stdout
-    assert len(done.stdout.splitlines()) > 4
-
-
-def test_the_version_is_printed(cli: Cli) -> None:
-    from storebench import __version__
-
-    assert cli("--version").stdout == f"storebench {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -364,33 +290,6 @@ def test_trace_refuses_a_folder_without_records(cli: Cli) -> None:
     assert "no records here" in refused(cli("trace", "."))
 
 
-def help_of(*words: str) -> str:
-    """Return the help of a command on a terminal of 80 columns."""
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "--help"])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-@pytest.mark.parametrize("name", ["", "data", *(name for name, _ in verbs())])
-def test_help_fits_80_columns_and_cuts_no_description(name: str) -> None:
-    for line in help_of(*name.split()).splitlines():
-        assert len(line) <= 80, line
-        assert line.startswith("Usage:") or not line.rstrip().endswith("..."), line
-
-
-def test_a_bare_command_says_where_to_begin(cli: Cli, tmp_path: Path) -> None:
-    done = cli()
-    assert (done.returncode, done.stdout) == (2, "")
-    lines = done.stderr.splitlines()
-    assert len(lines) <= 17
-    assert max(map(len, lines)) <= 80
-    shown = [line.split()[1:] for line in lines if line.startswith("  storebench ")]
-    assert {words[0] for words in shown} == {"run", "bench", "report", "inspect"}
-    for words in shown:
-        parse(words)
-    assert list(tmp_path.iterdir()) == []
-
-
 LISTED = ("--dataset", "mnist", "--synthetic", "--limit", "8")
 
 
@@ -482,14 +381,6 @@ def test_no_network_is_chosen_where_nothing_is_trained(
     assert {(cell["model"], cell["batch_size"]) for cell in json.loads(done.stdout)["cells"]} == {
         (model, batch)
     }
-
-
-def test_help_lists_every_word_of_an_option(cli: Cli) -> None:
-    from storebench.matrix import MODEL_BATCHES
-
-    text = " ".join(cli("run", "--help").stdout.split())
-    assert all(f"{model}," in text or f"{model} if" in text for model in MODEL_BATCHES)
-    assert "'storebench run'" in cli("report", "--help").stdout
 
 
 def test_data_alone_lists_the_datasets(cli: Cli) -> None:

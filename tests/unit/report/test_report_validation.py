@@ -1,10 +1,8 @@
 """Results with one planted error each: validation must name the cell and the figure, and nothing else."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -18,18 +16,14 @@ from storebench.results import (
     PortionKind,
     Record,
     ResidencyPoint,
-    Status,
 )
 from tests.support.planted import (
     COPY_BYTES_PER_S,
     ENVIRONMENT,
     make_record,
     paper_records,
-    steps_table,
     write_run,
 )
-
-Cli = Callable[..., CompletedProcess[str]]
 
 
 def part(record: Record, name: str, **changes: Any) -> Record:
@@ -402,76 +396,6 @@ def test_original_files_must_agree_among_themselves(tmp_path: Path, name: str) -
 def test_null_has_nobodys_pixels_and_disagrees_with_nobody(tmp_path: Path) -> None:
     null = part(make_record("null", wait_ms=0.1), "digests", samples="zz", loss="yy")
     assert validate(write_run(tmp_path / "run", [make_record("png"), null])) == []
-
-
-def test_steps_that_do_not_add_up_to_their_record_are_found(tmp_path: Path) -> None:
-    record = dataclasses.replace(make_record("lmdb"), steps_file="steps/0.parquet")
-    run = write_run(tmp_path / "run", [record])
-    steps_table(record, wait_ns=[5_000_000] * record.steps).to_parquet(run / "steps" / "0.parquet")
-    found = [(one.kind, one.figure) for one in validate(run)]
-    wrong = ("data_wait_s", "portion.seconds", "portion.samples_per_s", "portion.data_wait_s")
-    assert found == [(Kind.STEPS, name) for name in wrong]
-
-
-@pytest.mark.parametrize("content", [None, b"not parquet"])
-def test_a_step_file_that_is_missing_or_broken_is_found(tmp_path: Path, content: bytes | None) -> None:
-    run = write_run(
-        tmp_path / "run", [dataclasses.replace(make_record("lmdb"), steps_file="steps/0.parquet")]
-    )
-    if content:
-        (run / "steps" / "0.parquet").write_bytes(content)
-    assert [one.kind for one in validate(run)] == [Kind.STEPS]
-
-
-def test_the_same_replicate_twice_is_found(tmp_path: Path) -> None:
-    (found,) = validate(write_run(tmp_path / "run", [make_record("lmdb"), make_record("lmdb")]))
-    assert "twice" in found.message
-
-
-def test_a_line_that_is_no_record_is_found_and_a_half_line_is_not(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [make_record("lmdb")])
-    with (run / "records.jsonl").open("a") as file:
-        file.write('{"schema_version": 1, "run_id": 5}\n{"schema_version": 7}\n{"schema_ver')
-    findings = validate(run)
-    assert [one.kind for one in findings] == [Kind.SCHEMA, Kind.SCHEMA]
-    assert findings[0].cell.endswith("records.jsonl:2")
-    assert {(one.cell_id, one.run_id, one.figure) for one in findings} == {("", "", "record")}
-
-
-@pytest.mark.parametrize("command", ["validate", "report"])
-def test_half_a_list_of_records_is_one_line_that_names_the_file(
-    command: str, tmp_path: Path, cli: Cli
-) -> None:
-    (tmp_path / "t.json").write_text('[{"a":1}')
-    done = cli(command, "t.json")
-    assert done.returncode == 5
-    assert len(done.stderr.splitlines()) == 1
-    assert "t.json: it begins like a list of records, but is not complete JSON" in done.stderr
-
-
-def test_a_report_of_no_record_names_the_files_as_they_were_given(tmp_path: Path, cli: Cli) -> None:
-    for name in ("one.jsonl", "two.jsonl"):
-        (tmp_path / name).write_text("")
-    done = cli("report", "one.jsonl", "two.jsonl")
-    assert done.returncode == 2
-    assert "one.jsonl, two.jsonl: there is no whole record" in done.stderr
-
-
-def test_a_failed_record_claims_nothing(tmp_path: Path) -> None:
-    failed = make_record(
-        "lmdb", status=Status.FAILED, failure="12% resident", samples_per_s=1e9, coverage=None
-    )
-    assert validate(write_run(tmp_path / "run", [failed])) == []
-
-
-def test_the_command_prints_findings_and_exits_5(tmp_path: Path, cli: Cli) -> None:
-    write_run(tmp_path / "good", [make_record("lmdb")])
-    write_run(tmp_path / "bad", [dataclasses.replace(make_record("lmdb"), data_wait_frac=0.9)])
-    good, bad, as_json = cli("validate", "good"), cli("validate", "bad"), cli("validate", "bad", "--json")
-    assert (good.returncode, bad.returncode, as_json.returncode) == (0, 5, 5)
-    assert "data_wait_frac" in bad.stdout
-    assert json.loads(as_json.stdout)[0]["figure"] == "data_wait_frac"
-    assert len(bad.stderr.splitlines()) == 1
 
 
 def test_epochs_of_more_passes_have_another_order(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""Planted sides judged: by the package, and by the command line."""
+
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from storebench.check.judge import CellResult, judge
+from storebench.check.policy import Policy
+from storebench.check.sides.read import read_side
+from storebench.cli.main import app
+
+
+def check(baseline: Path, contender: Path, **policy: Any) -> dict[str, CellResult]:
+    """Return what a check says of each cell of two sides."""
+    first, second = read_side(baseline, baseline=True), read_side(contender, baseline=False)
+    return {one.cell_id: one for one in judge(first, second, Policy(**policy))}
+
+
+def run(*arguments: Any) -> tuple[int, str]:
+    """Run ``storebench check``; return its exit code and everything printed."""
+    done = CliRunner().invoke(app, ["check", *map(str, arguments)])
+    return done.exit_code, done.output
