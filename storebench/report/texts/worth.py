@@ -166,8 +166,8 @@ def _listed(curves: Sequence[RooflineCurve]) -> str:
 
 
 def _floor(base: RooflineCurve) -> str:
-    """Return the rate up to which the files keep any accelerator busy: the lower end of their starving point."""
-    return number(base.starving.mid if base.starving.lo is None else base.starving.lo)
+    """Return the rate up to which the files keep any accelerator busy: the lower end of their starving point; "" if unknown."""
+    return number(base.starving.lo) if base.starving.known and base.starving.lo is not None else ""
 
 
 def _bounded(lead: Roofline, base: RooflineCurve) -> str:
@@ -211,8 +211,14 @@ def _undecided(
     known = [claim for _, claim in unknown if claim is not None]
     more = f"; {more_rounds(facts.claims.decisions, known)}" if known else ""
     names = _listed([curve for curve, _ in unknown])
+    floor = _floor(base)
+    if not floor:
+        return (
+            f"It cannot be told yet ({_where(lead)}): neither up to which speed of training {_files(base)} keep an"
+            f" accelerator busy nor whether another store helps ({names}{more})."
+        )
     return (
-        f"Not worth it for training below {_floor(base)} images/s ({_where(lead)}): up to there"
+        f"Not worth it for training below {floor} images/s ({_where(lead)}): up to there"
         f" {_files(base)} keep the accelerator busy. Above, it cannot be told yet whether another store helps"
         f" ({names}{more})."
     )
@@ -226,8 +232,14 @@ def _handoff(lead: Roofline) -> str:
 
 
 def _below(lead: Roofline, base: RooflineCurve) -> str:
+    floor = _floor(base)
+    if not floor:
+        return (
+            f"It cannot be told yet below which speed of training converting is not worth it ({_where(lead)}):"
+            f" {_files(base)} keep an accelerator busy at least 90% of its time up to {starving_words(base)} images/s."
+        )
     return (
-        f"Not worth it for training below {_floor(base)} images/s ({_where(lead)}): training will not notice, because"
+        f"Not worth it for training below {floor} images/s ({_where(lead)}): training will not notice, because"
         f" {_files(base)} keep an accelerator busy at least 90% of its time up to {starving_words(base)} images/s."
     )
 

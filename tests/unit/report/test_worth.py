@@ -153,8 +153,16 @@ def test_the_fewest_ranks_answer_and_several_are_named(order: tuple[int, int], r
 def test_one_round_tells_nothing() -> None:
     records = loaders({"original": 900.0, "lmdb": 9000.0}, spread=(1.0,))
     found = answer(records)
-    assert "cannot be told yet" in found.sentences[0]
+    assert found.sentences[0].startswith("It cannot be told yet (read from memory, 2 workers): neither up to")
     assert found.store == ""
+
+
+@pytest.mark.parametrize(("lmdb", "spread"), [(900.0, (30.0, 0.2, 1.0)), (90_000.0, (0.2, 1.0, 30.0))])
+def test_an_unknown_starving_point_promises_nothing(lmdb: float, spread: tuple[float, ...]) -> None:
+    records = loaders({"original": 900.0}, spread=(0.2, 1.0, 30.0)) + loaders({"lmdb": lmdb}, spread=spread)
+    first = answer(records).sentences[0]
+    assert first.startswith("It cannot be told yet ")
+    assert ("up to 1,000 [unknown] images/s" in first) == (lmdb > 1000)
 
 
 @pytest.mark.parametrize(
