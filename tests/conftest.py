@@ -25,6 +25,7 @@ from tests.support.parallel import (  # noqa: F401 - hooks of pytest
     TURN,
     in_order_of_scopes,
     pytest_configure,
+    pytest_configure_node,
     pytest_runtest_protocol,
     pytest_xdist_make_scheduler,
 )
@@ -120,8 +121,8 @@ def commands() -> CommandServer:
     return SERVER
 
 
-def pytest_sessionfinish() -> None:
-    """End the process that ran the commands."""
+def pytest_unconfigure() -> None:
+    """End the process that ran the commands, in the process that started it; no other runs tests any more."""
     SERVER.close()
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.quick_cli import SERVER
+
 HARNESS = "tests/unit/harness/test_"
 SCOPES: dict[str, tuple[str, ...]] = {
     "pages": (
@@ -82,12 +84,19 @@ def is_quiet(item: pytest.Item | None) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Open the locks in a process that runs beside others: the file of pytest's settings, and the folder it is in."""
+    """In a process that runs beside others, open the locks (pytest's settings, and their folder), and join the server."""
     if hasattr(config, "workerinput") and config.inipath is not None:
+        SERVER.join(config.workerinput.get("commands", ""))
         config.stash[TURN] = Turn(gate=config.inipath, floor=config.rootpath)
         for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
             # pytest-benchmark would measure nothing in the sessions of their own that tests start.
             del os.environ[name]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start the one server of commands, and tell each process that is to run tests where it is."""
+    node.workerinput["commands"] = SERVER.address
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -178,8 +178,12 @@ class CommandServer:
         connection.connect(self._started())
         return Command(_asked(connection, request, streams), connection)
 
+    def join(self, address: str) -> None:
+        """Let commands run by the server that listens there, which somebody else starts and ends."""
+        self._address = bytes.fromhex(address)
+
     def _started(self) -> bytes:
-        if self._control is None:
+        if not self._address:
             self._control, theirs = socket.socketpair()
             with theirs, socket.socket(socket.AF_UNIX) as listener:
                 listener.bind("")  # to a name that is no file
@@ -208,10 +212,11 @@ class CommandServer:
             self._control.close()
             self._process.wait()
             self._control = self._process = None
+            self._address = b""
 
 
 SERVER = CommandServer()
-"""The server of this process of the suite; `tests/conftest.py` ends it with the session."""
+"""The server of the suite: one for all processes of ``pytest -n``. `tests/conftest.py` ends it with the session."""
 
 
 def storebench(folder: Path, *arguments: object, timeout: float = 240, **variables: str) -> CompletedText:
@@ -389,9 +394,11 @@ def main() -> None:
     first, *others = sys.argv[1:]
     if first == "ask":
         sys.exit(ask(*others))
+    gc.disable()  # it would look through what is imported again and again
     preload()
     leave_finalizers_to_this_process()
     ready_to_fork()
+    gc.enable()
     control, listener = (socket.socket(fileno=int(number)) for number in (first, *others))
     found = serve(control, listener)
     if found is None:
