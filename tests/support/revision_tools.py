@@ -32,6 +32,7 @@ def _slowly(method):
 COPIED = """
 
 def _copy_cells():
+    import gc
     import multiprocessing
     import os
     import sys
@@ -47,8 +48,11 @@ def _copy_cells():
         sys.exit(replicate.main([str(job)]))
 
     def fresh_process(job, log, around, timeout_s):
+        gc.disable()
         import storebench.worker.replicate
 
+        gc.freeze()
+        gc.enable()
         with log.open("ab") as output:
             process = multiprocessing.get_context("fork").Process(target=copied, args=(job, output.fileno()))
             process.start()
