@@ -6,7 +6,7 @@ disk of D bytes per second on a node and k cores for it, a node serves all of it
 
     load = P b / min(P r, D / (a S), k / c)
 
-With R ranks on N nodes, gradients of G bytes and links of B bytes per second in each direction, a ring all-reduce takes
+With R ranks on N nodes, gradients of G bytes and links of B bytes per second in each direction, an ideal ring all-reduce takes
 
     exchange = 2 (R - 1) / R * G / B
 
@@ -85,7 +85,7 @@ def loads_s(way: Way, hardware: Hardware, work: Work) -> list[float]:
 
 
 def exchange_s(hardware: Hardware, work: Work) -> float:
-    """Return the seconds of a ring all-reduce over the links; 0 on one node or without exchange."""
+    """Return the seconds of an ideal ring all-reduce over the links; 0 on one node or without exchange."""
     nodes = len(hardware.device_bytes_per_s)
     if nodes == 1 or work.sync is Sync.NONE:
         return 0.0
