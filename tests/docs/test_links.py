@@ -69,3 +69,13 @@ def test_every_module_and_folder_that_a_guide_names_is_there(name: str) -> None:
     assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in known)] == [
         "formats/NAME/"
     ] * (name == "docs/architecture.md")
+
+
+def test_the_architecture_names_every_room_and_every_module_beside_them() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "storebench"
+    rooms = {path.parent for path in package.rglob("__init__.py")} - {package}
+    per_format = {path for path in rooms if path.parent == package / "formats" and path.name != "reads"}
+    missing = [room.name for room in rooms - per_format if not re.search(rf"\b{room.name}(/|`)", text)]
+    modules = [path.name for path in package.glob("*.py") if not path.name.startswith("_")]
+    assert sorted(missing + [name for name in modules if name not in text]) == []
