@@ -43,8 +43,8 @@ class Fetched(NamedTuple):
     Attributes
     ----------
     payload_bytes
-        Bytes of the payloads that were asked for, whole, even where a window of each was copied: as the store has them, or
-        pixels where the reader holds all pixels in memory (`Traits.holds_pixels`).
+        Bytes of the payloads that were requested, whole, even where a window of each was copied. They are pixels, also where
+        the reader decodes an encoded store by itself.
     decode_ns
         Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies.
     """

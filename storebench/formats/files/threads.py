@@ -95,12 +95,11 @@ class FilesThreadsReader(FilesReader):
         jobs = [
             self._pool.submit(self._some, numbers[part::parts], out[part::parts]) for part in range(parts)
         ]
-        done = [job.result() for job in jobs]
+        spans = [job.result() for job in jobs]
         if self._ahead is not None:
             self._ahead.served(len(numbers))
         # The threads decode at the same time: the mean of their times is the share of this call's wall time.
-        decoding = sum(one.decode_ns for one in done) // parts
-        return Fetched(payload_bytes=sum(one.payload_bytes for one in done), decode_ns=decoding)
+        return Fetched(payload_bytes=out.nbytes, decode_ns=sum(spans) // parts)
 
     def _plan(self, batches: Sequence[Indices]) -> None:
         self._stop()
@@ -125,19 +124,18 @@ class FilesThreadsReader(FilesReader):
             finally:
                 os.close(handle)
 
-    def _some(self, numbers: list[int], images: Batch) -> Fetched:
-        """Read and decode files sequentially; return their bytes and the nanoseconds of decoding."""
-        size, decoding = 0, 0
+    def _some(self, numbers: list[int], images: Batch) -> int:
+        """Read and decode files sequentially; return the nanoseconds of decoding."""
+        decoding = 0
         for sample, image in zip(numbers, images, strict=True):
             payload = self._read(sample)
-            size += len(payload)
             start = time.perf_counter_ns()
             try:
                 self._codec.decode_into(payload, image)
             except CorruptDataError as error:
                 raise damaged(f"sample {sample}: {error.what}", Path(self.path(sample))) from error
             decoding += time.perf_counter_ns() - start
-        return Fetched(payload_bytes=size, decode_ns=decoding)
+        return decoding
 
     def _stop(self) -> None:
         if self._ahead is not None:

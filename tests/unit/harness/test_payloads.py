@@ -1,4 +1,4 @@
-"""The payload of an encoded store, in records: the bytes that it has, or the pixels of a reader that holds them."""
+"""The payload of an encoded store, in records: the bytes that it has, or the pixels of a reader that decodes by itself."""
 
 import dataclasses
 import math
@@ -13,9 +13,9 @@ from tests.support.harness_tools import Bench, only_record, scenario
 
 @pytest.mark.parametrize(
     ("backend", "pixels"),
-    [("png", False), ("png:threads", False), ("memory+png", True), ("lmdb+png:shared", True)],
+    [("png", False), ("png:threads", True), ("memory+png", True), ("lmdb+png:shared", True)],
 )
-def test_a_payload_is_that_of_the_files_or_of_held_pixels(
+def test_a_payload_is_that_of_the_store_or_of_its_pixels(
     backend: str, pixels: bool, bench: Bench, run_folder: Path
 ) -> None:
     asked = {"dataset": "mnist", "limit": 64, "compute": "none", "model": "none"}
