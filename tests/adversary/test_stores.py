@@ -11,6 +11,7 @@ import pytest
 from tests.support.quick_cli import storebench
 
 SIZE = ("--dataset", "cifar10", "--limit", "64", "--synthetic")
+FROM_STORES = ("--compute", "emulated:0.01", "--threads", "1", "--stores", "stores")
 FOLDER = "cifar10-train-limit64-synthetic"
 
 
@@ -104,18 +105,7 @@ SEEN_BEFORE = {cut_one_short, lose_one, forge_the_digests, claim_fewer_samples}
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_run_from_a_changed_store_fails(stores: Path, tmp_path: Path, name: str) -> None:
     ATTACKS[name](stores)
-    arguments = (
-        "run",
-        "files+raw",
-        *SIZE,
-        "--compute",
-        "emulated:0.01",
-        "--threads",
-        "1",
-        "--stores",
-        "stores",
-    )
-    done = storebench(tmp_path, *arguments, "--out", "run")
+    done = storebench(tmp_path, "run", "files+raw", *SIZE, *FROM_STORES, "--out", "run")
     if ATTACKS[name] in SEEN_BEFORE:
         # Sizes, counts and the digest of the digests are checked first: such a store is named and built again.
         assert (done.returncode, "building" in done.stderr) == (0, True), done.stderr
@@ -136,18 +126,7 @@ def test_a_store_that_agrees_with_itself_disagrees_with_the_others(stores: Path,
     honest = json.loads(path.read_text(encoding="utf-8"))
     changed["dataset"]["spec"] = honest["dataset"].get("spec", changed["dataset"].get("spec"))
     path.write_text(json.dumps(honest | {"samples_digest": changed["samples_digest"]}), encoding="utf-8")
-    arguments = (
-        "hdf5",
-        "files+raw",
-        *SIZE,
-        "--compute",
-        "emulated:0.01",
-        "--threads",
-        "1",
-        "--stores",
-        "stores",
-    )
-    done = storebench(tmp_path, "run", *arguments, "--out", "run")
+    done = storebench(tmp_path, "run", "hdf5", "files+raw", *SIZE, *FROM_STORES, "--out", "run")
     if done.returncode == 0:
         done = storebench(tmp_path, "validate", "run")
         assert "samples" in done.stdout

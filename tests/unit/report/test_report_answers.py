@@ -340,7 +340,7 @@ def test_what_is_not_proven_is_unknown_with_the_rounds_needed() -> None:
 
 
 def test_a_store_is_never_advised_because_its_interval_is_wide() -> None:
-    # A review's case: LMDB 846 samples/s, JPEG files 569, and LMDB+JPEG 560 with a wide interval and the least space.
+    # LMDB 846 samples/s, JPEG files 569, and LMDB+JPEG 560 with a wide interval and the least space.
     records = rounds("lmdb", [20, 20.1, 20]) + rounds("jpeg", [29.8, 29.9, 29.8], bytes_on_disk=90)
     records += rounds("lmdb+jpeg", [30.2, 21.0, 43.0], bytes_on_disk=80)
     advice = rules_of(records)
