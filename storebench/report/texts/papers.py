@@ -13,6 +13,7 @@ from storebench.report.facts import Facts
 from storebench.report.intervals import Interval, Ratio
 from storebench.report.ladder import Ladder, Step
 from storebench.report.panels import Panel
+from storebench.report.states import Row
 from storebench.report.texts.labels import (
     DATASETS,
     backend_label,
@@ -197,16 +198,37 @@ def _reliability(cells: Iterable[CellSummary]) -> Iterator[Measured]:
     for store in ("leveldb", "lmdb"):
         rows = [row for cell in cells if cell.cell.backend.format == store for row in cell.rows]
         if rows:
-            whole = sum(_served_rightly(row) for row in rows)
-            pixels = ", and no wrong pixel was found" if whole == len(rows) else ""
-            figure = f"{whole} of {len(rows)} epochs served every sample exactly once{pixels}"
-            yield Measured(where=backend_label(store), figure=figure)
+            right = [row for row in rows if _served_rightly(row)]
+            pixels = ", and no wrong pixel was found" if len(right) == len(rows) else ""
+            figure = f"{len(right)} of {len(rows)} epochs served exactly the samples of their plan{pixels}"
+            yield Measured(where=backend_label(store), figure=figure + _extents(right))
 
 
-def _served_rightly(row: object) -> bool:
-    assert isinstance(row, dict)
+def _served_rightly(row: Row) -> bool:
     broken = (row["coverage_duplicates"], row["coverage_missing"], row["coverage_pixels_wrong"])
     return row["status"] == "ok" and broken == (0, 0, 0)
+
+
+def _extents(rows: Sequence[Row]) -> str:
+    """Return how many epochs served the whole dataset once, a part of it, or all of it several times."""
+    parts: list[float] = []
+    passes: list[int] = []
+    once = 0
+    for row in rows:
+        unique, times = row["coverage_unique"], row["coverage_served"] // max(row["coverage_unique"], 1)
+        if unique < (row["store_count"] or unique):
+            parts.append(unique / row["store_count"])
+        elif times > 1:
+            passes.append(times)
+        else:
+            once += 1
+    words = [f"{once} served the whole dataset once"] if once else []
+    words += [f"{len(parts)} served a part of the dataset, at most {percent(max(parts))}"] if parts else []
+    if passes:
+        low, high = min(passes), max(passes)
+        times_each = f"{low}" if low == high else f"{low} to {high}"
+        words += [f"{len(passes)} served the whole dataset {times_each} times"]
+    return f" ({'; '.join(words)})" if words else ""
 
 
 def _io_share(found: Iterable[Panel]) -> Iterator[Measured]:

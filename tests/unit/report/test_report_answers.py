@@ -422,5 +422,21 @@ def test_the_papers_claims_stand_beside_what_was_measured() -> None:
     assert claims["Key-value stores are reliable"].now[0].figure.startswith("6 of 6 epochs")
 
 
+def test_a_part_and_several_passes_are_not_called_every_sample_once() -> None:
+    records = replicates("lmdb", [20.0, 21.0, 22.0, 23.0])
+    for number, (unique, served) in enumerate([(4000, 4000), (1280, 1280), (160, 160), (4000, 40_000)]):
+        coverage = records[number].coverage
+        assert coverage is not None
+        proof = dataclasses.replace(coverage, unique=unique, served=served, expected=served)
+        records[number] = dataclasses.replace(records[number], coverage=proof)
+    (claim,) = [
+        one for one in then_and_now(facts_of(records)) if one.claim == "Key-value stores are reliable"
+    ]
+    assert claim.now[0].figure == (
+        "4 of 4 epochs served exactly the samples of their plan, and no wrong pixel was found (1 served the whole"
+        " dataset once; 2 served a part of the dataset, at most 32%; 1 served the whole dataset 10 times)"
+    )
+
+
 def test_a_claim_that_nothing_speaks_to_is_left_out() -> None:
     assert then_and_now(facts_of([make_record("png", dataset="mnist", size=None)])) == []
