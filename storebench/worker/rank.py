@@ -25,10 +25,10 @@ Replicate = Callable[[Setup], list[Record]]
 """Runs a replicate and returns its records; those of a job of ranks on rank 0, none on the others."""
 
 
-def run_rank(job: CellJob, folder: Path, replicate: Replicate) -> int:
-    """Run a replicate with the other ranks of its job and return the exit code; rank 0 writes the answer.
+def run_rank(job: CellJob, folder: Path, replicate: Replicate) -> NoReturn:
+    """Run a replicate with the other ranks of its job and end the process; rank 0 writes the answer.
 
-    A rank that fails says why in the job's folder and ends at once. Its agent ends the others.
+    A rank that fails says why in the job's folder. Its agent ends the others.
 
     Parameters
     ----------
@@ -46,10 +46,11 @@ def run_rank(job: CellJob, folder: Path, replicate: Replicate) -> int:
         group.close()
     except Exception as error:  # noqa: BLE001 - the last resort: the failure names it, the log holds the traceback
         _fail(job, folder, me, error)
-    if not me.leads:
-        return 0
-    answer = [record_to_dict(record) for record in records]
-    return write_answer(job, {"records": answer, "package": str(package_folder())}, 0)
+    code = 0
+    if me.leads:
+        answer = [record_to_dict(record) for record in records]
+        code = write_answer(job, {"records": answer, "package": str(package_folder())}, 0)
+    _leave(code)
 
 
 def _joined(job: CellJob, me: Membership, progress: Progress) -> Group:
@@ -72,7 +73,12 @@ def _fail(job: CellJob, folder: Path, me: Membership, error: Exception) -> NoRet
     failure = RankFailure.now(me, answer.failure, consequence=lost_another(error), see_log=answer.see_log)
     with contextlib.suppress(OSError):
         failure.write(folder)
+    _leave(answer.exit_code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process at once: threads of gloo may still be ending, and abort a process that takes its interpreter apart."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
-    os._exit(answer.exit_code)
+    os._exit(code)
