@@ -146,7 +146,7 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     for cell in (one for one in every if not one.is_null):
         if cell.cell.compute.kind is ComputeKind.EMULATED:
             emulated.setdefault((*_key(cell), cell.backend), []).append(cell)
-            handing.setdefault((*_key(cell, any_state=True), cell.backend), []).append(cell)
+            handing.setdefault(_key(cell, any_state=True), []).append(cell)
         elif cell.cell.compute.kind is ComputeKind.NONE and cell.median("samples_per_s"):
             backends = loaders.setdefault(_key(cell), {})
             known = backends.get(cell.backend)
@@ -159,7 +159,7 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
                 curve_of(
                     loader,
                     emulated.get((*key, loader.backend), []),
-                    handing.get((*_key(loader, any_state=True), loader.backend), []),
+                    handing.get(_key(loader, any_state=True), []),
                 )
                 for loader in sorted(backends.values(), key=lambda one: backend_rank(one.backend))
             ),

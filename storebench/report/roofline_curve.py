@@ -199,8 +199,8 @@ def curve_of(
     emulated
         The cells with emulated compute that test the curve.
     handing
-        The cells with emulated compute of the same backend in every state of its store. They give the handoff if `emulated` is
-        empty, because the handoff depends on the loader and not on the store.
+        The cells with emulated compute and the same loader, of all backends in every state of their stores. They give the
+        handoff if `emulated` is empty, because it depends on the loader and the batch, not on the store.
     """
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
     alike = handing if loader.cell.workers and not emulated else emulated

@@ -44,7 +44,8 @@ _OVERLAP = "With workers the delivered rate is min(F, 1 / (1/G + c)), and the st
 _NO_OVERLAP = "Without workers it is 1 / (1/G + 1/F + c), and the starving point is 0.111 / (1/F + c)."
 _TERMS = (
     "F is the supply rate, G the ingestion rate of the accelerator, and c the least time per image that any cell of the"
-    " backend measured for handing a batch over and for the loop. Only c may come from a point."
+    " backend measured for handing a batch over and for the loop, or any backend's cell with the same workers if the backend"
+    " has no points. Only c may come from a point."
 )
 _WORDS = {Feeding.FEEDS: "yes", Feeding.STARVES: "no", Feeding.UNDECIDED: "cannot be told"}
 

@@ -100,6 +100,18 @@ def test_points_in_memory_give_the_handoff_of_a_limited_store(workers: int, cons
     assert cold.curves[0].constant_s == pytest.approx(2.5e-3 / BATCH if workers else 0.0)
 
 
+def test_the_handoff_of_a_store_without_points_is_that_of_its_loader() -> None:
+    """A store that only ever loaded at full speed measured its handoff while its workers took the cores."""
+    records = loader_records("lmdb:direct", 5_000.0, workers=2, handover_ms=5.0, cache="cold")
+    records += loader_records("png", 600.0, workers=2, handover_ms=4.0)
+    records += point_records("png", 100.0, 320.0, workers=2, handover_ms=0.5)
+    cold, _ = rooflines(cells_of(*records))
+    (direct,) = cold.curves
+    assert direct.backend == "lmdb:direct"
+    assert direct.constant_s == pytest.approx(0.5e-3 / BATCH)
+    assert direct.starving.mid == pytest.approx(5_000 / 0.9)
+
+
 def missed(delivered: float, sleep_ms: float = 100.0, **changes: Any) -> Point:
     """Return the point of a loader of 600 samples per second that delivers another rate than predicted."""
     fields: dict[str, Any] = {"workers": 2, "fetch_ms": 2 * 1000 * BATCH / 600}
