@@ -224,7 +224,12 @@ def panel_table(panel: Panel, facts: Facts) -> Table:
         of a setting that differ between its cells.
     """
     setting = panel_label(panel, facts.varying)
-    said = [f"{dataset_label(panel.first)}: {setting}", *caveats(panel.cells), *_unsteady(panel), _WITHIN]
+    said = [
+        f"{dataset_label(panel.first)}: {setting}",
+        *caveats(panel.cells, setting),
+        *_unsteady(panel),
+        _WITHIN,
+    ]
     caption = ". ".join(said)
     listed = [_Listed(cell=cell, panel=panel, facts=facts) for cell in panel.listed]
     shown = [(head, text) for head, text in _COLUMNS if _is_shown(head, text, panel, listed)]

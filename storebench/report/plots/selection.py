@@ -81,7 +81,8 @@ class Selection:
     @property
     def step_note(self) -> str:
         """The conditions and caveats of the cells that `steps` are of."""
-        return ". ".join([common_setting(self._stepped), *caveats(self._stepped)])
+        setting = common_setting(self._stepped)
+        return ". ".join([setting, *caveats(self._stepped, setting)])
 
 
 def has_steps(cell: CellSummary) -> bool:

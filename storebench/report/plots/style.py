@@ -181,7 +181,7 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
     In a figure of its own the head is set at the left edge of the figure; in
     the caller's axes it is the axes' title.
     """
-    small = textwrap.fill(plain(". ".join(part for part in (note, *caveats(cells)) if part)), WRAP)
+    small = textwrap.fill(plain(". ".join(part for part in (note, *caveats(cells, note)) if part)), WRAP)
     large = textwrap.fill(plain(question), WRAP - 24)
     figure = ax.get_figure(root=True)
     if figure is None or _shared(figure):

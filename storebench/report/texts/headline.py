@@ -212,7 +212,7 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
 
 def _where(panel: Panel, shown: str = "") -> str:
     """Return the machine and the setting of a panel in words; caveats that were `shown` before are left out."""
-    said = "".join(f" ({one})" for one in caveats(panel.cells) if one not in shown)
+    said = "".join(f" ({one})" for one in caveats(panel.cells, shown))
     drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
     work = drained if panel.first.cell.compute.kind is ComputeKind.NONE else ""
     named = dataset_label(panel.first)

@@ -236,8 +236,11 @@ def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
     return [f"compute EMULATED by sleeps of {plain(ordered[0].duration)} to {plain(ordered[-1].duration)} ms"]
 
 
-def caveats(cells: Sequence[CellSummary]) -> list[str]:
-    """Return the caveats that belong beside any figure of these cells: data or compute that is not real."""
+def caveats(cells: Sequence[CellSummary], beside: str = "") -> list[str]:
+    """Return the caveats that belong beside any figure of these cells: data or compute that is not real.
+
+    What the text that they stand beside already says is left out.
+    """
     said: dict[str, None] = {}
     sleeps: set[Compute] = set()
     for cell in cells:
@@ -256,7 +259,7 @@ def caveats(cells: Sequence[CellSummary]) -> list[str]:
             said[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if compute_label(cell.cell.compute):
             sleeps.add(cell.cell.compute)
-    return [*said, *_sleeps_label(sleeps)]
+    return [one for one in (*said, *_sleeps_label(sleeps)) if one not in beside]
 
 
 def _served_clause(cell: CellSummary) -> str:
