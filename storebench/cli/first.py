@@ -73,10 +73,10 @@ def print_first_answer(
     whole: "Whole | None" = None,
     stores: Path | None = None,
     named: Sequence[Accelerator] = (),
-) -> None:
+) -> bool:
     """Print which accelerators each store feeds, whether converting is worth it, and the command that converts.
 
-    A run that trains has no such answer, and ends as any other.
+    A run that trains has no such answer, and ends as any other. Return whether there was one.
 
     Parameters
     ----------
@@ -85,20 +85,21 @@ def print_first_answer(
     stores
         The folder of all stores if one was named.
     named
-        Accelerators that get a column of the table each.
+        Accelerators that get a column of the table each. The answer begins with what the stores deliver to them.
     """
     from storebench.report.summary import first_answer
 
     found = first_answer(folder, whole, named)
     if found is None:
         print_summary(folder)
-        return
+        return False
     put_text(drawn(found.table))
-    put(*found.incomplete, *found.worth.sentences)
+    put(*found.incomplete, *found.worth.named, *found.worth.sentences)
     if found.worth.store:
         put("To convert all images:", f"  {convert_command(scenario.matrix[0], found.worth, stores)}")
     if found.findings:
         say(f"attention: {number_of(found.findings, 'finding')}; 'storebench validate {folder}' lists them")
+    return True
 
 
 def convert_command(matrix: "Matrix", worth: "Worth", stores: Path | None) -> str:

@@ -283,19 +283,21 @@ def _finish(
     from storebench.runs.folder import Run
 
     scenario = Run.read(folder).scenario
+    answered = False
     if as_json:
         from storebench.runs.records import record_to_dict
 
         put_json([record_to_dict(record) for record in records])
     elif scenario.name == NAME:
-        print_first_answer(
+        answered = print_first_answer(
             folder, scenario, whole=None if first is None else first.whole, stores=stores, named=named
         )
     else:
         from storebench.cli.report import print_summary
 
         print_summary(folder)
-    _tell_feeding(folder, named, put=say if as_json else put)
+    if not answered:
+        _tell_feeding(folder, named, put=say if as_json else put)
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
     )

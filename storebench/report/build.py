@@ -214,6 +214,11 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
 
 
 def feeding_sentences(results: Paths, accelerators: Sequence[Accelerator]) -> list[str]:
-    """Return one sentence per named accelerator and dataset: which stores feed it; none where no cell only loads."""
-    facts = facts_of(read_all(results)[0]).told
-    return [sentence for part in facts.datasets.values() for sentence in _feeding(part, accelerators)]
+    """Return one sentence per named accelerator and dataset: which stores feed it; none where no cell only loads.
+
+    Nothing is said of stores whose figures do not validate.
+    """
+    records, findings = read_all(results)
+    facts = facts_of(records, [*findings, *validate_records(records)])
+    parts = [facts.sound_part(key) for key in facts.shown.datasets]
+    return [sentence for part in parts for sentence in _feeding(part, accelerators)]

@@ -132,7 +132,7 @@ def first_answer(
     whole
         The whole dataset, of which a part was measured; None if it is unknown.
     accelerators
-        Named accelerators that get a column of the table each.
+        Named accelerators that get a column of the table and a sentence each.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def first_answer(
     page = facts_of(records, findings)
     facts = next(iter(page.told.datasets.values()), None)
     unsound = [cell for cell in page.shown.cells if cell.invalid]
-    answer = None if facts is None else worth(facts, whole, unsound)
+    answer = None if facts is None else worth(facts, whole, unsound, accelerators)
     if facts is None or answer is None:
         return None
     return FirstAnswer(

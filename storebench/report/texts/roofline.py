@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from storebench import stats
 from storebench.accelerators import Accelerator
 from storebench.report.cells import AUGMENTING, CellSummary
+from storebench.report.intervals import Interval
 from storebench.report.roofline import ErrorSummary, Roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
 from storebench.report.texts.labels import (
     MODELS,
+    ORIGINAL,
     agreed,
     backend_label,
     caveats,
@@ -76,6 +78,33 @@ def accelerator_sentence(roofline: Roofline, accelerator: Accelerator) -> str:
     )
     parts = _feeding_parts([(one, one.feeding(accelerator.images_per_s)) for one in roofline.curves])
     return f"{named}: {'; '.join(parts)}. {_where(roofline)}."
+
+
+def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: str) -> list[str]:
+    """Return what stores deliver to a named accelerator by the roofline's model, and then which of them keep it busy.
+
+    Parameters
+    ----------
+    where
+        The state and the loader of the roofline, in words.
+    """
+    rate = accelerator.images_per_s
+    curves = sorted(roofline.stored, key=lambda one: one.backend != ORIGINAL)
+    told = [f"{backend_label(one.backend)} {_delivered_words(one, rate)}" for one in curves]
+    parts = _feeding_parts([(one, one.feeding(rate)) for one in curves])
+    named = f"{accelerator.title} ({number(rate)} images/s, {accelerator.precision}; {accelerator.source})"
+    trains = f"would train this many images/s by the roofline's model ({where})"
+    return [f"{named} {trains}: from {', '.join(told)}.", f"It is {'; '.join(parts)}."]
+
+
+def _delivered_words(curve: RooflineCurve, rate: float) -> str:
+    """Return what a store delivers and how busy that keeps the accelerator: "970 [960, 980] (busy 39%)"."""
+    found = curve.delivered(rate)
+    if curve.model.overlap and found.mid < curve.supply.mid:
+        # The accelerator and the handoff limit it: the interval of the supply rate would promise too much.
+        found = Interval(mid=found.mid, lo=None, hi=None, n=found.n)
+    most = "at most " if curve.at_most else ""
+    return f"{most}{with_interval(found)} (busy {most}{percent(found.mid / rate)})"
 
 
 def starving_words(curve: RooflineCurve) -> str:

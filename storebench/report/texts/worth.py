@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from storebench.accelerators import landmarks
+from storebench.accelerators import Accelerator, landmarks
 from storebench.first_run.choice import Whole
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.cells import CellSummary, state_key
@@ -13,7 +13,7 @@ from storebench.report.facts import Facts
 from storebench.report.roofline import Roofline
 from storebench.report.roofline_curve import RooflineCurve
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
-from storebench.report.texts.roofline import loader_words, starving_words
+from storebench.report.texts.roofline import delivering_sentences, loader_words, starving_words
 from storebench.report.texts.verdicts import more_rounds
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of, rounded_bytes
@@ -36,14 +36,22 @@ class Worth:
         Name of the store to convert into, as ``storebench convert`` takes it; "" where converting gains nothing.
     side
         Side of its images; None if it keeps their sizes.
+    named
+        What each named accelerator gets from the stores, in the state that the verdict is about.
     """
 
     sentences: tuple[str, ...]
     store: str = ""
     side: int | None = None
+    named: tuple[str, ...] = ()
 
 
-def worth(facts: Facts, whole: Whole | None = None, unsound: Sequence[CellSummary] = ()) -> Worth | None:
+def worth(
+    facts: Facts,
+    whole: Whole | None = None,
+    unsound: Sequence[CellSummary] = (),
+    accelerators: Sequence[Accelerator] = (),
+) -> Worth | None:
     """Return whether converting is worth it; None where the files as they are have no loader-only cell.
 
     Parameters
@@ -54,18 +62,43 @@ def worth(facts: Facts, whole: Whole | None = None, unsound: Sequence[CellSummar
         The whole dataset; None if it is unknown.
     unsound
         Cells whose figures do not validate. The answer says which backends it leaves out, or that it rests on such figures.
+        In the latter case it names no store to convert into.
+    accelerators
+        Accelerators that were asked about.
     """
-    names = ", ".join(dict.fromkeys(backend_label(cell.backend) for cell in unsound))
+    names = ", ".join(dict.fromkeys(_unsound_words(cell, facts) for cell in unsound))
     found = _worth(facts, whole, whole_choice=not names)
     if found is None and any(
         cell.backend in BASES and cell.cell.compute.kind is ComputeKind.NONE for cell in unsound
     ):
         return Worth(sentences=(f"It cannot be told: the figures of {names} do not validate.",))
-    if found is None or not names:
+    if found is None:
+        return None
+    found = replace(found, named=_named(facts, whole, accelerators))
+    if not names:
         return found
     rests = not {cell.key for cell in unsound}.isdisjoint(cell.key for cell in facts.cells)
     caution = f"{names}: the figures do not validate, and {'this rests on them' if rests else 'nothing is told of them'}."
-    return replace(found, sentences=(found.sentences[0], caution, *found.sentences[1:]))
+    return replace(
+        found,
+        sentences=(found.sentences[0], caution, *found.sentences[1:]),
+        store="" if rests else found.store,
+    )
+
+
+def _unsound_words(cell: CellSummary, facts: Facts) -> str:
+    """Return a backend in words, with the state of the cache if its figures of another state are told."""
+    label = backend_label(cell.backend)
+    told = any(one.backend == cell.backend and one.key != cell.key for one in facts.cells)
+    return f"{label} {_STATES.get(cell.cell.cache, f'cache {cell.cell.cache}')}" if told else label
+
+
+def _named(facts: Facts, whole: Whole | None, accelerators: Sequence[Accelerator]) -> tuple[str, ...]:
+    """Return what named accelerators get in the state that the verdict is about."""
+    lead = _lead(_by_state(facts.rooflines), whole)
+    if lead is None:
+        return ()
+    return tuple(said for one in accelerators for said in delivering_sentences(lead, one, _where(lead)))
 
 
 def _worth(facts: Facts, whole: Whole | None, *, whole_choice: bool) -> Worth | None:

@@ -147,7 +147,13 @@ def test_photographs_are_stored_as_they_are_and_as_squares(
     sizes = sum(path.stat().st_size for path in photos.rglob("*.*") if path.is_file())
     assert by["original"]["store"]["payload_bytes"] == sizes
     assert "It cannot be told yet (read from memory" in done.stdout  # one round tells nothing
-    assert "A100 80 GB, ResNet-50" in done.stdout
+    lines = done.stdout.splitlines()
+    accelerator = next(n for n, line in enumerate(lines) if line.startswith("A100 80 GB, ResNet-50 (2,470"))
+    verdict = next(n for n, line in enumerate(lines) if line.startswith("It cannot be told yet (read"))
+    assert accelerator < verdict
+    assert "original files " in lines[accelerator]
+    assert lines[accelerator + 1].startswith("It is undecided for ")
+    assert done.stdout.count("A100 80 GB, ResNet-50 (2,470") == 1
 
 
 def test_a_plan_says_what_would_be_measured_and_writes_nothing(

@@ -1,5 +1,6 @@
 """What a report says, tabulates and draws of the storage roofline, held against planted records."""
 
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -175,6 +176,16 @@ def test_records_without_a_loader_make_a_report_without_a_roofline(tmp_path: Pat
     assert written.feeding == ()
     assert not [path for path in written.files if path.name.startswith("roofline")]
     assert feeding_sentences(run, [find_accelerator("a100")]) == []
+
+
+def test_a_store_that_does_not_validate_is_not_said_to_starve_it(tmp_path: Path) -> None:
+    wrong = [
+        dataclasses.replace(one, accelerator_util_frac=1.2)
+        for one in loader_records("lmdb", 900.0, workers=2)
+    ]
+    run = write_run(tmp_path / "run", loader_records("png", 540.0, workers=2) + wrong)
+    [sentence] = feeding_sentences(run, [find_accelerator("a100")])
+    assert "): starved by PNG files. " in sentence
 
 
 def test_the_command_says_which_stores_feed_an_accelerator(cli: Cli, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from storebench.accelerators import find_accelerator
 from storebench.first_run.choice import Whole
 from storebench.report.cells import summarise
 from storebench.report.facts import derive_page
@@ -29,12 +30,22 @@ def loaders(rates: dict[str, float], **changes: Any) -> list[Record]:
     ]
 
 
-def answer(records: list[Record], whole: Whole | None = FITS, invalid: tuple[str, ...] = ()) -> Worth:
+def answer(
+    records: list[Record],
+    whole: Whole | None = FITS,
+    invalid: tuple[str, ...] = (),
+    accelerators: tuple[str, ...] = (),
+) -> Worth:
     table = to_frame((record, Path("run/records.jsonl")) for record in records)
-    findings = {one.cell.cell_id: "a finding" for one in records if one.cell.backend.name in invalid}
+    findings = {
+        one.cell.cell_id: "a finding"
+        for one in records
+        if {one.cell.backend.name, f"{one.cell.backend.name}, {one.cell.cache}"} & set(invalid)
+    }
     page = derive_page(summarise(table, findings))
     [facts] = page.told.datasets.values()
-    found = worth(facts, whole, [cell for cell in page.shown.cells if cell.invalid])
+    unsound = [cell for cell in page.shown.cells if cell.invalid]
+    found = worth(facts, whole, unsound, [find_accelerator(one) for one in accelerators])
     assert found is not None
     return found
 
@@ -122,6 +133,35 @@ def test_stores_whose_figures_do_not_validate_are_named() -> None:
     assert found.sentences[2].startswith("All 40,000 images")
     found = answer(loaders(rates), invalid=tuple(rates))
     assert found.sentences[1].endswith("the figures do not validate, and this rests on them.")
+    assert found.store == ""
+
+
+def test_a_state_that_does_not_validate_is_told_from_one_that_does() -> None:
+    records = loaders({"original": 900.0, "lmdb": 9000.0})
+    records += loaders({"original": 90.0, "lmdb": 300.0}, cache="cold")
+    found = answer(records, invalid=("lmdb, cold",))
+    assert found.sentences[1].startswith("LMDB read from a cold disk: the figures do not validate")
+    assert found.store == "lmdb"
+
+
+def test_a_named_accelerator_is_told_what_each_store_delivers_to_it() -> None:
+    records = loaders({"original": 970.0, "lmdb": 1970.0, "hdf5": 90_000.0})
+    records += loaders({"original": 90.0, "lmdb": 300.0, "hdf5": 900.0}, cache="cold")
+    first, second = answer(records, accelerators=("a100",)).named
+    assert first.startswith("A100 80 GB, ResNet-50 (2,470 images/s, mixed precision; NVIDIA ")
+    assert first.endswith(
+        "would train this many images/s by the roofline's model (read from memory, 2 workers): from original files"
+        " 970 [961, 980] (busy 39%), HDF5 2,470 (busy 100%), LMDB 1,970 [1,950, 1,990] (busy 80%)."
+    )
+    assert second == "It is kept busy at least 90% of its time by HDF5; starved by original files and LMDB."
+
+
+def test_a_named_accelerator_is_told_of_sound_figures_only() -> None:
+    found = answer(
+        loaders({"original": 970.0, "lmdb": 1970.0}), invalid=("lmdb",), accelerators=("a100", "k40")
+    )
+    assert len(found.named) == 4
+    assert not any("LMDB" in said for said in found.named)
 
 
 def test_without_sound_figures_of_the_files_nothing_is_told() -> None:
