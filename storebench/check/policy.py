@@ -98,8 +98,8 @@ class Policy(_Strict):
     Attributes
     ----------
     practical_frac
-        A slow-down must be larger than this to alarm, and an interval must be narrower than this
-        on both sides for "within noise".
+        A slow-down must be larger than this to alarm. "Within noise" is a cell whose interval ends
+        below it, so that a slow-down of this size is ruled out.
     alpha
         Level of the intervals and of Holm's correction over all cells.
     min_replicates

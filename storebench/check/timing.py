@@ -116,7 +116,8 @@ def _decided(result: CellResult, timing: Timing, rounds: int) -> CellResult:
     state, reason = _with_slowest(state, reason, result)
     if timing.basis in (SECONDS, ADJUSTED, UNCALIBRATED):
         state, reason = _with_machine(state, reason, result, timing.pair)
-    if timing.basis == UNCALIBRATED and state in (State.WORSE, State.BETTER):
+    undue = state in (State.WORSE, State.BETTER) or (state is State.WITHIN_NOISE and bool(reason))
+    if timing.basis == UNCALIBRATED and undue:
         # Two runs of the same code differ by the state of the machine as well, and here nothing shows by how much.
         state, reason = State.INCONCLUSIVE, f"{reason}, but nothing calibrated the two runs"
     if timing.basis == ADJUSTED:
@@ -133,9 +134,11 @@ def _time_state(result: CellResult, alpha: float, reason: str) -> tuple[State, s
         return State.WORSE, f"{ratio - 1:.0%} slower"
     if result.p_adjusted < alpha and high < 1 and ratio < 1 / (1 + threshold):
         return State.BETTER, f"{1 - ratio:.0%} less time"
-    if low >= 1 / (1 + practical) and high <= 1 + practical:
-        return State.WITHIN_NOISE, ""
-    return State.INCONCLUSIVE, f"the interval is wider than {practical:.0%} on a side"
+    slow_down = f"slow-down of {100 * practical:.3g}%"
+    if high > 1 + practical:
+        return State.INCONCLUSIVE, f"a {slow_down} is not ruled out"
+    maybe_faster = low < 1 / (1 + practical)
+    return State.WITHIN_NOISE, f"no {slow_down}; it may be faster" if maybe_faster else ""
 
 
 def _with_tail(state: State, reason: str, timing: Timing) -> tuple[State, str]:
@@ -249,7 +252,7 @@ def _agrees(state: State, calibrated: float, result: CellResult) -> bool:
         return calibrated > 1 + threshold
     if state is State.BETTER:
         return calibrated < 1 / (1 + threshold)
-    return 1 / (1 + practical) <= calibrated <= 1 + practical
+    return calibrated <= 1 + practical
 
 
 def _busy(cell: CellData) -> float | None:
@@ -317,7 +320,10 @@ def _floor(costs: _Costs, basis: str, alpha: float) -> float | None:
 
 
 def _more_rounds(costs: _Costs, timing: Timing, family: int) -> int | None:
-    """Return the number of further replicates per side that detect the practical threshold, at the level of Holm's first step."""
+    """Return the number of further replicates per side that detect the practical threshold, at the level of Holm's first step.
+
+    To rule a slow-down of that size out takes no more of them: that needs no correction.
+    """
     paired = timing.basis == INTERLEAVED
     if paired:
         spreads = [stats.spread([second / first for first, second in zip(*costs, strict=True)])]

@@ -68,7 +68,8 @@ def test_a_slow_down_below_the_noise_floor_is_inconclusive(tmp_path: Path) -> No
     first = write_sessions(tmp_path / "a", seed=3, noise=0.3)
     second = write_sessions(tmp_path / "b", seed=4, noise=0.3, slower={CELLS[0]: 1.1})
     found = check(first, second)
-    assert {one.state for one in found.values()} == {State.INCONCLUSIVE}
+    assert found[CELLS[0]].state is State.INCONCLUSIVE
+    assert State.WORSE not in {one.state for one in found.values()}
     assert run(first, second)[0] == 4
 
 
@@ -218,7 +219,7 @@ def test_stalls_in_some_sessions_only_decide_nothing(tmp_path: Path) -> None:
     assert one.state is State.INCONCLUSIVE
     assert one.reason.startswith("the slowest tenth of the rounds took")
     wide = check(first, second, practical_frac=0.0001)[CELLS[0]]
-    assert "the interval is wider" in wide.reason
+    assert wide.reason.startswith("a slow-down of 0.01% is not ruled out; the slowest tenth")
     assert "slowest tenth" in wide.reason
 
 

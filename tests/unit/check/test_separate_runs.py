@@ -106,6 +106,17 @@ def test_a_speed_up_without_a_calibration_is_not_proven_either() -> None:
     assert outcome([result], Policy(max_inconclusive_frac=1)).exit_code == EXIT_OK
 
 
+def test_a_cell_that_may_be_faster_passes_only_with_a_calibration() -> None:
+    rng = np.random.default_rng(4)
+    drawn = [(side(rng, calibrated=False), side(rng, slower=0.93, calibrated=False)) for _ in range(20)]
+    alone = [verdict(*pair) for pair in drawn]
+    for result in alone:
+        assert result.state is State.INCONCLUSIVE or (result.low or 0) >= 1 / 1.08
+    assert any("it may be faster, but nothing calibrated the two runs" in result.reason for result in alone)
+    asked = [verdict(*pair, Policy(basis="seconds")) for pair in drawn]
+    assert any("it may be faster" in result.reason and result.state is State.WITHIN_NOISE for result in asked)
+
+
 def test_benchmarks_without_a_calibration_alarm_if_a_policy_says_so(tmp_path: Path) -> None:
     def uncalibrated(extra: dict[str, Any]) -> None:
         extra.update(calibration="", calibration_s=[])

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
+from storebench.check.judge import judge
 from storebench.check.pairs import INTERLEAVED, Pair
 from storebench.check.policy import Policy
-from storebench.check.sides.model import CellData, Place, Replicate
+from storebench.check.result import CellResult, State
+from storebench.check.sides.model import CellData, Place, Replicate, Side
 from storebench.check.timing import Timing, compare_times, corrected
 from storebench.stats import Verdict, holm
 
@@ -32,6 +35,16 @@ def cell(seconds: Sequence[float], *, machine: float = 1.0, first: int = 0, **ch
 
 def timing(before: CellData, after: CellData, basis: str = "seconds", *, paired: bool = False) -> Timing:
     return compare_times(Pair(baseline=before, contender=after, paired=paired, policy=Policy()), basis)
+
+
+def interleaved(before: Sequence[float], after: Sequence[float]) -> CellResult:
+    """Return the verdict on two sides that took turns."""
+    first, second = (
+        Side(source="planted", kind="records", pairing="one", cells={"a": cell(seconds)})
+        for seconds in (before, after)
+    )
+    [result] = judge(first, second, Policy())
+    return result
 
 
 def test_a_ratio_is_that_of_contender_over_baseline() -> None:
@@ -97,3 +110,25 @@ def test_a_correction_covers_times_and_tails_of_all_cells() -> None:
         assert [each.time.p_adjusted for each in found] == pytest.approx(expected[:cells])
         assert [each.tail.p_adjusted for each in found] == pytest.approx(expected[cells:])
         assert found[0].time.p_adjusted == pytest.approx(min(1.0, 2 * cells * min(raw)))
+
+
+def test_a_cell_that_may_only_be_faster_is_within_noise() -> None:
+    result = interleaved([1.0] * 5, [0.7, 0.9, 1.0, 0.8, 0.95])
+    assert (result.low or 1) < 1 / 1.08 < 1 < (result.high or 2) < 1.08
+    assert (result.state, result.reason) == (State.WITHIN_NOISE, "no slow-down of 8%; it may be faster")
+
+
+def test_a_cell_that_may_be_slower_says_that_it_is_not_ruled_out() -> None:
+    result = interleaved([1.0] * 5, [1.2, 1.0, 0.98, 1.1, 1.02])
+    assert result.state is State.INCONCLUSIVE
+    assert result.reason.startswith("a slow-down of 8% is not ruled out; ")
+    assert result.reason.endswith(" more replicates on each side would decide it")
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.05])
+def test_a_slow_down_at_the_threshold_is_hardly_ever_within_noise(spread: float) -> None:
+    rng, trials = np.random.default_rng(1), 400
+    noise = np.exp(rng.normal(0, spread, (2, trials, 5)))
+    found = [interleaved(list(a), list(1.08 * b)).state for a, b in zip(*noise, strict=True)]
+    # 2.5% of 400 are 10; more than 17 come with a probability of 1%.
+    assert found.count(State.WITHIN_NOISE) <= 17
