@@ -133,11 +133,12 @@ def bench(
         if repository is not None and against is None:
             raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
         budget_s = _budget_s(budget, against)
+        _divides(cells, nodes or 1)
         if dry_run:
             sides = 1 if against is None else 2
             print_plan(loaded, cells, stores or stores_dir(), sides=sides, as_json=as_json)
             return
-        place = _place(nodes, rendezvous, node, cells)
+        place = _place(nodes, rendezvous, node)
         if place is not None and against is not None:
             raise UsageError("--nodes is not for --against", hint="Leave out one of them.")
         require_devices(cells, nodes=nodes or 1)
@@ -254,9 +255,18 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     leave(records, hint=_hint(records))
 
 
-def _place(
-    nodes: int | None, rendezvous: str | None, node: int | None, cells: "Sequence[Cell]"
-) -> "Place | None":
+def _divides(cells: "Sequence[Cell]", nodes: int) -> None:
+    """Raise if the ranks of a job cannot be divided among the nodes."""
+    for cell in cells:
+        if cell.ranks > 1 and cell.ranks % nodes:
+            raise UsageError(
+                f"{cell.ranks} ranks cannot be divided among {nodes} nodes",
+                where="--nodes",
+                hint="Let ranks be a multiple of the number of nodes.",
+            )
+
+
+def _place(nodes: int | None, rendezvous: str | None, node: int | None) -> "Place | None":
     """Return the place of this process among the nodes; None for a run on this machine alone."""
     from storebench.ranks.membership import membership
     from storebench.ranks.nodes import place_of
@@ -267,13 +277,6 @@ def _place(
         )
     if nodes is None or nodes == 1:
         return None
-    for cell in cells:
-        if cell.ranks > 1 and cell.ranks % nodes:
-            raise UsageError(
-                f"{cell.ranks} ranks cannot be divided among {nodes} nodes",
-                where="--nodes",
-                hint="Let ranks be a multiple of the number of nodes.",
-            )
     return place_of(nodes, rendezvous, node, membership())
 
 

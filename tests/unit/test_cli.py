@@ -210,6 +210,14 @@ def test_a_dataset_without_files_is_refused_where_real_ones_are_asked_for(cli: C
     assert "storebench data fetch cifar10" in refused(done)
 
 
+def test_a_dry_run_refuses_ranks_that_no_nodes_can_share(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "ranks.toml").write_text(f"{SCENARIO}ranks = [1, 2, 4]\n")
+    nodes = ("bench", "ranks.toml", "--nodes", "4")
+    said = refused(cli(*nodes, "--dry-run"))
+    assert "--nodes: 2 ranks cannot be divided among 4 nodes" in said
+    assert said == refused(cli(*nodes, "--rendezvous", "127.0.0.1:29400", "--node", "0"))
+
+
 def test_a_dry_run_says_what_it_would_do_and_does_nothing(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "good.toml").write_text(SCENARIO.replace('["lmdb"]', '["lmdb", "png"]\nworkers = [0, 2]'))
     done = cli("bench", "good.toml", "--dry-run", "--json")
