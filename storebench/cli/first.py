@@ -97,9 +97,22 @@ def print_first_answer(
     put(*found.incomplete, *found.worth.named, *found.worth.sentences)
     if found.worth.store:
         put("To convert all images:", f"  {convert_command(scenario.matrix[0], found.worth, stores)}")
+        put(*reading_lines(found.worth))
     if found.findings:
         say(f"attention: {number_of(found.findings, 'finding')}; 'storebench validate {folder}' lists them")
     return True
+
+
+def reading_lines(worth: "Worth") -> list[str]:
+    """Return how to read the store that the answer names, if not by the default reader of its format."""
+    from storebench.formats.registry import parse_backend
+
+    backend = parse_backend(worth.backend)
+    if backend.reader == parse_backend(worth.store).reader:
+        return []
+    options = f", options={dict(backend.options)!r}" if backend.options else ""
+    python = f"storebench.StoreDataset(STORE, {backend.reader!r}{options})"
+    return [f"Whoever reads the store chooses the reader, here {worth.backend}; in Python: {python}"]
 
 
 def convert_command(matrix: "Matrix", worth: "Worth", stores: Path | None) -> str:

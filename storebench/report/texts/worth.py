@@ -34,6 +34,8 @@ class Worth:
         The verdict first, then what it depends on and what converting costs.
     store
         Name of the store to convert into, as ``storebench convert`` takes it; "" where converting gains nothing.
+    backend
+        The backend that reads this store in the verdict, "lmdb:direct"; "" where converting gains nothing.
     side
         Side of its images; None if it keeps their sizes.
     named
@@ -42,6 +44,7 @@ class Worth:
 
     sentences: tuple[str, ...]
     store: str = ""
+    backend: str = ""
     side: int | None = None
     named: tuple[str, ...] = ()
 
@@ -83,6 +86,7 @@ def worth(
         found,
         sentences=(found.sentences[0], caution, *found.sentences[1:]),
         store="" if rests else found.store,
+        backend="" if rests else found.backend,
     )
 
 
@@ -155,6 +159,7 @@ def _converting(
     return Worth(
         sentences=tuple(filter(None, sentences)),
         store=store.name,
+        backend=cell.cell.backend.name,
         side=cell.cell.data.image_size if raw else None,
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from storebench.accelerators import find_accelerator
+from storebench.cli.first import reading_lines
 from storebench.first_run.choice import Whole
 from storebench.report.cells import summarise
 from storebench.report.facts import derive_page
@@ -78,6 +79,15 @@ def test_a_store_of_unchanged_files_that_helps_is_named_as_well() -> None:
     assert any(
         "random crops of the whole image are then no longer possible" in line for line in found.sentences
     )
+
+
+def test_the_reader_of_the_verdict_is_named_beside_the_store() -> None:
+    found = answer(loaders({"original": 900.0, "lmdb": 1800.0, "lmdb:direct": 9000.0}))
+    assert (found.store, found.backend) == ("lmdb", "lmdb:direct")
+    [line] = reading_lines(found)
+    assert "lmdb:direct" in line
+    assert line.endswith("storebench.StoreDataset(STORE, 'direct')")
+    assert reading_lines(answer(loaders({"original": 900.0, "lmdb": 9000.0}))) == []
 
 
 def test_of_equals_the_smallest_is_converted_to() -> None:
