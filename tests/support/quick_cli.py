@@ -32,8 +32,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.support.forks import leave_finalizers_to_this_process, ready_to_fork
-
 ROOT = Path(__file__).resolve().parents[2]
 CompletedText = subprocess.CompletedProcess[str]
 
@@ -392,10 +390,14 @@ def preload() -> None:
 def main() -> None:
     """Serve on the sockets that the arguments number, and go on as the command line in each child; or ask a server."""
     first, *others = sys.argv[1:]
-    if first == "ask":
+    if first == "ask":  # a script by its path, which finds no package
         sys.exit(ask(*others))
+    from tests.support.forks import leave_finalizers_to_this_process, ready_to_fork
+
     gc.disable()  # it would look through what is imported again and again
-    preload()
+    unsaid, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    preload()  # and leave the package compiled to the interpreters that tests start
+    sys.dont_write_bytecode = unsaid
     leave_finalizers_to_this_process()
     ready_to_fork()
     gc.enable()
