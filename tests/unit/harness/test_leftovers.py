@@ -239,7 +239,7 @@ def test_processes_are_ended_by_the_folder_that_they_were_started_for(tmp_path: 
             process.stdout.readline()
         processes[0].send_signal(signal.SIGSTOP)
         assert end_processes([mine]) == [processes[0].pid]
-        assert processes[0].wait(5) == -signal.SIGKILL
+        assert processes[0].wait(60) == -signal.SIGKILL
         assert processes[1].poll() is None
 
 
@@ -295,7 +295,7 @@ def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path:
             assert semaphores_of(process.pid)
             process.kill()
             process.wait()
-            psutil.wait_procs(encoders, timeout=5)
+            psutil.wait_procs(encoders, timeout=60)
             assert survivors(encoders) == []
             for one in alive(family):
                 one.kill()

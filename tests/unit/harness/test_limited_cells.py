@@ -268,7 +268,7 @@ def test_a_killed_cell_leaves_no_mount_device_or_group(photos: str, bench: Bench
         assert mounts(bench)
         os.kill(cell, signal.SIGKILL)
         os.kill(runner.pid, signal.SIGKILL)
-        runner.wait(10)
+        runner.wait(60)
     _until(lambda: not devices(bench) and not mounts(bench))
     with_next, _ = bench.run("lmdb", *both, "--max-steps", "4", out=tmp_path / "next")
     assert with_next.returncode == 0, with_next.stderr

@@ -100,7 +100,7 @@ def test_reads_are_charged_to_the_group_and_stay_below_its_limit(
         assert usage.own_bytes + usage.cache_bytes <= 1.1 * limit
         assert usage.oom_kills == 0
         tell(reader)
-        reader.wait(10)
+        reader.wait(60)
         folder = group.folder
     assert not folder.exists()
 

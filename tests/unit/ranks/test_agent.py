@@ -199,6 +199,6 @@ def test_ranks_end_with_an_agent_that_is_told_to_end(folder: Path) -> None:
         assert len(ranks) >= 2
         assert process.process.pid is not None
         os.kill(process.process.pid, signal.SIGTERM)
-        assert process.wait(10) == 128 + signal.SIGTERM
-        _, alive = psutil.wait_procs(ranks, timeout=5)
+        assert process.wait(30) == 128 + signal.SIGTERM
+        _, alive = psutil.wait_procs(ranks, timeout=20)
         assert not alive
