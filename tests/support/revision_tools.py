@@ -50,7 +50,9 @@ def _copy_cells():
     def fresh_process(job, log, around, timeout_s):
         gc.disable()
         import storebench.worker.replicate
+        from storebench.probes.environment import environment
 
+        environment(job.parent)  # which libraries there are, each copy would find out again
         gc.freeze()
         gc.enable()
         with log.open("ab") as output:
