@@ -16,7 +16,7 @@ import psutil
 
 from storebench.results import Cell, Record
 from storebench.runner import Silent, prepare
-from storebench.runs.records import STEPS_DIR
+from storebench.runs.records import PROBES_DIR, STEPS_DIR
 from storebench.runs.step_files import find_table, read_arrow
 from storebench.scenario import Scenario, make_scenario
 from storebench.worker.job import CellJob
@@ -116,6 +116,15 @@ def steps_of(record: Record | Mapping[str, Any], run: Path) -> dict[str, np.ndar
     assert path is not None, f"{name} is not there"
     table = read_arrow(path, name)
     return {column: table[column].to_numpy() for column in table.column_names}
+
+
+def run_folder_in(folder: Path, bench: Bench) -> Path:
+    """Make the folder of a run. What cells measure of the device, which takes seconds, they keep for all runs."""
+    run, kept = folder / "run", bench.root / PROBES_DIR
+    run.mkdir()
+    kept.mkdir(exist_ok=True)
+    (run / PROBES_DIR).symlink_to(kept)
+    return run
 
 
 def environment(plugin: Path) -> dict[str, str]:

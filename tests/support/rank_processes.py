@@ -4,6 +4,7 @@ A copy need not import torch again, which takes longer than everything else that
 torchrun.
 """
 
+import functools
 import gc
 import importlib
 import multiprocessing
@@ -19,6 +20,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from storebench.formats.origin import code_facts
+from storebench.probes.environment import environment
 from storebench.ranks.group import Group, TorchGroup
 from storebench.ranks.membership import Membership
 
@@ -27,9 +30,17 @@ TIMEOUT_S = 60.0
 T = TypeVar("T")
 
 
+@functools.cache
+def know_once() -> None:
+    """Find out in this process what each of its copies would find out again: the code that runs, and the libraries."""
+    code_facts("lmdb")
+    environment(Path.cwd())
+
+
 def in_ranks(ranks: int, work: Callable[[Group], T]) -> list[T]:
     """Run `work` in that many processes that are one group, and return what each returned, in rank order."""
     importlib.import_module("torch._dynamo")  # DistributedDataParallel imports it, and each copy would
+    know_once()
     gc.freeze()  # so that no copy looks through it
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="sb-ranks-") as folder:

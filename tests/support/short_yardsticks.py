@@ -1,12 +1,14 @@
-"""What a cell measures of the machine beside its own work, in a tenth of the time: no test of cells is about its value.
+"""What a cell measures beside its own work, of the machine and of communication, in a tenth of the time: no test of
+cells is about its value.
 
-Tests of the yardsticks themselves are `tests/unit/probes/test_ceilings.py` and `tests/unit/training`.
+Tests of the yardsticks themselves are `tests/unit/probes/test_ceilings.py`, `tests/unit/training` and `tests/unit/ranks`.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from storebench.probes import device_rate
+from storebench.ranks import exposed, link
 from storebench.training import calibration
 from storebench.worker import ceilings
 
@@ -15,6 +17,11 @@ SHORT: tuple[tuple[Any, str, Any], ...] = (
     (ceilings, "DEVICE_S", 0.02),
     (device_rate, "SCRATCH_BYTES", 16 << 20),
     (ceilings, "GATHER_S", 0.02),
+    (exposed, "BARRIERS", 10),
+    (exposed, "FEWEST_PAIRS", 3),
+    (exposed, "BUDGET_S", 0.05),
+    (link, "BUDGET_S", 0.01),
+    (link, "_MOST_BYTES", 1 << 18),
 )
 """Modules, their names, and what stands there for the time of a test."""
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from storebench.runs.records import PROBES_DIR
 from tests.support import planted_plugin
-from tests.support.harness_tools import SAMPLES, SIX, Bench, environment
+from tests.support.harness_tools import SAMPLES, SIX, Bench, environment, run_folder_in
 from tests.support.quick_cli import CommandServer
 from tests.support.short_yardsticks import shorten
 
@@ -69,12 +68,7 @@ def six(bench: Bench) -> tuple[Path, list[dict[str, Any]]]:
 
 @pytest.fixture
 def run_folder(tmp_path: Path, bench: Bench) -> Path:
-    """Make the folder of a run. What cells measure of the device, which takes seconds, they keep for all runs."""
-    folder, kept = tmp_path / "run", bench.root / PROBES_DIR
-    folder.mkdir()
-    kept.mkdir(exist_ok=True)
-    (folder / PROBES_DIR).symlink_to(kept)
-    return folder
+    return run_folder_in(tmp_path, bench)
 
 
 @pytest.fixture(autouse=True)
@@ -93,10 +87,12 @@ def torch_state() -> Iterator[None]:
     torch.set_rng_state(state)
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let cells in this process measure the machine's ceilings for a moment only."""
-    shorten(monkeypatch.setattr)
+@pytest.fixture(scope="module", autouse=True)
+def short() -> Iterator[None]:
+    """Let cells in this process measure machine and communication for a moment only, those of fixtures, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch.setattr)
+        yield
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """A job of ranks serves, trains and proves what one process with the global batch does, from every format."""
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import Batch, EpochPlan
-from storebench.ranks import exposed, link
+from storebench.ranks import exposed
 from storebench.ranks.communication import ideal_ring_s
 from storebench.ranks.group import Group
 from storebench.ranks.shards import shard_of
@@ -28,7 +29,7 @@ from storebench.worker.job import CellJob
 from storebench.worker.record import Part, part_of
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import SAMPLES, SIX, Bench, steps_of
+from tests.support.harness_tools import SAMPLES, SIX, Bench, run_folder_in, steps_of
 from tests.support.rank_cells import RankRun, RankWork, assert_sound, ranked_cell, run_ranks
 from tests.support.same_training import assert_same_losses, assert_same_weights
 
@@ -40,6 +41,7 @@ MATRICES: dict[str, dict[str, Any]] = {
     "cifar10": {"dataset": "cifar10", "limit": 100},
 }
 Weights = dict[str, npt.NDArray[np.float32]]
+Plain = Callable[[str], tuple[RankRun, Path]]
 
 
 def weights_of(setup: Setup) -> Weights:
@@ -63,13 +65,6 @@ def trained(cell: Cell, bench: Bench, run: Path, work: RankWork = rank) -> RankR
     return run_ranks(cell, bench, run, work)
 
 
-@pytest.fixture(autouse=True)
-def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let communication be measured for a moment only."""
-    monkeypatch.setattr(exposed, "BUDGET_S", 0.05)
-    monkeypatch.setattr(link, "BUDGET_S", 0.01)
-
-
 def assert_same_training(found: RankRun, whole: RankRun) -> None:
     assert found.record.digests is not None
     assert whole.record.digests is not None
@@ -85,16 +80,26 @@ def assert_same_training(found: RankRun, whole: RankRun) -> None:
 def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> RankRun:
     """Train LeNet in one process, from one of the backends, whose losses are all the same then."""
     cell = cell_of("memory:native", ranks=1, batch_size=RANKS * BATCH)
-    return trained(cell, bench, tmp_path_factory.mktemp("whole"))
+    return trained(cell, bench, run_folder_in(tmp_path_factory.mktemp("whole"), bench))
+
+
+@pytest.fixture(scope="module")
+def plain(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    """Train LeNet in three ranks, once from each backend; return what they made, and the folder of the run."""
+
+    @functools.cache
+    def plain(backend: str) -> tuple[RankRun, Path]:
+        run = run_folder_in(tmp_path_factory.mktemp("plain"), bench)
+        return trained(cell_of(backend), bench, run), run
+
+    return plain
 
 
 @pytest.mark.parametrize("backend", SIX)
-def test_lenet_trains_in_ranks_as_in_one_process_from(
-    backend: str, whole: RankRun, bench: Bench, run_folder: Path
-) -> None:
-    found = trained(cell_of(backend), bench, run_folder)
+def test_lenet_trains_in_ranks_as_in_one_process_from(backend: str, whole: RankRun, plain: Plain) -> None:
+    found, run = plain(backend)
     assert_same_training(found, whole)
-    assert_sound(found, run_folder)
+    assert_sound(found, run)
     assert found.record.coverage is not None
     assert found.record.coverage.pixels_checked == found.record.coverage.unique == SAMPLES
     assert found.record.coverage.timed_checked >= 64
@@ -109,22 +114,24 @@ def test_cifar10_quick_trains_in_ranks_as_in_one_process(sync: Sync, bench: Benc
     assert_sound(found, run_folder)
 
 
-def test_losses_of_a_job_are_bit_identical_from_two_formats(bench: Bench, run_folder: Path) -> None:
-    first, second = (trained(cell_of(backend), bench, run_folder) for backend in ("lmdb", "memory:native"))
+def test_losses_of_a_job_are_bit_identical_from_two_formats(plain: Plain) -> None:
+    (first, _), (second, _) = (plain(backend) for backend in ("lmdb", "memory:native"))
     assert first.losses.tobytes() == second.losses.tobytes()
     assert first.record.digests == second.record.digests
 
 
-def test_a_global_batch_is_dealt_to_the_ranks(bench: Bench, run_folder: Path) -> None:
+def test_a_global_batch_is_dealt_to_the_ranks(plain: Plain, bench: Bench, run_folder: Path) -> None:
     strong = cell_of("lmdb", batch_size=None, global_batch_size=RANKS * BATCH)
     assert strong.batch_size == BATCH
     found = trained(strong, bench, run_folder)
-    assert found.losses.tobytes() == trained(cell_of("lmdb"), bench, run_folder).losses.tobytes()
+    assert found.losses.tobytes() == plain("lmdb")[0].losses.tobytes()
     assert found.job.global_batch_size == RANKS * BATCH
 
 
 def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> None:
+    began = time.monotonic()
     found = trained(cell_of("lmdb", warmup_steps=2), bench, run_folder)
+    took_s = time.monotonic() - began
     assert_sound(found, run_folder)
     job, record = found.job, found.record
     assert [one.samples for one in job.per_rank] == [4 * BATCH + 1, 4 * BATCH + 1, 4 * BATCH]
@@ -136,7 +143,7 @@ def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> Non
     assert job.samples_per_s_min <= job.samples_per_s_median <= job.samples_per_s_max
     assert job.samples_per_s_until_first_end > 0
     assert job.barrier_s is not None
-    assert 0 < job.barrier_s < 0.1
+    assert 0 < job.barrier_s < 2 * took_s / exposed.BARRIERS, "half of the barriers took as long"
     assert job.barrier_exit_s is not None
     table = steps_of(record, run_folder)
     begins, ends = ([getattr(one, name) for one in job.per_rank] for name in ("begin_s", "end_s"))
@@ -146,7 +153,7 @@ def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> Non
     assert record.timed_s <= max(ends) - min(begins) == pytest.approx(job_s)
     assert job.gradient_bytes == 4 * sum(value.size for value in found.notes[0].values())
     assert job.exposed_communication_s is not None
-    assert job.exposed_pairs >= 5
+    assert job.exposed_pairs >= exposed.FEWEST_PAIRS
     assert job.link is LinkKind.LOOPBACK
     assert job.link_bytes_per_s is not None
     assert job.link_latency_s is not None
@@ -196,20 +203,20 @@ def with_samples_moved(job: JobFacts, count: int) -> JobFacts:
     return replace(job, per_rank=(*moved, *others))
 
 
-def test_facts_of_ranks_that_their_steps_contradict_are_found(bench: Bench, run_folder: Path) -> None:
-    found = trained(cell_of("lmdb"), bench, run_folder)
-    assert_sound(found, run_folder)
+def test_facts_of_ranks_that_their_steps_contradict_are_found(plain: Plain) -> None:
+    found, run = plain("lmdb")
+    assert_sound(found, run)
     for figure, forge in FORGED.items():
         forged = replace(found.record, job=forge(found.job))
-        findings = validate_records([(forged, run_folder / RECORDS_NAME)])
+        findings = validate_records([(forged, run / RECORDS_NAME)])
         assert figure in {one.figure for one in findings}, figure
 
 
-def test_a_job_that_claims_less_time_than_its_steps_is_found(bench: Bench, run_folder: Path) -> None:
-    found = trained(cell_of("lmdb"), bench, run_folder)
+def test_a_job_that_claims_less_time_than_its_steps_is_found(plain: Plain) -> None:
+    found, run = plain("lmdb")
     for factor in (0.5, 2.0):
         forged = replace(found.record, timed_s=factor * found.record.timed_s)
-        findings = validate_records([(forged, run_folder / RECORDS_NAME)])
+        findings = validate_records([(forged, run / RECORDS_NAME)])
         assert "timed_s" in {one.figure for one in findings}, factor
 
 
@@ -275,10 +282,10 @@ def test_padding_is_counted(bench: Bench, run_folder: Path) -> None:
     assert {one.samples for one in found.job.per_rank} == {67}
 
 
-def test_ranks_with_workers_serve_the_same_samples(bench: Bench, run_folder: Path) -> None:
+def test_ranks_with_workers_serve_the_same_samples(plain: Plain, bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb", workers=1), bench, run_folder)
     assert_sound(found, run_folder)
-    assert_same_training(found, trained(cell_of("lmdb"), bench, run_folder))
+    assert_same_training(found, plain("lmdb")[0])
 
 
 def test_ranks_that_only_load_do_not_wait_for_each_other(bench: Bench, run_folder: Path) -> None:

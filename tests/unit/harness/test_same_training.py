@@ -13,7 +13,16 @@ from torch import nn
 from storebench.loading.checks import order_digest
 from storebench.results import Record
 from storebench.training.models import MODELS, Shape, tiny
-from tests.support.harness_tools import SAMPLES, SIX, Bench, cell_records, only_record, scenario, steps_of
+from tests.support.harness_tools import (
+    SAMPLES,
+    SIX,
+    Bench,
+    cell_records,
+    only_record,
+    run_folder_in,
+    scenario,
+    steps_of,
+)
 
 MATRICES: dict[str, dict[str, Any]] = {
     "mnist": {"limit": SAMPLES, "batch_size": 16},
@@ -46,7 +55,7 @@ def test_by_the_command_line_samples_order_and_losses_are_equal(
 def trained(
     request: pytest.FixtureRequest, bench: Bench, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
-    run = tmp_path_factory.mktemp("run")
+    run = run_folder_in(tmp_path_factory.mktemp("trained"), bench)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "imagenet":
             # CaffeNet's crops and mirroring, without its 60 million weights.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storebench.ranks import exposed, node_loader, store_loader
+from storebench.ranks import node_loader, store_loader
 from storebench.ranks.data_store import DataStore, DataStoreReader
 from storebench.ranks.deliveries import Deliveries
 from storebench.ranks.store_loader import StoreLoader
@@ -21,12 +21,6 @@ from tests.support.rank_cells import RankRun, assert_sound, ranked_cell, run_ran
 
 RANKS, BATCH = 2, 10
 SLOW_S = 0.2
-
-
-@pytest.fixture(autouse=True)
-def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let communication be measured for a moment only."""
-    monkeypatch.setattr(exposed, "BUDGET_S", 0.05)
 
 
 def shared(bench: Bench, run: Path, share: str = "store", **matrix: Any) -> RankRun:

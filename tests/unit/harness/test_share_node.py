@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from storebench.formats.reads.turns import Turns
 from storebench.loading.batch import Batch, EpochPlan
-from storebench.ranks import exposed, node_loader
+from storebench.ranks import node_loader
 from storebench.ranks.group import Group
 from storebench.report.validation.validate import validate_records
 from storebench.results import Record
@@ -22,7 +23,7 @@ from storebench.system.scratch import SEGMENTS
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, wait_for
+from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, run_folder_in, wait_for
 from tests.support.planted_plugin import SLEEP_S
 from tests.support.rank_cells import RankRun, assert_sound, failure_of_stuck_job, ranked_cell, run_ranks
 
@@ -36,12 +37,6 @@ ENDS_S = 60
 """A job that lost its reader ends well within this, also on a busy machine, and not at the limit of a replicate."""
 
 
-@pytest.fixture(autouse=True)
-def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let communication be measured for a moment only."""
-    monkeypatch.setattr(exposed, "BUDGET_S", 0.05)
-
-
 def small(backend: str, **matrix: Any) -> Any:
     return ranked_cell(backend, **({"limit": SAMPLES} | matrix))
 
@@ -50,15 +45,26 @@ IN_LOOP: dict[str, Any] = {"workers": 0}
 BY_THREAD: dict[str, Any] = {"workers": 1, "loader": "threads"}
 
 
+@pytest.fixture(scope="module")
+def alone_from(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RankRun]:
+    """Let each rank read for itself, once from each backend."""
+
+    @functools.cache
+    def alone_from(backend: str) -> RankRun:
+        return run_ranks(small(backend), bench, run_folder_in(tmp_path_factory.mktemp("alone"), bench))
+
+    return alone_from
+
+
 def requested(found: RankRun) -> list[int | None]:
     return [rank.requested_bytes for rank in found.job.per_rank]
 
 
 @pytest.mark.parametrize("backend", ["lmdb", "lmdb:direct", "hdf5", "png"])
 def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
-    backend: str, bench: Bench, run_folder: Path
+    backend: str, alone_from: Callable[[str], RankRun], bench: Bench, run_folder: Path
 ) -> None:
-    alone = run_ranks(small(backend), bench, run_folder)
+    alone = alone_from(backend)
     shared = run_ranks(small(backend, share="node"), bench, run_folder)
     assert_sound(shared, run_folder)
     assert shared.losses.tobytes() == alone.losses.tobytes()
@@ -74,9 +80,9 @@ def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
 
 
 def test_a_thread_beside_the_loop_reads_the_same_while_ranks_compute(
-    bench: Bench, run_folder: Path, plugged: None
+    alone_from: Callable[[str], RankRun], bench: Bench, run_folder: Path, plugged: None
 ) -> None:
-    alone = run_ranks(small("lmdb"), bench, run_folder)
+    alone = alone_from("lmdb")
     beside = run_ranks(small("lmdb", share="node", **BY_THREAD), bench, run_folder)
     assert_sound(beside, run_folder)
     assert beside.losses.tobytes() == alone.losses.tobytes()
@@ -313,7 +319,7 @@ def test_readers_of_ranks_wait_for_their_turn(share: str, bench: Bench, run_fold
     holder = threading.Thread(target=hold_turn, args=(turns, begun, held))
     holder.start()
     try:
-        assert held.wait(5)
+        wait_for(held.is_set)
         found = run_ranks(cell, bench, run_folder, telling)
     finally:
         for file in begun:

@@ -12,7 +12,6 @@ import pytest
 
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.loading.kept import opened_again
-from storebench.ranks import exposed
 from storebench.report.validation.validate import validate_records
 from storebench.results import Game, TrainersFacts
 from storebench.runs.records import RECORDS_NAME, record_from_dict, record_to_dict
@@ -20,15 +19,16 @@ from storebench.training import evaluate
 from storebench.training.step_table import step_ends
 from storebench.worker import tournament
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import Bench, steps_of
+from tests.support.harness_tools import Bench, run_folder_in, steps_of
 from tests.support.same_training import assert_same_losses
 from tests.support.trainer_jobs import STEPS, TRAINERS, Trained, trained, trainers_cell
 
 
-@pytest.fixture(autouse=True)
-def short_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let communication be measured for a moment only."""
-    monkeypatch.setattr(exposed, "BUDGET_S", 0.01)
+@pytest.fixture(scope="module")
+def played(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Train with the seed 5 once, for tests that ask nothing else of a job."""
+    run = run_folder_in(tmp_path_factory.mktemp("played"), bench)
+    return trained(trainers_cell(seed=5), bench, run, test_limit=60)
 
 
 def untimed(facts: TrainersFacts) -> TrainersFacts:
@@ -49,8 +49,8 @@ def assert_states_are_those_of_the_winners(found: Trained, before: Trained) -> N
         np.testing.assert_array_equal(state.view(np.uint32), before.states[source].view(np.uint32))
 
 
-def test_two_runs_with_one_seed_have_the_same_games(bench: Bench, run_folder: Path) -> None:
-    first, second = (trained(trainers_cell(seed=5), bench, run_folder, test_limit=60) for _ in range(2))
+def test_two_runs_with_one_seed_have_the_same_games(played: Trained, bench: Bench, run_folder: Path) -> None:
+    first, second = played, trained(trainers_cell(seed=5), bench, run_folder, test_limit=60)
     assert second.findings() == []
     assert first.trainers.tournaments == 2
     assert len(first.trainers.games) == 2 * TRAINERS
@@ -96,19 +96,18 @@ def test_a_tie_leaves_the_trainer_its_own_network(bench: Bench, run_folder: Path
     assert_states_are_those_of_the_winners(found, before)
 
 
-def test_the_control_has_the_same_partition_and_plays_no_game(bench: Bench, run_folder: Path) -> None:
-    cell = trainers_cell(seed=5)
-    found = trained(cell, bench, run_folder)
-    control = trained(replace(cell, tournament_steps=0), bench, run_folder)
+def test_the_control_has_the_same_partition_and_plays_no_game(
+    played: Trained, bench: Bench, run_folder: Path
+) -> None:
+    found = played
+    control = trained(replace(trainers_cell(seed=5), tournament_steps=0), bench, run_folder)
     assert control.findings() == []
     assert (control.trainers.games, control.trainers.tournaments, control.trainers.tournament_s) == ((), 0, 0)
     assert control.record.digests is not None
     assert found.record.digests is not None
     assert control.record.digests.order == found.record.digests.order
     assert control.record.digests.samples == found.record.digests.samples
-    losses = [
-        steps_of(one.record, run_folder)["loss"][: STEPS * TRAINERS].tobytes() for one in (found, control)
-    ]
+    losses = [steps_of(one.record, one.run)["loss"][: STEPS * TRAINERS].tobytes() for one in (found, control)]
     assert losses[0] == losses[1], "until the first tournament both train alike"
     sizes = [(one.training_samples, one.held_out_samples) for one in control.trainers.per_trainer]
     assert sizes == [(36, 4)] * TRAINERS
@@ -324,14 +323,14 @@ FORGED: dict[str, tuple[str, Callable[[TrainersFacts], TrainersFacts]]] = {
 }
 
 
-def test_games_that_cannot_have_been_played_are_found(bench: Bench, run_folder: Path) -> None:
-    found = trained(trainers_cell(seed=5), bench, run_folder)
+def test_games_that_cannot_have_been_played_are_found(played: Trained) -> None:
+    found = played
     assert found.findings() == []
     for name, (figure, forge) in FORGED.items():
         job = replace(found.job, trainers=forge(found.trainers))
         figures = [
             one.figure
-            for one in validate_records([(replace(found.record, job=job), run_folder / RECORDS_NAME)])
+            for one in validate_records([(replace(found.record, job=job), found.run / RECORDS_NAME)])
         ]
         assert any(one.endswith(figure) for one in figures), (name, figures)
 
