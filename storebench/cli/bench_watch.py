@@ -13,7 +13,7 @@ from storebench.units import format_bytes, format_duration, number_of
 if TYPE_CHECKING:
     from storebench.ranks.progress import Position
     from storebench.results import Cell, Record
-    from storebench.rounds import NextRound
+    from storebench.rounds import NextRound, Why
     from storebench.runs.folder import Run
     from storebench.runs.schedule import Work
     from storebench.stores.convert import BuildOptions
@@ -87,9 +87,31 @@ class StderrWatcher:
                 f"round {run.rounds + 1}: {number_of(len(following.cell_ids), 'cell')} not precise enough yet"
             )
             return
-        counts = Counter(stop.why.value for stop in following.stops)
-        told = ", ".join(f"{count} {why}" for why, count in counts.most_common())
-        say(f"no further round after {run.rounds}: {number_of(len(following.stops), 'panel')} ({told})")
+        say(ended_words(run.rounds, Counter(stop.why for stop in following.stops)))
+
+
+def ended_words(rounds: int, counts: "Counter[Why]") -> str:
+    """Return in words why a run ends after some rounds.
+
+    Parameters
+    ----------
+    counts
+        How many panels ended for each reason. A panel compares the backends under one setting.
+    """
+    from storebench.rounds import Why
+
+    ends = {
+        Why.PRECISE: "every ratio that matters is precise enough",
+        Why.UNDECIDABLE: "more rounds would not decide what is open",
+        Why.MAXIMUM: "this is the largest number of rounds",
+        Why.BUDGET: "another one would not fit into the time",
+    }
+    total = counts.total()
+    told = "; ".join(
+        ends[why] if count == total else f"for {count} of {total} comparisons, {ends[why]}"
+        for why, count in counts.most_common()
+    )
+    return f"no further round after {rounds}: {told}"
 
 
 def describe(cell: "Cell") -> str:

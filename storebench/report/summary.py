@@ -16,6 +16,7 @@ from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
 from storebench.report.texts.incomplete import incomplete_sentence
 from storebench.report.texts.labels import backend_label, setting_label
+from storebench.report.texts.roofline import handoff_sentence
 from storebench.report.texts.verdicts import limit_sentence
 from storebench.report.texts.worth import Worth, worth
 from storebench.report.validation.findings import Finding
@@ -108,6 +109,8 @@ class FirstAnswer:
     ----------
     table
         The supply rate and the starving point of every backend.
+    handoff
+        Which of them supply more than they feed, and why; "" if none does.
     worth
         Whether converting is worth it.
     incomplete
@@ -117,6 +120,7 @@ class FirstAnswer:
     """
 
     table: Table
+    handoff: str
     worth: Worth
     incomplete: tuple[str, ...]
     findings: int
@@ -149,6 +153,7 @@ def first_answer(
         return None
     return FirstAnswer(
         table=starving_table(facts.rooflines, accelerators),
+        handoff=handoff_sentence(facts.rooflines),
         worth=answer,
         incomplete=incomplete(records),
         findings=len(findings),

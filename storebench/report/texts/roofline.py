@@ -10,6 +10,7 @@ from storebench.report.intervals import Interval
 from storebench.report.roofline import ErrorSummary, Roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
+from storebench.report.roofline_model import BUSY_FRAC
 from storebench.report.texts.labels import (
     MODELS,
     ORIGINAL,
@@ -28,6 +29,9 @@ from storebench.units import number_of
 
 _MOSTLY = 0.5
 """A part that is more than this share of the producers' work decides their rate."""
+
+_HANDED = 0.9
+"""The handoff is named where a starving point is below this share of the one that the supply rate alone would give."""
 
 _WARM_FREE = frozenset({"cache", "memory_bytes", "readahead_kib", "epochs"})
 _LENGTH_FREE = frozenset({"max_steps", "warmup_steps", "passes"})
@@ -105,6 +109,23 @@ def _delivered_words(curve: RooflineCurve, rate: float) -> str:
         found = Interval(mid=found.mid, lo=None, hi=None, n=found.n)
     most = "at most " if curve.at_most else ""
     return f"{most}{with_interval(found)} (busy {most}{percent(found.mid / rate)})"
+
+
+def handoff_sentence(found: Sequence[Roofline]) -> str:
+    """Return why stores supply far more than the accelerator that they feed; "" if none does."""
+    curves = (curve for one in found for curve in one.curves if one.overlap)
+    names = dict.fromkeys(
+        backend_label(one.backend)
+        for one in curves
+        if one.model.starving < _HANDED * one.supply.mid / BUSY_FRAC
+    )
+    if not names:
+        return ""
+    said = "supplies more than it feeds" if len(names) == 1 else "supply more than they feed"
+    return (
+        f"{_listed([*names])} {said}: between two steps the loader hands a batch over, and the accelerator waits"
+        " (docs/worth-it.md)."
+    )
 
 
 def starving_words(curve: RooflineCurve) -> str:

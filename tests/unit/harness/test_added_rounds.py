@@ -141,7 +141,7 @@ def test_only_imprecise_cells_run_again_until_they_are_precise(
     assert findings(tmp_path) == ["round 5 is not recorded, although round 6 is"]
     said = capfd.readouterr().err
     assert "round 6: 2 cells not precise enough yet" in said
-    assert "no further round after 7: 1 panel (1 precise)" in said
+    assert "no further round after 7: every ratio that matters is precise enough\n" in said
 
 
 def test_a_real_run_measures_its_own_precision_and_tells_the_report(

@@ -26,7 +26,12 @@ from storebench.report.frame import to_frame
 from storebench.report.plots.roofline import grouped, spaced
 from storebench.report.roofline import Roofline, rooflines
 from storebench.report.roofline_tables import roofline_tables
-from storebench.report.texts.roofline import accelerator_sentence, one_roofline_answer, roofline_answer
+from storebench.report.texts.roofline import (
+    accelerator_sentence,
+    handoff_sentence,
+    one_roofline_answer,
+    roofline_answer,
+)
 from storebench.results import Record
 from tests.support.planted import make_record, write_run
 from tests.support.planted_roofline import curve_records, loader_records, point_records
@@ -186,6 +191,16 @@ def test_a_store_that_does_not_validate_is_not_said_to_starve_it(tmp_path: Path)
     run = write_run(tmp_path / "run", loader_records("png", 540.0, workers=2) + wrong)
     [sentence] = feeding_sentences(run, [find_accelerator("a100")])
     assert "): starved by PNG files. " in sentence
+
+
+def test_a_store_that_supplies_more_than_it_feeds_is_explained() -> None:
+    slow = loader_records("png", 540.0, workers=2)
+    assert handoff_sentence(rooflines_of(*slow)) == ""
+    handed = loader_records("lmdb", 9000.0, workers=2, handover_ms=2.0)
+    said = handoff_sentence(rooflines_of(*slow, *handed))
+    assert said.startswith(
+        "LMDB supplies more than it feeds: between two steps the loader hands a batch over"
+    )
 
 
 def test_the_command_says_which_stores_feed_an_accelerator(cli: Cli, tmp_path: Path) -> None:
