@@ -241,6 +241,17 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(cli: Cli, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["good.toml"]
 
 
+def test_a_dry_run_counts_no_decoding_of_raw_pixels_and_no_ceilings(cli: Cli, tmp_path: Path) -> None:
+    def planned(words: str) -> dict[str, float]:
+        (tmp_path / "many.toml").write_text(f"{words}\n{SCENARIO}compute = 'none'\npasses = 10000\n")
+        found: dict[str, float] = json.loads(cli("bench", "many.toml", "--dry-run", "--json").stdout)
+        return found
+
+    without, measured = planned("ceilings = false"), planned("ceilings = true")
+    assert without["estimate_s"] * (1 - without["assumed_frac"]) < 0.03, "80,000 calls would take longer"
+    assert measured["estimate_s"] - without["estimate_s"] > 3
+
+
 def test_a_dry_run_says_that_steps_on_a_gpu_are_not_known(cli: Cli) -> None:
     asked = ("run", "lmdb", "--dataset", "mnist", "--synthetic", "--limit", "8", "--dry-run")
     said = "how long a training step takes on cuda is unknown"
