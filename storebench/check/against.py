@@ -287,11 +287,11 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float |
     """Let both sides run every replicate, one after the other, taking turns at running first."""
     ids = {cell.cell_id for cell in processes[0].job.cells}
     both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
-    total = f"{'' if budget_s is None else 'at most '}{replicates * len(both)}"
     started, done, number = time.monotonic(), 0, 0
     while both and done < replicates and within_budget(done, time.monotonic() - started, budget_s):
         for item in round_of(both, done, processes[1].job.scenario.seed):
-            say(f"{number + 1} of {total}: {label_of(item.cell)}, replicate {item.replicate}")
+            where = _progress(number + 1, replicates * len(both), time.monotonic() - started, budget_s)
+            say(f"{where}: {label_of(item.cell)}, replicate {item.replicate}")
             for process in processes if number % 2 == 0 else reversed(processes):
                 process.run(item.cell, item.replicate)
             number += 1
@@ -300,6 +300,13 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float |
         took_s = time.monotonic() - started
         each = format_duration(took_s / done)
         say(f"{number_of(done, 'round')} took {format_duration(took_s)}; another one takes about {each}")
+
+
+def _progress(number: int, total: int, elapsed_s: float, budget_s: float | None) -> str:
+    """Return how far the rounds are; with a budget by the clock, because their number is not known before."""
+    if budget_s is None:
+        return f"{number} of {total} pairs of replicates"
+    return f"pair {number} of replicates, after {elapsed_s / 60:.1f} of {budget_s / 60:.3g} min"
 
 
 def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:
