@@ -110,6 +110,9 @@ def _decimal(seconds: float) -> str:
     return f"{seconds:.9f}"
 
 
+_FIGURES = "seconds are medians of the replicates, ratios are those of geometric means"
+
+
 def _figures(result: CellResult) -> dict[str, str]:
     """Return the known figures of a cell as JUnit properties."""
     figures = {
@@ -121,6 +124,7 @@ def _figures(result: CellResult) -> dict[str, str]:
         "tail_ratio": result.tail_ratio,
         "calibrated_ratio": result.calibrated_ratio,
         "machine_ratio": result.machine_ratio,
+        "figures": _FIGURES if result.seconds else None,
         "baseline_seconds_per_sample": result.seconds[0] if result.seconds else None,
         "contender_seconds_per_sample": result.seconds[1] if result.seconds else None,
     }

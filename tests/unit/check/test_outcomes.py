@@ -172,6 +172,7 @@ def test_junit_says_what_failed_with_its_figures_and_its_time() -> None:
     figures = {one.get("name"): one.get("value") for one in slow.iter("property")}
     assert figures["ratio"] == "1.5"
     assert figures["contender_seconds_per_sample"] == "0.0015"
+    assert (figures["figures"] or "").startswith("seconds are medians of the replicates, ratios")
     assert "basis" not in figures
     failure = slow.find("failure")
     assert failure is not None
