@@ -1,8 +1,9 @@
 """Named accelerators: published rates at which one device trains an image network, each with its source."""
 
+import re
 from dataclasses import dataclass
 
-from storebench.errors import UnknownNameError
+from storebench.errors import UnknownNameError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Accelerator:
     images_per_s
         Published training rate of one device, images of ImageNet's usual size.
     source
-        The publication of the rate.
+        The publication of the rate; None for a rate of the user's own.
     """
 
     name: str
@@ -47,17 +48,22 @@ class Accelerator:
     network: str
     precision: str
     images_per_s: float
-    source: Source
+    source: Source | None
 
     @property
     def key(self) -> str:
         """Its full name: "a100:resnet50"."""
-        return f"{self.name}:{self.model}"
+        return f"{self.name}:{self.model}" if self.model else self.name
 
     @property
     def title(self) -> str:
         """Device and network as text: "A100, ResNet-50"."""
-        return f"{self.device}, {self.network}"
+        return f"{self.device}, {self.network}" if self.network else self.device
+
+    @property
+    def origin(self) -> str:
+        """Where its rate comes from, as text: "mixed precision; TITLE (2021)" or "as given"."""
+        return f"{self.precision}; {self.source}" if self.source else "as given"
 
 
 _CAFFE = Source(
@@ -109,28 +115,58 @@ ACCELERATORS: tuple[Accelerator, ...] = tuple(
 )
 """Every profile, the oldest device first; of one device, the one that its name alone means first."""
 
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_MOST_RATE = 1e9
+_LONGEST = 40
+
 LANDMARKS = ("k40:caffenet", "v100:resnet50", "a100:resnet50")
 """Profiles that a plot of ImageNet marks where none was asked for."""
 
 
 def find_accelerator(text: str) -> Accelerator:
-    """Return the profile that ``NAME[:MODEL]`` means; a name alone means the first of its device.
+    """Return the profile that ``NAME[:MODEL]`` means, or one of a rate that is given: ``NAME=RATE`` or ``RATE``.
+
+    A name alone, "a100" or as it is printed "A100 80 GB", means the first of its device.
 
     Raises
     ------
     UnknownNameError
         There is no such device, or no rate of that network on it.
+    UsageError
+        What is given as a rate is no positive number of images per second.
     """
+    label, given, rate = text.strip().rpartition("=")
+    if given or _NUMBER.fullmatch(rate):
+        return _of_rate(label.strip(), rate.strip())
     name, _, model = text.strip().lower().partition(":")
-    of_device = [one for one in ACCELERATORS if one.name == name]
+    of_device = [one for one in ACCELERATORS if name in (one.name, one.device.lower(), one.title.lower())]
     if not of_device:
-        raise UnknownNameError.of("accelerator", name, {one.name for one in ACCELERATORS})
+        error = UnknownNameError.of("accelerator", name, {one.name for one in ACCELERATORS})
+        own = f"Or give its rate in images/s: {name or 'NAME'}=RATE."
+        raise UnknownNameError(error.what, hint=f"{error.hint} {own}")
     if not model:
         return of_device[0]
     found = next((one for one in of_device if one.model == model), None)
     if found is None:
         raise UnknownNameError.of("accelerator", f"{name}:{model}", [one.key for one in of_device])
     return found
+
+
+def _of_rate(label: str, rate: str) -> Accelerator:
+    """Return the profile of a device that is known by a given rate alone."""
+    images_per_s = float(rate) if _NUMBER.fullmatch(rate) else 0.0
+    if not 0 < images_per_s <= _MOST_RATE:
+        raise UsageError(
+            f"{rate!r} is no rate of an accelerator", hint="Write NAME=RATE in images/s, such as h100=3000."
+        )
+    if len(label) > _LONGEST or not label.isprintable():
+        raise UsageError(
+            f"an accelerator's name has at most {_LONGEST} printable characters", hint="Shorten the name."
+        )
+    device = label or "an accelerator"
+    return Accelerator(
+        name=device, model="", device=device, network="", precision="", images_per_s=images_per_s, source=None
+    )
 
 
 def landmarks() -> tuple[Accelerator, ...]:

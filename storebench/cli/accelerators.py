@@ -15,7 +15,8 @@ def accelerators(
 ) -> None:
     """List the accelerators that --accelerator knows.
 
-    Each has its published training rate and the source. A name alone means the first row of its device.
+    Each has its published training rate and the source. A name alone means the first row of its device. Any
+    other accelerator is given by its rate: --accelerator NAME=RATE, in images/s.
     """
     with exit_codes():
         from storebench.accelerators import ACCELERATORS

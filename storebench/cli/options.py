@@ -68,4 +68,8 @@ def timeout_option(default: str) -> Any:
 
 def accelerator_option(meaning: str) -> Any:
     """Return the option that names accelerators; `meaning` says what a verb does with one."""
-    return typer.Option("--accelerator", metavar="NAME[:MODEL]", help=f"{meaning}; may be repeated.")
+    return typer.Option(
+        "--accelerator",
+        metavar="NAME[:MODEL]",
+        help=f"{meaning}; may be repeated. One that is not listed: NAME=RATE, in images/s.",
+    )

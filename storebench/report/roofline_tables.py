@@ -104,6 +104,8 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
             "With fewer than three rounds nothing is decided.",
             *(
                 f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
+                if one.source
+                else f"{one.title}: {number(one.images_per_s)} images/s in training, as given."
                 for one in accelerators
             ),
         ),

@@ -8,13 +8,14 @@ from urllib.parse import urlparse
 import pytest
 
 from storebench.accelerators import ACCELERATORS, find_accelerator, landmarks
-from storebench.errors import UnknownNameError
+from storebench.errors import UnknownNameError, UsageError
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_every_accelerator_names_the_source_of_its_rate() -> None:
     for one in ACCELERATORS:
+        assert one.source is not None
         assert urlparse(one.source.url).scheme == "https", one.key
         assert 2010 < one.source.year < 2030, one.key
         assert str(one.source.year) in str(one.source), one.key
@@ -27,6 +28,30 @@ def test_a_name_alone_means_the_first_network_of_its_device() -> None:
     assert find_accelerator(" A100:ResNet50-TF32 ").images_per_s == 938
 
 
+@pytest.mark.parametrize("text", ["A100 80 GB", "a100 80 gb", "A100 80 GB, ResNet-50"])
+def test_a_device_is_found_as_it_is_printed(text: str) -> None:
+    assert find_accelerator(text).key == "a100:resnet50"
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "rate"),
+    [("h100=3000", "h100", 3000), ("My GPU = 12.5", "My GPU", 12.5), ("2470", "an accelerator", 2470)],
+)
+def test_a_rate_of_ones_own_is_an_accelerator(text: str, title: str, rate: float) -> None:
+    found = find_accelerator(text)
+    assert (found.title, found.images_per_s, found.origin) == (title, rate, "as given")
+
+
+@pytest.mark.parametrize(
+    "text", ["h100=", "h100=fast", "h100=0", "0", "h100=-3", "h100=inf", "h100=1" + "0" * 400]
+)
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is no rate of an accelerator\. Write NAME=RATE in images/s"):
+        find_accelerator(text)
+    with pytest.raises(UsageError, match="at most 40 printable characters"):
+        find_accelerator("x" * 41 + "=3")
+
+
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
@@ -34,6 +59,7 @@ def test_a_name_alone_means_the_first_network_of_its_device() -> None:
         ("a100:resnet", "'a100:resnet50'"),
         ("toaster", "Known: a100, k40"),
         ("", "Known: a100"),
+        ("H100", "Or give its rate in images/s: h100=RATE."),
     ],
 )
 def test_an_unknown_accelerator_is_refused_with_the_nearest(text: str, hint: str) -> None:
@@ -52,4 +78,4 @@ def test_the_command_lists_every_accelerator(cli: Cli) -> None:
     assert all(one.key in done.stdout and str(one.source) in done.stdout for one in ACCELERATORS)
     listed = json.loads(cli("accelerators", "--json").stdout)
     assert [row["key"] for row in listed] == [one.key for one in ACCELERATORS]
-    assert listed[0]["source"]["url"] == ACCELERATORS[0].source.url
+    assert listed[0]["source"]["url"].startswith("https://")

@@ -95,7 +95,7 @@ def plot_roofline(
         Cells with ``compute = "none"``, whose rates give the curves, and cells with emulated compute of the same
         settings, which are the points. The first setting by the order of the report is drawn, and the warm one with it.
     accelerators
-        Names of profiles to mark, ``NAME[:MODEL]``; `storebench accelerators` lists them.
+        Names of profiles to mark, ``NAME[:MODEL]``; `storebench accelerators` lists them. Others as ``NAME=RATE`` in images/s.
     """
     cells = [cell for cell in as_cells(results) if cell.usable]
     named = [find_accelerator(name) for name in accelerators]
@@ -138,7 +138,9 @@ def _marks(group: Sequence[Roofline], named: Sequence[Accelerator]) -> list[Mark
     profiles = named or (landmarks() if photographs else ())
     found = [Mark(label=trained_label(one), rate=one.rate.mid) for one in group[0].trained]
     found += [
-        Mark(label=f"{one.device.partition(' (')[0]}, {one.network}", rate=one.images_per_s)
+        Mark(
+            label=", ".join(filter(None, (one.device.partition(" (")[0], one.network))), rate=one.images_per_s
+        )
         for one in profiles
     ]
     return sorted(found[:_MOST_MARKS], key=lambda mark: mark.rate)

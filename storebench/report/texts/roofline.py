@@ -76,10 +76,7 @@ def one_roofline_answer(roofline: Roofline) -> str:
 
 def accelerator_sentence(roofline: Roofline, accelerator: Accelerator) -> str:
     """Return in one sentence which backends keep a named accelerator busy, and by whose figure."""
-    named = (
-        f"{accelerator.title} ({number(accelerator.images_per_s)} images/s, {accelerator.precision};"
-        f" {accelerator.source})"
-    )
+    named = f"{accelerator.title} ({number(accelerator.images_per_s)} images/s, {accelerator.origin})"
     parts = _feeding_parts([(one, one.feeding(accelerator.images_per_s)) for one in roofline.curves])
     return f"{named}: {'; '.join(parts)}. {_where(roofline)}."
 
@@ -96,7 +93,7 @@ def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: st
     curves = sorted(roofline.stored, key=lambda one: one.backend != ORIGINAL)
     told = [f"{backend_label(one.backend)} {_delivered_words(one, rate)}" for one in curves]
     parts = _feeding_parts([(one, one.feeding(rate)) for one in curves])
-    named = f"{accelerator.title} ({number(rate)} images/s, {accelerator.precision}; {accelerator.source})"
+    named = f"{accelerator.title} ({number(rate)} images/s, {accelerator.origin})"
     trains = f"would train this many images/s by the roofline's model ({where})"
     return [f"{named} {trains}: from {', '.join(told)}.", f"It is {'; '.join(parts)}."]
 

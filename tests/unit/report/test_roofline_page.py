@@ -118,6 +118,15 @@ def test_an_accelerator_is_fed_by_some_and_starved_by_others() -> None:
     )
 
 
+def test_an_accelerator_of_a_given_rate_is_told_as_given() -> None:
+    found = rooflines_of(*loader_records("png", 540.0, workers=2))
+    own = find_accelerator("h100=3000")
+    sentence = accelerator_sentence(found[0], own)
+    assert sentence.startswith("h100 (3,000 images/s, as given): starved by PNG files. ")
+    [table] = roofline_tables(found, [own])
+    assert "h100: 3,000 images/s in training, as given." in table.notes
+
+
 def test_a_network_that_some_stores_starve_is_not_said_to_be_fed() -> None:
     records = loader_records("png", 540.0) + loader_records("lmdb", 9000.0)
     records += [make_record("null", replicate=n, compute_ms=160.0, wait_ms=0.0) for n in range(3)]
@@ -222,7 +231,10 @@ def test_an_unknown_accelerator_is_refused_before_any_work(cli: Cli, tmp_path: P
     ):
         done = cli(*words)
         assert done.returncode == 2
-        assert done.stderr == "storebench: no accelerator is called 'a101'. Did you mean 'a100'?\n"
+        assert done.stderr == (
+            "storebench: no accelerator is called 'a101'. Did you mean 'a100'?"
+            " Or give its rate in images/s: a101=RATE.\n"
+        )
     assert not list(tmp_path.iterdir())
 
 
