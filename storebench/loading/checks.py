@@ -1,4 +1,4 @@
-"""Prove, outside every timer, that an epoch served each sample exactly once, with the right pixels."""
+"""Prove, outside every timer, that an epoch served each sample as often as planned, with the right pixels."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -80,7 +80,7 @@ class Coverage:
 
     @property
     def complete(self) -> bool:
-        """Whether each expected sample was served exactly once and no checked pixel was wrong."""
+        """Whether each sample was served as often as planned and no checked pixel was wrong."""
         wrong = self.pixels_wrong + self.timed_wrong
         return self.duplicates == 0 and self.missing == 0 and wrong == 0
 

@@ -1,4 +1,4 @@
-"""Each epoch proves that it served each sample exactly once, with the right pixels; what did not is failed."""
+"""Each epoch proves that it served each sample as often as planned, with the right pixels; what did not is failed."""
 
 from collections.abc import Iterator
 from pathlib import Path
