@@ -1,4 +1,4 @@
-"""Control groups of emulated machines and nodes, version 1 or 2: made for a context, and entered by new processes."""
+"""Control groups of emulated machines and nodes, version 1 or 2: created in a with statement, entered by new processes."""
 
 import contextlib
 import math
@@ -17,9 +17,9 @@ class Group:
     Attributes
     ----------
     folder
-        Its folder.
+        The group's folder.
     version
-        1 or 2, that of its hierarchy.
+        Version of its hierarchy, 1 or 2.
     """
 
     folder: Path
@@ -27,7 +27,7 @@ class Group:
 
 
 def hierarchy(*controllers: str) -> tuple[Path, int] | None:
-    """Return the folder in which groups with one of the controllers are made, and the version; None if there is none."""
+    """Return the parent folder of groups with one of the controllers, and the version; None if there is none."""
     for name in controllers:
         if (ROOT / name / "tasks").is_file():
             return ROOT / name, 1
@@ -39,7 +39,7 @@ def hierarchy(*controllers: str) -> tuple[Path, int] | None:
 
 @contextlib.contextmanager
 def control_group(name: str, *controllers: str) -> Iterator[Group]:
-    """Make a control group, and remove it in the end.
+    """Create a control group, and remove it at the end.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def control_group(name: str, *controllers: str) -> Iterator[Group]:
     Raises
     ------
     OSError
-        There is no such controller, or no group can be made.
+        There is no such controller, or no group can be created.
     """
     found = hierarchy(*controllers)
     if found is None:
@@ -68,14 +68,14 @@ def control_group(name: str, *controllers: str) -> Iterator[Group]:
 
 
 def delegate(parent: Path, *controllers: str) -> None:
-    """Give controllers to the groups below a group of version 2, as far as the kernel permits it."""
+    """Enable controllers for the children of a group of version 2, as far as the kernel permits."""
     for name in controllers:
         with contextlib.suppress(OSError):
             (parent / "cgroup.subtree_control").write_text(f"+{name}")
 
 
 def limit_reads(group: Group, device: str, bytes_per_s: float, reads_per_s: float | None = None) -> None:
-    """Limit what the processes of a group read from a device.
+    """Limit the reads of a group's processes from a device.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def limit_reads(group: Group, device: str, bytes_per_s: float, reads_per_s: floa
 
 
 def joining(*folders: Path) -> tuple[str, ...]:
-    """Return the words before a command that let it run in some groups."""
+    """Return the prefix that makes a command run in some groups."""
     enter = "".join(f"echo $$ > {folder}/cgroup.procs && " for folder in dict.fromkeys(folders))
     return "sh", "-c", f'{enter}exec "$@"', "sh"
 
@@ -113,7 +113,7 @@ def remove(folder: Path, most_s: float = 10.0) -> None:
     Raises
     ------
     OSError
-        It still has processes after `most_s` seconds.
+        The group still has processes after `most_s` seconds.
     """
     deadline = time.monotonic() + most_s
     while True:

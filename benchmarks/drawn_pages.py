@@ -54,10 +54,10 @@ class Truth:
     rounds
         Replicates of every cell.
     waits_frac
-        Share of its time that every training loop waits, whatever it loads; None for four fifths, with a network whose
-        own time varies.
+        Data-wait fraction of every training loop, whatever it loads; None for four fifths, with a network whose own time
+        varies.
     amplification
-        How many times the bytes that were asked for the device delivers.
+        Bytes that the device delivers over requested bytes.
     """
 
     spread: float
@@ -142,7 +142,7 @@ def _rows(
 def _parts(
     seconds: float, samples: int, compute: str, truth: Truth, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Return for how many seconds a loop waits, and for how many it computes."""
+    """Return the seconds that a loop waits, and the seconds that it computes."""
     computing = 0.2 * samples / 1000.0 * float(np.exp(truth.spread * rng.standard_normal()))
     if compute != "real":
         return seconds, 0.0
@@ -153,7 +153,7 @@ def _parts(
 
 
 def _varying(truth: Truth, rng: np.random.Generator) -> float:
-    """Return a factor that varies by the spread, and is 1 on average."""
+    """Return a random factor with mean 1 and the given spread."""
     return float(np.exp(truth.spread * rng.standard_normal() - truth.spread**2 / 2))
 
 
@@ -183,7 +183,7 @@ def false_claims(cells: Sequence[CellSummary], truth: Truth) -> list[str]:
 
 
 def _false_figures(facts: Facts, truth: Truth) -> Iterator[str]:
-    """Yield the cells that are wrongly proven to wait for little, or to read too much."""
+    """Yield the cells that are wrongly proven to wait little, or to read too much."""
     decisions = facts.decisions
     for cell in (cell for panel in facts.ordered for cell in panel.measured):
         if decisions.fed(cell) and not _is_fed(truth):
@@ -215,7 +215,7 @@ def _is_fed(truth: Truth) -> bool:
 
 
 def _is_share(one: Claim) -> bool:
-    """Whether the interval of a share holds the true one: nothing but fetching and decoding differs between stores."""
+    """Whether the interval of a share contains the true share; stores differ only in fetching and decoding."""
     low, high = (one.figure.lo, one.figure.hi) if one.figure else (None, None)
     return (low or 0.0) - 1e-9 <= SHARES[one.part] <= (high or 0.0) + 1e-9
 

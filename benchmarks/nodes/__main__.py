@@ -4,13 +4,13 @@ Each of 2 to 4 nodes has a network namespace, a link of limited bandwidth to a b
 copy of the stores, and limited memory. Every node runs the ordinary ``storebench bench SCENARIO --nodes N``.
 
     python -m benchmarks.nodes run SCENARIO [--nodes 2] [--link-mb-per-s 40] [--device-mb-per-s 40 20] [--out FOLDER]
-    python -m benchmarks.nodes up        nodes to look around in, until an interrupt
+    python -m benchmarks.nodes up        set nodes up until an interrupt, for manual use
     python -m benchmarks.nodes caches    a cold cell fails if one node is not cold
-    python -m benchmarks.nodes skew      the skew that a slower disk makes, and the one that its limit predicts
+    python -m benchmarks.nodes skew      the skew caused by a slower disk, measured and predicted from its limit
     python -m benchmarks.nodes store     the bytes that a data store moves over the links
-    python -m benchmarks.nodes model     rates of jobs, and those that the model predicts
+    python -m benchmarks.nodes model     rates of jobs, measured and predicted by the model
 
-Nothing is left after an interrupt, and the next start removes what a kill left.
+An interrupt removes everything. The next start removes the leftovers of a kill.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from storebench.units import parse_bytes
 DEFAULT_MB_PER_S = 40.0
 LEAST_MB_PER_S = 0.5
 LEAST_MEMORY_BYTES = 256 << 20
-"""A process that imports torch needs as much."""
+"""The memory of a process that imports torch."""
 
 _CHECKS = {
     "caches": caches.main,
@@ -50,7 +50,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     run = verbs.add_parser("run", help="run a scenario on emulated nodes")
-    run.add_argument("scenario", help="a scenario file, or a name that 'storebench scenarios' lists")
+    run.add_argument("scenario", help="a scenario file, or a name from 'storebench scenarios'")
     run.add_argument("--out", type=Path, help="folder of the run [default: a new one in ./runs]")
     for verb in (run, verbs.add_parser("up", help="set nodes up, and wait for an interrupt")):
         verb.add_argument("--nodes", type=int, default=FEWEST_NODES, help="number of nodes, 2 to 4")
@@ -79,7 +79,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
     Raises
     ------
     UsageError
-        They are impossible, or do not fit the number of nodes.
+        A limit is impossible, or their number does not match the nodes.
     """
     count, disks = options.nodes, options.device_mb_per_s
     if not FEWEST_NODES <= count <= MOST_NODES:
@@ -150,7 +150,7 @@ def _checks(*names: str) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a command; an error is one line and an exit code, as of storebench itself."""
+    """Run a command; an error is one line and an exit code, as in storebench itself."""
     interrupts.install()
     options = parsed(words)
     verbs = {"run": run, "up": up}
@@ -166,7 +166,7 @@ def main(words: Sequence[str]) -> int:
         print(f"emulated nodes: {found}", file=sys.stderr)
         return found.exit_code
     except KeyboardInterrupt:
-        print("emulated nodes: interrupted; nothing of them is left", file=sys.stderr)
+        print("emulated nodes: interrupted; everything was removed", file=sys.stderr)
         interrupts.leave()
 
 

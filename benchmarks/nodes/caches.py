@@ -1,7 +1,7 @@
 """Check that the page caches of all nodes are prepared and counted: a cold cell fails if one node is not cold.
 
-A process on node 1 maps one of two stores there, so that its pages cannot be evicted. Node 0 evicts its own copy. The cell
-that reads the other store is measured; the cell that reads this one must fail and name node 1.
+A process on node 1 maps one of two stores there, so its pages cannot be evicted. Node 0 evicts its own copy. The cell that
+reads this store must fail and name node 1. The cell that reads the other store is measured.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from storebench.stores.find import store_path
 from storebench.system.scratch import scratch_folder
 
 EVICTED, HELD = "lmdb:direct", "hdf5:direct"
-"""The reader of the store that is cold on both nodes, and that of the store that stays in the memory of node 1."""
+"""The backend whose store is cold on both nodes, and the backend whose store stays in the memory of node 1."""
 
 WARM_NODE = 1
 LIMITS = Limits(link_bytes_per_s=40 * MB, device_bytes_per_s=(60 * MB, 60 * MB))
@@ -48,7 +48,7 @@ def held_on_one(cluster: Cluster, scenario: Path, folder: Path) -> dict[str, Epo
 
 
 def wrong(epochs: dict[str, Epoch]) -> list[str]:
-    """Return what is not as it must be; nothing if the caches of both nodes were prepared and counted."""
+    """Return the failed checks; empty if the caches of both nodes were prepared and counted."""
     evicted, held = epochs[EVICTED].record, epochs[HELD].record
     found = []
     if evicted.failed or evicted.job is None:
@@ -63,7 +63,7 @@ def wrong(epochs: dict[str, Epoch]) -> list[str]:
 
 
 def main() -> int:
-    """Run both cells and print whether the right one failed."""
+    """Run both cells and print the result of the check."""
     with scratch_folder("nodes") as scratch:
         scenario = scratch / "caches.toml"
         scenario.write_text(SCENARIO, encoding="utf-8")

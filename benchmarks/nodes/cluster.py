@@ -41,13 +41,13 @@ from storebench.worker.launch import end
 
 FEWEST_NODES, MOST_NODES = 2, 4
 RUN = "run"
-"""Folder of the records, in the folder that a run is given."""
+"""Folder of the records, in the folder of a run."""
 
 LIMITS_NAME = "emulated-nodes.json"
-"""File beside it: the limits, and what was measured of them."""
+"""File beside it: the limits and their measurements."""
 
 TIMEOUT_S = 6 * 3600.0
-"""Most time for a run; each of its replicates has a limit of its own."""
+"""Time limit of a run; each of its replicates has a separate limit."""
 
 _PORT = 29_400
 _PORTS = 3  # one for the board, two for jobs in turn
@@ -58,7 +58,7 @@ _TABLE = ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns")
 
 
 def say(line: str) -> None:
-    """Print a line that says what it is about."""
+    """Print a line with the prefix "emulated nodes"."""
     print(f"emulated nodes: {line}", flush=True)
 
 
@@ -69,13 +69,13 @@ class Epoch:
     Attributes
     ----------
     record
-        What storebench recorded.
+        The record of storebench.
     observed
-        What links, disks and cores did meanwhile; None if nothing was timed.
+        Traffic of links and disks and load of the cores in the epoch; None if nothing was timed.
     marks
-        Why the epoch does not show what its limits say; none if they held.
+        Reasons why the epoch does not reflect its limits; empty if they held.
     window
-        Its first and last moment, of `time.perf_counter_ns`; None if nothing was timed.
+        Its begin and end, from `time.perf_counter_ns`; None if nothing was timed.
     """
 
     record: Record
@@ -94,7 +94,7 @@ class Cluster:
     switch
         The process that holds the namespace of the bridge between them.
     limits
-        The limits to begin with.
+        The limits at the start.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Cluster:
         self.limit(limits)
 
     def limit(self, limits: Limits) -> None:
-        """Set other limits of links and disks; that of memory stays.
+        """Change the limits of links and disks; the memory limit stays.
 
         Raises
         ------
@@ -123,7 +123,7 @@ class Cluster:
         self.limits = limits
 
     def probe(self) -> Probed:
-        """Measure what links and disks reach, one after the other."""
+        """Measure the rates of links and disks, one after the other."""
         following = (*self.nodes[1:], self.nodes[0])
         return Probed(
             sent_bytes_per_s=tuple(map(_link_rate, self.nodes, following)),
@@ -132,12 +132,12 @@ class Cluster:
 
     @contextlib.contextmanager
     def holding(self, node: int, folder: Path) -> Iterator[None]:
-        """Let a process on one node map all files below a folder there, whose pages nobody can evict then.
+        """Let a process on one node map all files below a folder, so their pages cannot be evicted.
 
         Raises
         ------
         CellFailedError
-            They cannot be mapped.
+            The files cannot be mapped.
         """
         with _started(self.nodes[node], "hold", str(folder)) as process:
             _line_of(process)
@@ -149,14 +149,14 @@ class Cluster:
         Parameters
         ----------
         folder
-            Where the run, the output of each node, and what was measured of the limits go.
+            Folder for the run, the output of each node, and the measurements of the limits.
         probed
-            What the nodes reach under their limits, for the marks.
+            The rates of the nodes under their limits, for the marks.
 
         Raises
         ------
         OutputError
-            There is a run in the folder.
+            The folder already has a run.
         CellFailedError
             A command ended without records.
         """
@@ -208,7 +208,7 @@ class Cluster:
             return _codes(processes)
 
     def _write(self, folder: Path, epochs: Sequence[Epoch], probed: Probed | None) -> None:
-        """Write what was measured of the limits beside the run."""
+        """Write the measurements of the limits beside the run."""
         rows = [
             {
                 "cell_id": one.record.cell.cell_id,
@@ -231,16 +231,16 @@ class Cluster:
 
 @contextlib.contextmanager
 def emulated(limits: Limits, scenarios: Sequence[Path] = (), folder: Path | None = None) -> Iterator[Cluster]:
-    """Set up one node per limit of a disk, and tear all of them down in the end, also after an interrupt.
+    """Set up one node per disk limit, and tear all of them down at the end, also after an interrupt.
 
-    What an earlier start left that was killed is removed first.
+    Leftovers of an earlier start that was killed are removed first.
 
     Parameters
     ----------
     scenarios
-        Their stores are built once, and copied to the disk of each node.
+        Scenarios whose stores are built once and copied to the disk of each node.
     folder
-        Where the images of the disks are; None is the folder for temporary files.
+        Folder of the disk images; None is the folder for temporary files.
 
     Raises
     ------
@@ -289,7 +289,7 @@ def _set_up(stack: contextlib.ExitStack, scratch: Path, image: Path, limits: Lim
 def _holding(
     stack: contextlib.ExitStack, arguments: Sequence[str], variables: dict[str, str], name: str
 ) -> tuple[int, str]:
-    """Hold namespaces until the stack closes; return their process and their device, which is free after that."""
+    """Hold namespaces until the stack closes; return their process and their device, which is then freed."""
     freed: list[str] = []
     stack.callback(wait_until_free, freed)
     pid, device = stack.enter_context(held(arguments, variables, name))
@@ -298,7 +298,7 @@ def _holding(
 
 
 def _copy(image: Path, copied: Path) -> None:
-    """Copy an image with all its blocks, so that reading it never meets a hole."""
+    """Copy an image with all its blocks, so the copy has no holes."""
     done = subprocess.run(
         ["cp", "--sparse=never", str(image), str(copied)], capture_output=True, text=True, check=False
     )
@@ -308,7 +308,7 @@ def _copy(image: Path, copied: Path) -> None:
 
 
 def _sweep() -> None:
-    """Remove what killed starts left: processes, namespaces, disks and groups."""
+    """Remove the leftovers of killed starts: processes, namespaces, disks and groups."""
     sweep()
     for group in find_controller().parent.glob("storebench-*"):
         remove_stale(group)
@@ -392,7 +392,7 @@ def _log(folder: Path, node: Node) -> Path:
 
 
 def _last_lines(folder: Path, codes: Sequence[int]) -> str:
-    """Return why a run has no records: the last line of each node that failed."""
+    """Return why a run has no records: the last line of each failed node."""
     found = []
     for number, code in enumerate(codes):
         text = (folder / f"node{number}.log").read_text(encoding="utf-8", errors="replace").strip()
@@ -402,7 +402,7 @@ def _last_lines(folder: Path, codes: Sequence[int]) -> str:
 
 
 def _window(run: Path, record: Record) -> tuple[int, int] | None:
-    """Return the moments of the first and the last step of an epoch; None if it was not timed."""
+    """Return the begin of the first step and the end of the last step of an epoch; None if it was not timed."""
     table = None if record.steps_file is None else find_table(run, record.steps_file)
     if table is None or record.steps_file is None:
         return None

@@ -1,4 +1,4 @@
-"""The disk of every emulated node: a file system with the stores of some scenarios, and a file to measure its rate with."""
+"""The disk of every emulated node: a file system with the stores of some scenarios, and a file for measuring its rate."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ _PROBE_BYTES = 16 << 20
 _SLACK_BYTES = 32 << 20
 _SLACK_FRAC = 0.05
 _SPARE_FILES = 1000
-"""Files that cells may add: indexes and locks."""
+"""Room for files that cells may add: indexes and locks."""
 
 
 def disk_image(scratch: Path, scenarios: Sequence[Path]) -> Path:

@@ -1,7 +1,7 @@
-"""Hold the model of `benchmarks.nodes.model` against jobs of every kind that it knows, and print its errors.
+"""Compare the model of `benchmarks.nodes.model` with jobs of every kind that it covers, and print its errors.
 
-What the model is given: rate, processor time and read amplification of one process on one node whose disk has no limit,
-what a probe of links and disks reached under the limits, and the bytes of the gradients. It is given no rate of a job.
+The model gets the rate, the processor time and the read amplification of one process on one node whose disk has no limit, the
+probed rates of links and disks under the limits, and the bytes of the gradients. It gets no rate of a job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ batch_size = 32
 workers = [0, 1]
 backends = ["lmdb:direct", "hdf5:direct"]
 """
-"""The cells of one process, from which the model knows each way to read."""
+"""The cells of one process, which give the model its parameters for each way of reading."""
 
 READING = f"""
 [[matrix]]
@@ -95,14 +95,14 @@ SETTINGS: dict[str, tuple[Limits, str]] = {
         _training(300, LARGE, "after", "overlapped"),
     ),
 }
-"""Name -> limits of the nodes, and the cells that are measured under them."""
+"""Name -> limits of the nodes, and the cells measured under them."""
 
 FREE = Limits(link_bytes_per_s=40 * MB, device_bytes_per_s=(float("inf"), float("inf")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A cell with the rate that the model gives it.
+    """A cell with its predicted and measured rate.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ def scenarios_in(folder: Path) -> dict[str, Path]:
 
 
 def work_of(record: Record) -> Work:
-    """Return what each rank of a job did."""
+    """Return the work of each rank of a job."""
     cell, job = record.cell, record.job
     assert job is not None, "the record is not that of a job"
     meets = cell.compute.kind is not ComputeKind.NONE
@@ -153,7 +153,7 @@ def work_of(record: Record) -> Work:
 
 
 def estimate(setting: str, epoch: Epoch, way: Way, found: Probed) -> Estimate:
-    """Return the model's rate of a job beside its own."""
+    """Return the predicted and the measured rate of a job."""
     record = epoch.record
     assert record.store is not None, "the record names no store"
     assert record.environment is not None, "the record names no machine"
@@ -186,7 +186,7 @@ def main() -> int:
 
 
 def _ways(cluster: Cluster, scenario: Path, folder: Path) -> dict[tuple[str, int], Way]:
-    """Return each way to read, by backend and number of workers."""
+    """Return each way of reading, by backend and number of workers."""
     say("one process on node 0, its disk without a limit")
     epochs = cluster.run(scenario, folder)
     print_epochs(epochs)
@@ -218,7 +218,7 @@ def print_table(estimates: Sequence[Estimate]) -> None:
 
 
 def concluded(estimates: Sequence[Estimate]) -> int:
-    """Print whether the model is right within its limit for enough cells, and return the exit code."""
+    """Print whether the model's error is within the limit for enough cells, and return the exit code."""
     counted = [one for one in estimates if not one.marked]
     within = [one for one in counted if abs(one.error) <= MOST_ERROR_FRAC]
     if len(counted) < FEWEST_CELLS:

@@ -1,7 +1,7 @@
-"""Count the bytes that a data store moves over the links in its second epoch: those of (N - 1) / N of the samples.
+"""Count the bytes that a data store moves over the links in its second epoch: (N - 1) / N of the samples' bytes.
 
-Each of N nodes has one rank, which keeps the samples that it served in the first epoch. The second epoch deals the samples
-anew, so a rank holds one in N of those that it needs, and gets the others over its link. Disks deliver nothing.
+Each of N nodes has one rank, which keeps the samples that it served in the first epoch. The second epoch shuffles the samples
+again. So a rank holds one in N of the samples that it needs, and gets the others over its link. Disks deliver nothing.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MOST_READ_FRAC = 0.01
 
 NODES = (2, 3)
 LINK = 3 * MB
-"""Slow enough for an epoch of seconds, so that counters that are read 20 times per second tell where it begins."""
+"""Slow enough for an epoch of several seconds, because counters are read 20 times per second."""
 
 QUESTION = "Which bytes does the data store move over the links?"
 _MATRIX = """
@@ -53,9 +53,9 @@ class Exchange:
     payload_bytes
         Bytes of all samples.
     received_bytes
-        What the links delivered to all nodes.
+        Bytes that the links delivered to all nodes.
     read_bytes
-        What the disks delivered to the ranks during the epoch.
+        Bytes that the disks delivered to the ranks during the epoch.
     """
 
     nodes: int
@@ -75,12 +75,12 @@ class Exchange:
 
     @property
     def right(self) -> bool:
-        """Whether the links moved the predicted bytes, and the disks none."""
+        """Whether the links moved the predicted bytes, and the disks delivered none."""
         quiet = self.read_bytes <= MOST_READ_FRAC * self.payload_bytes
         return quiet and abs(self.error) <= MOST_ERROR_FRAC
 
     def __str__(self) -> str:
-        """Return the bytes in words."""
+        """Return a line with the bytes."""
         return (
             f"second epoch on {self.nodes} nodes: links moved {self.received_bytes / MB:.2f} MB, predicted "
             f"{self.predicted_bytes / MB:.2f} MB: {self.error:+.1%}; ranks read {self.read_bytes / MB:.2f} MB from disks"
@@ -88,7 +88,7 @@ class Exchange:
 
 
 def exchanged(cluster: Cluster, scenario: Path, folder: Path) -> Exchange | None:
-    """Run the scenario and return what its second epoch moved; None if it failed."""
+    """Run the scenario and return the bytes of its second epoch; None if it failed."""
     epochs = cluster.run(scenario, folder, probed(cluster))
     print_epochs(epochs)
     first, second = epochs

@@ -1,11 +1,11 @@
 """The process that holds the namespaces of one emulated node, or of the switch between them, while its input is open.
 
-It is started in a network and a mount namespace of its own::
+It is started in a separate network and mount namespace::
 
     python -P -m benchmarks.nodes.holder [IMAGE POINT READAHEAD_KIB]
 
-It mounts the image of the node's disk, says which device that is (MAJOR:MINOR; "-" for the switch), and waits for the end
-of its input. When it and all processes of the node have ended, for any reason, the kernel unmounts the disk, frees the
+It mounts the image of the node's disk, prints its device (MAJOR:MINOR; "-" for the switch), and waits for the end of its
+input. When it and all processes of the node have ended, for any reason, the kernel unmounts the disk, frees the
 loop device, and removes the network with its links.
 """
 
@@ -27,7 +27,7 @@ _IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
 def main(arguments: Sequence[str]) -> int:
     """Set up the namespaces and hold them."""
     end_with_parent(signal.SIGKILL)
-    # A terminal interrupts it, too, but it must outlive the commands of its node.
+    # A terminal also interrupts this process, but it must outlive the commands of its node.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         device = _mounted(*arguments) if arguments else "-"
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _without_ipv6() -> None:
-    """Let devices that are added to this network have one address only, and send nothing by themselves."""
+    """Let devices added to this network have a single address, and send nothing by themselves."""
     with contextlib.suppress(OSError):  # a kernel without IPv6
         _IPV6.write_text("1")
 

@@ -1,4 +1,4 @@
-"""The limits of emulated nodes, what was measured of them, and whether they held."""
+"""The limits of emulated nodes, their measurements, and whether they held."""
 
 import math
 from collections.abc import Sequence
@@ -8,17 +8,17 @@ from benchmarks.nodes.network import burst_bytes
 
 MB = 1e6
 BUSY_MOST_FRAC = 0.8
-"""Share of the cores above which nodes wait for cores that real nodes would have."""
+"""Busy share of the cores above which nodes wait for cores that real nodes would have."""
 
 WINDOW_S = 2.0
-"""The time over which the peak of a rate is taken."""
+"""Window for the peak of a rate."""
 
 TOLERATED_FRAC = 0.05
 REACHED_LEAST_FRAC = 0.85
-"""Share of a limit that a probe must reach: less means that something else limits the node."""
+"""Share of a limit that a probe must reach. Below it, something else limits the node."""
 
 _SLICES_S = 0.2
-"""The kernel accounts for reads in slices of 0.1 s; a window meets two that it does not cover."""
+"""The kernel accounts for reads in slices of 0.1 s; a window partly covers two more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,9 @@ class Limits:
     Attributes
     ----------
     link_bytes_per_s
-        What the link of each node carries in each direction, headers included.
+        Rate of each node's link in each direction, headers included.
     device_bytes_per_s
-        What the disk of each node delivers, by node; infinity for no limit.
+        Rate of each node's disk; infinity for no limit.
     memory_bytes
         Memory of each node, its page cache included.
     """
@@ -52,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """What the nodes reach under their limits, measured before a run with nothing else running on them.
+    """The rates of the nodes under their limits, measured before a run with nothing else running.
 
     Attributes
     ----------
@@ -88,18 +88,18 @@ class Probed:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What the nodes did during an epoch; one value per node.
+    """Traffic of the nodes during an epoch; one value per node.
 
     Attributes
     ----------
     seconds
-        How long it was.
+        Duration of the epoch.
     received_bytes, sent_bytes, read_bytes
-        What the link and the disk of each node carried.
+        Bytes over the link and from the disk of each node.
     received_peak, sent_peak, read_peak
         The largest bytes per second over `WINDOW_S`, or over the epoch if that is shorter.
     busy_frac
-        Share of this machine's cores that worked.
+        Busy share of this machine's cores.
     """
 
     seconds: float
@@ -137,7 +137,7 @@ class Observed:
 
 
 def _most(rate: float, window_s: float, burst: float) -> float:
-    """Return the highest rate over a window that a limit lets through."""
+    """Return the highest rate over a window that a limit permits."""
     return rate * (1 + TOLERATED_FRAC) + burst / window_s
 
 

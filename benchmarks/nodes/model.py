@@ -10,9 +10,9 @@ With R ranks on N nodes, gradients of G bytes and links of B bytes per second in
 
     exchange = 2 (R - 1) / R * G / B
 
-of which a step shows all of it after the backward pass, what exceeds the compute t if they overlap, and nothing without
-exchange: busy = t, t + exchange, or max(t, exchange). Ranks that meet in every step wait for the slowest node; ranks that do
-not end with it. Either way the slowest node decides, and n steps take
+A step that computes for t seconds is busy for t + exchange if the exchange follows the backward pass, for max(t, exchange) if
+they overlap, and for t without an exchange. Ranks that meet in every step wait for the slowest node; a job of other ranks ends
+with it. In both cases the slowest node decides, and n steps take
 
     n (load + busy)                          if the loop loads by itself
     load + (n - 1) max(load, busy) + busy    if workers load ahead
@@ -49,18 +49,18 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What each rank does.
+    """The work of each rank.
 
     Attributes
     ----------
     ranks_per_node, batch_size, steps
         Ranks on each node, samples per step and rank, and steps of an epoch.
     compute_s
-        Seconds that a step computes.
+        Compute seconds per step.
     gradient_bytes
         Bytes that ranks exchange per step.
     sync
-        When they exchange them.
+        Moment of the exchange.
     ahead
         Whether workers load batches ahead.
     """
@@ -94,7 +94,7 @@ def exchange_s(hardware: Hardware, work: Work) -> float:
 
 
 def busy_s(hardware: Hardware, work: Work) -> float:
-    """Return the seconds of a step in which its batch is there: compute, and the exchange that it does not hide."""
+    """Return the seconds of a step after its batch has arrived: compute, and the exchange that it does not hide."""
     exchange = exchange_s(hardware, work)
     if work.sync is Sync.OVERLAPPED:
         return max(work.compute_s, exchange)
@@ -117,6 +117,6 @@ def rate_of(way: Way, hardware: Hardware, work: Work) -> float:
 
 
 def skew_of(way: Way, hardware: Hardware, work: Work) -> float:
-    """Return the skew of a job whose ranks do not meet: how far their durations are apart, over the median."""
+    """Return the skew of a job whose ranks do not meet: the spread of their durations over the median."""
     took = [epoch_s(load, hardware, work) for load in loads_s(way, hardware, work)]
     return (max(took) - min(took)) / statistics.median(took)

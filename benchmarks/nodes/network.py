@@ -1,6 +1,6 @@
-"""The network of emulated nodes: a bridge in a namespace of its own, and a pair of virtual Ethernet devices to each node.
+"""The network of emulated nodes: a bridge in a separate namespace, and a pair of virtual Ethernet devices to each node.
 
-Each link has a limit in both directions: `tc tbf` on what the node sends, and on what the bridge sends to it.
+Each link has a limit in both directions: `tc tbf` on the node's traffic to the bridge, and on the bridge's to the node.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ INTERFACE = "eth0"
 _BRIDGE = "switch"
 _NETWORK = "198.18.0"  # for benchmarks of networks, RFC 2544
 _LEAST_BURST_BYTES = 96 << 10
-"""More than the largest packet that TCP hands down (64 KiB), which would be cut into frames otherwise."""
+"""More than TCP's largest packet (64 KiB), which would otherwise be split into frames."""
 
 _BURST_S = 0.002
 _QUEUE = "50ms"
@@ -28,7 +28,7 @@ def address_of(node: int) -> str:
 
 
 def burst_bytes(bytes_per_s: float) -> int:
-    """Return how many bytes a link lets through at once after a pause."""
+    """Return the bytes that a link lets through at once after a pause."""
     return max(_LEAST_BURST_BYTES, int(bytes_per_s * _BURST_S))
 
 

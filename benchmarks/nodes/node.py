@@ -23,7 +23,7 @@ READAHEAD_KIB = 128
 
 STORES = "stores"
 PROBE = "probe"
-"""On each disk: the folder of all stores, and the file that the disk's rate is measured with."""
+"""On each disk: the folder of all stores, and the file for measuring the disk's rate."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _GROUP_NAME = re.compile(rf"{GROUP_PREFIX}(?P<pid>\d+)-(?P<start>\d+)-\w+")
@@ -37,7 +37,7 @@ _ENDED_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """The control groups of a node: its memory, and what it reads. With version 2 both are one."""
+    """The control groups of a node, for its memory and its reads. With version 2, both are one group."""
 
     memory: MemoryGroup
     reads: Group
@@ -81,7 +81,7 @@ class Node:
         return self.disk / STORES
 
     def command(self, *command: str) -> list[str]:
-        """Return a command as it runs on this node; it ends with the process that starts it."""
+        """Return a command line for this node; the command ends with the process that starts it."""
         namespaces = (f"--mount=/proc/{self.pid}/ns/mnt", f"--net=/proc/{self.pid}/ns/net")
         return [
             *("setpriv", "--pdeathsig", "TERM", "--"),
@@ -94,7 +94,7 @@ class Node:
         return self.command(sys.executable, "-P", *arguments)
 
     def limit_reads(self, bytes_per_s: float) -> None:
-        """Limit what its processes read from its disk.
+        """Limit the reads of its processes from its disk.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class Node:
 
 @contextlib.contextmanager
 def held(arguments: Sequence[str], variables: Mapping[str, str], name: str) -> Iterator[tuple[int, str]]:
-    """Hold new namespaces (`benchmarks.nodes.holder`); yield the process that does so, and what it says.
+    """Hold new namespaces (`benchmarks.nodes.holder`); yield the process that holds them, and its output.
 
     Raises
     ------
@@ -149,12 +149,12 @@ def held(arguments: Sequence[str], variables: Mapping[str, str], name: str) -> I
 
 @contextlib.contextmanager
 def node_groups(number: int, memory_bytes: int) -> Iterator[Groups]:
-    """Make the control groups of a node, and remove them in the end.
+    """Create the control groups of a node, and remove them at the end.
 
     Raises
     ------
     UsageError
-        No group with a limit of memory can be made.
+        No group with a memory limit can be created.
     """
     with memory_group(memory_bytes) as memory:
         try:
@@ -166,11 +166,11 @@ def node_groups(number: int, memory_bytes: int) -> Iterator[Groups]:
                 with control_group(name, "blkio", "io") as reads:
                     yield Groups(memory=memory, reads=reads)
         finally:
-            remove_stale(memory.folder)  # those of cells that were killed
+            remove_stale(memory.folder)  # groups of killed cells
 
 
 def sweep_groups() -> None:
-    """Remove the groups for reads of earlier starts that were killed."""
+    """Remove the groups for reads that killed starts left."""
     found = hierarchy("blkio", "io")
     for folder in [] if found is None else found[0].glob(f"{GROUP_PREFIX}*"):
         match = _GROUP_NAME.fullmatch(folder.name)
@@ -180,7 +180,7 @@ def sweep_groups() -> None:
 
 
 def wait_until_free(devices: Sequence[str]) -> None:
-    """Wait until the kernel has freed loop devices, which it does soon after their last process has ended."""
+    """Wait until the kernel has freed loop devices, soon after their last process has ended."""
     folders = [Path("/sys/dev/block", device, "loop") for device in devices]
     deadline = time.monotonic() + _ENDED_S
     while any(folder.exists() for folder in folders) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Measure what links and disks of emulated nodes reach under their limits; each command runs on one node.
+"""Measure the rates of links and disks of emulated nodes under their limits; each command runs on one node.
 
 ::
 
@@ -8,8 +8,7 @@
     python -P -m benchmarks.nodes.probes hold FOLDER
 
 ``receive`` and ``read`` print bytes per second; ``receive`` first prints a line when it listens. ``hold``
-maps all files below a folder with all their pages, so that nobody can evict them, prints a line, and waits for the end of
-its input.
+maps all pages of all files below a folder, so they cannot be evicted. It prints a line and waits for the end of its input.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from pathlib import Path
 from storebench.probes.direct_reads import opened_direct
 
 SETTLE_S = 0.4
-"""Time that does not count: what a limit lets through at once after a pause."""
+"""Time at the start that does not count, because a limit lets through a burst after a pause."""
 
 PROBE_S = 1.2
 PIECE_BYTES = 1 << 20
@@ -53,7 +52,7 @@ def receive(address: str, port: str) -> None:
 
 
 def send(address: str, port: str) -> None:
-    """Send for a little longer than the receiver counts."""
+    """Send for slightly longer than the receiver counts."""
     piece = bytes(_SENT_BYTES)
     with socket.create_connection((address, int(port)), timeout=_PATIENCE_S) as connection:
         begin = time.perf_counter()
@@ -62,7 +61,7 @@ def send(address: str, port: str) -> None:
 
 
 def read(path: str) -> None:
-    """Read a file past the page cache, and print the rate."""
+    """Read a file, bypassing the page cache, and print the rate."""
     ends: list[float] = []
     with opened_direct([path]) as [handle], mmap.mmap(-1, READ_BYTES) as buffer:
         places = itertools.cycle(range(0, os.fstat(handle).st_size - READ_BYTES + 1, READ_BYTES))

@@ -1,4 +1,4 @@
-"""What a run on emulated nodes prints: one line per record, with what was measured of the limits, and the marks."""
+"""The output of a run on emulated nodes: one line per record with the measurements of the limits, and the marks."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from storebench.settings.words import ComputeKind
 
 
 def probed(cluster: Cluster) -> Probed:
-    """Measure what links and disks of a cluster reach under their limits, and print it."""
+    """Measure and print the rates of a cluster's links and disks under their limits."""
     say(f"{len(cluster.nodes)} nodes, {cluster.limits}")
     found = cluster.probe()
     say(str(found))
@@ -34,7 +34,7 @@ def print_epochs(epochs: Iterable[Epoch]) -> None:
 
 
 def exit_code(epochs: Sequence[Epoch]) -> int:
-    """Return the exit code of a run: that of wrong results if a record failed."""
+    """Return the exit code of a run; it stands for wrong results if a record failed."""
     return EXIT_INTEGRITY if any(one.record.failed for one in epochs) else EXIT_OK
 
 

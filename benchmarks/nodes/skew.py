@@ -1,7 +1,7 @@
-"""Predict the skew that a node with a slower disk makes from the limits alone, and measure it: they agree within 15%.
+"""Check that the measured skew caused by a slower disk is within 15% of the prediction from the limits alone.
 
-Two nodes read equal shards of an epoch, cold, and compute nothing, so no rank waits for another. A rank that is limited by
-its disk takes as long as the disk needs for the bytes that it delivered, so the limits alone predict the skew.
+Two nodes read equal shards of a cold epoch and compute nothing, so no rank waits for another. A rank that is limited by its
+disk takes as long as the disk needs for the delivered bytes. So the limits alone predict the skew.
 """
 
 import statistics
@@ -41,12 +41,12 @@ backends = ["lmdb:direct"]
 
 
 def predicted_skew(read_bytes: Sequence[float], bytes_per_s: Sequence[float]) -> float:
-    """Return the skew of ranks that do nothing but wait for the disks of their nodes.
+    """Return the skew of ranks that only wait for the disks of their nodes.
 
     Parameters
     ----------
     read_bytes
-        What the disk delivered to each rank.
+        Bytes that the disk delivered to each rank.
     bytes_per_s
         The limit of its disk.
     """

@@ -1,4 +1,4 @@
-"""Run the system's programs, and whether this machine has all that emulated nodes need."""
+"""Run the system's programs, and check that this machine has everything that emulated nodes need."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ PACKAGES = {
     "setpriv": "util-linux",
     "unshare": "util-linux",
 }
-"""Program -> the package that has it."""
+"""Program -> the package that contains it."""
 
 GROUP_PREFIX = "storebench-nodes-"
 """Beginning of the names of control groups that limit reads."""
@@ -38,12 +38,12 @@ _PARTS = {
 
 
 def called(*command: str) -> str:
-    """Run a program and return what it prints.
+    """Run a program and return its output.
 
     Raises
     ------
     CellFailedError
-        It cannot be run, or fails; the message has its last line.
+        The program cannot be run, or fails; the message has its last line.
     """
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -56,7 +56,7 @@ def called(*command: str) -> str:
 
 
 def in_network(pid: int, *command: str) -> tuple[str, ...]:
-    """Return a command as it runs in the network namespace of a process."""
+    """Return a command line for the network namespace of a process."""
     return "nsenter", f"--net=/proc/{pid}/ns/net", "--", *command
 
 
@@ -71,7 +71,7 @@ def require(folder: Path) -> None:
     Raises
     ------
     UsageError
-        It lacks something; the message says what.
+        The machine lacks something that the message names.
     """
     reason = why_not(folder)
     if reason:
@@ -79,7 +79,7 @@ def require(folder: Path) -> None:
 
 
 def why_not(folder: Path) -> str:
-    """Return why nodes cannot be emulated with their disks in `folder`, determined by trying, or ""."""
+    """Return why nodes cannot be emulated with their disks in `folder`, or ""; each part is tried."""
     if os.geteuid():
         return "it needs root"
     missing = {tool: package for tool, package in PACKAGES.items() if shutil.which(tool) is None}

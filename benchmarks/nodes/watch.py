@@ -23,10 +23,10 @@ PER_NODE = 3
 """Counters of a node: bytes received, sent, and read."""
 
 _IDLE, _WAITING, _FIELDS = 3, 4, 8
-"""Fields of the first line of /proc/stat: idle, waiting for I/O, and all that are time of this machine."""
+"""Fields of the first line of /proc/stat: idle, waiting for I/O, and all fields that are time of this machine."""
 
 Counts = Sequence[float]
-"""Counters of all nodes in turn, then the time in which the cores worked, and all of it; the last two in clock ticks."""
+"""Counters of all nodes in turn, then the busy time and the total time of the cores, both in clock ticks."""
 
 
 def counts_of(nodes: Sequence[Node]) -> Counts:
@@ -45,7 +45,7 @@ class Watch:
     Parameters
     ----------
     read
-        Returns the counters of this moment.
+        Returns the current counters.
     """
 
     def __init__(self, read: Callable[[], Counts]) -> None:
@@ -66,7 +66,7 @@ class Watch:
         self._thread.join()
 
     def between(self, start_ns: int, end_ns: int) -> Observed:
-        """Return what happened between two moments of `time.perf_counter_ns`."""
+        """Return the traffic between two moments of `time.perf_counter_ns`."""
         times = np.asarray(self._times, dtype=np.float64)
         counts = np.asarray(self._counts, dtype=np.float64)
         return observed(times, counts, start_ns, end_ns)
@@ -84,7 +84,7 @@ class Watch:
 def observed(
     times: npt.NDArray[np.float64], counts: npt.NDArray[np.float64], start_ns: float, end_ns: float
 ) -> Observed:
-    """Return what happened between two moments.
+    """Return the traffic between two moments.
 
     Parameters
     ----------

@@ -221,7 +221,7 @@ def test_an_interrupted_run_leaves_nothing(root: None, scenario: Path, temporary
         process.send_signal(signal.SIGTERM)
         out, error = process.communicate(timeout=60)
     assert process.returncode == 130, out + error
-    assert error.splitlines() == ["emulated nodes: interrupted; nothing of them is left"]
+    assert error.splitlines() == ["emulated nodes: interrupted; everything was removed"]
     assert working(temporary) == loops(temporary) == groups(process.pid) == []
     assert links() == before
     assert [path.name for path in temporary.iterdir()] == ["run"]
