@@ -98,7 +98,7 @@ def observed(
     inside = times[(times > start_ns) & (times < end_ns - window_ns)]
     starts = np.concatenate([[start_ns], inside, [end_ns - window_ns]])
     grown, peaks = [], []
-    # The readings around the epoch: what links and disks carry just outside of it is little, and inside of it is much.
+    # The readings around the epoch, because links and disks carry little just before and after it.
     before = max(0, int(np.searchsorted(times, start_ns, side="right")) - 1)
     after = min(len(times) - 1, int(np.searchsorted(times, end_ns)))
     moments = np.concatenate([starts, starts + window_ns])

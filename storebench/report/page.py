@@ -136,8 +136,8 @@ def flags(content: Content) -> list[Flag]:
     unproven = [cell for cell in cells if cell.whole_only]
     if unproven:
         text = (
-            f"{number_of(len(unproven), 'cell')} asked for a cold or limited page cache, but the records do not show for which"
-            " steps it held: no rate in that state, and nothing ranked. What is given is the whole epoch."
+            f"{number_of(len(unproven), 'cell')} requested a cold or limited page cache, but the records do not show for which"
+            " steps it held. So they have no rate in that state and rank nothing. The rates shown are those of the entire epoch."
         )
         found.append(Flag(kind="note", text=text))
     if doubtful:

@@ -100,7 +100,7 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
         marks=("",) * len(listed),
         notes=(
             f"An accelerator starves if it is busy less than {percent(BUSY_FRAC)} of its time. {_OVERLAP} {_NO_OVERLAP} {_TERMS}",
-            "Intervals are single, 95% each. Wider ones, which hold all at once over the page, decide what a store feeds.",
+            "Intervals are single, 95% each. Wider intervals, which hold simultaneously over the page, decide what a store feeds.",
             "With fewer than three rounds nothing is decided.",
             *(
                 f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"

@@ -122,8 +122,9 @@ RAW_HEAD = (
 
 _WITHIN = "Within this run"
 _INTERVALS = (
-    "Intervals of ratios hold all at once, over the whole page, with probability 95%; those of rates are single:"
-    " each holds by itself. One whose ends differ by more than a factor of 100 is called unknown, unless it decides which side is faster."
+    "Intervals of ratios hold simultaneously over the entire page, with probability 95%. Intervals of rates are single: each"
+    " holds by itself. An interval whose ends differ by more than a factor of 100 is called unknown, unless it decides which"
+    " side is faster."
 )
 
 

@@ -1,4 +1,4 @@
-"""Read amplification: the bytes that the device delivers over the bytes that were asked for."""
+"""Read amplification: the bytes that the device delivers over the requested bytes."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from storebench.report.texts.labels import backend_label, common_setting, number
 from storebench.report.texts.sentence import Sentence
 from storebench.settings.words import CacheState
 
-QUESTION = "How much is read to get what was asked for?"
+QUESTION = "How many bytes does the device deliver per byte requested?"
 
 _ASKED = Look(colour="#BBBBBB", hatch="", marker="o", line="-")
 
@@ -47,20 +47,20 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def read_answer(found: Sequence[Claim]) -> Sentence:
-    """Return between how many times the bytes that were asked for the device delivered."""
+    """Return a sentence on the smallest and the largest read amplification."""
     ordered = sorted(found, key=lambda one: one.figure.mid if one.figure else 0.0)
     least, most = ordered[0], ordered[-1]
     ends = [
         f"{with_interval(one.figure)} times ({backend_label(one.subject.backend)})" for one in (least, most)
     ]
-    text = f"The device delivered between {ends[0]} and {ends[1]} the bytes that were asked for."
+    text = f"The device delivered between {ends[0]} and {ends[1]} the requested bytes."
     if least is most:
-        text = f"The device delivered {ends[0]} the bytes that were asked for."
+        text = f"The device delivered {ends[0]} the requested bytes."
     return Sentence(text=text, claims=(least, most))
 
 
 def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw the bytes that the device delivered beside the bytes that were asked for."""
+    """Draw the bytes that the device delivered beside the requested bytes."""
     cells = [cell for cell in as_cells(results) if reads_device(cell)]
     with styled():
         ax = new_axes(1.6 + 0.42 * len(cells), ax)
@@ -77,7 +77,7 @@ def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axe
         name_rows(ax, cells)
         ax.set_xlim(0, 1.05 * longest)
         ax.set_xlabel("data (MiB per epoch)")
-        note = f"{common_setting(cells)}. Grey: asked for by the loop. Colour: delivered by the device"
+        note = f"{common_setting(cells)}. Grey: requested by the loop. Colour: delivered by the device"
         title(ax, QUESTION, note, cells)
         make_room(ax)
         spaced_numbers(ax)

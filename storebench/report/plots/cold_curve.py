@@ -83,8 +83,8 @@ def _changed(cells: Sequence[CellSummary]) -> str:
     span = percent(longest) if shortest == longest else f"{percent(shortest)} to {percent(longest)}"
     _, asked, cold, whole, name = max(rates, key=lambda rate: max(rate[0], 1 / rate[0]))
     return (
-        f"Until {span} of the store had been asked for; {name} gave {number(cold)} samples/s while cold"
-        f" (up to {percent(asked)}) and {number(whole)} over the whole epoch."
+        f"Until {span} of the store had been requested; {name} gave {number(cold)} samples/s while cold"
+        f" (up to {percent(asked)}) and {number(whole)} over the entire epoch."
     )
 
 
@@ -97,10 +97,10 @@ def _were(cells: Sequence[CellSummary], state: str) -> str:
 
 
 def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw the delivered rate against the share of the store that was asked for, and below it the resident share.
+    """Draw the delivered rate against the requested share of the store, and below it the resident share.
 
-    One line per backend, of the first replicate. Its thick part is the cold one and ends with a dot. After the
-    dot, more is resident than was asked for, so the page cache serves part of the rest of the epoch.
+    There is one line per backend, for the first replicate. Its thick part is cold and ends with a dot. After the dot,
+    more is resident than was requested, so the page cache serves part of the rest of the epoch.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         if below is not None:
             asked = np.geomspace(below.get_xlim()[0], 100.0, 200)
             below.plot(asked, asked, color="black", linewidth=0.9, linestyle=":")
-        note = "Dot: the end of the cold part. Dotted: the share that was asked for"
+        note = "Dot: the end of the cold part. Dotted: the requested share"
         finish_curves(ax, below, QUESTION, note, cells)
     return ax
 
@@ -130,7 +130,7 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
 def _share_axis(ax: Axes) -> None:
     """Make the horizontal axis logarithmic, with ticks at round shares."""
     ax.set_xscale("log")
-    ax.set_xlabel("share of the store that was asked for (%)")
+    ax.set_xlabel("requested share of the store (%)")
     low, high = ax.get_xlim()
     ax.set_xlim(low, high)
     ax.set_xticks([tick for tick in _SHARES if low <= tick <= high])
@@ -138,7 +138,7 @@ def _share_axis(ax: Axes) -> None:
 
 
 def _draw_residency(below: Axes, cell: CellSummary, epoch: Curve, line: str) -> None:
-    """Draw the resident share, and shade where it exceeds the share that was asked for."""
+    """Draw the resident share, and shade where it exceeds the requested share."""
     colour, (asked_frac, held) = look(cell).colour, residency_percent(epoch)
     seen = asked_frac > 0
     asked, held = 100 * asked_frac[seen], held[seen]

@@ -1,4 +1,4 @@
-"""Curves of an epoch: rate and residency over the share of the store that was asked for, as both curve plots draw them."""
+"""Curves of an epoch for both curve plots: rate and residency over the requested share of the store."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Curve:
     Attributes
     ----------
     asked_frac
-        Share of the store that had been asked for at the end of each piece.
+        Share of the store that had been requested at the end of each piece.
     samples_per_s
         Rate within each piece.
     portion
@@ -163,7 +163,7 @@ def draw_rate(
 
 
 def residency_percent(epoch: Curve) -> tuple[Floats, Floats]:
-    """Return the share of the store that was asked for and the resident share in percent, float64 [counts] each."""
+    """Return the requested and the resident share of the store in percent, float64 [counts] each."""
     asked = np.array([point.asked_frac for point in epoch.residency])
     return asked, np.array([100 * point.resident_frac for point in epoch.residency])
 

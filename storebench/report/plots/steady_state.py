@@ -81,7 +81,7 @@ def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes
                 if below is not None and epoch.residency:
                     asked, held = residency_percent(epoch)
                     below.plot(before + asked, held, color=look(cell).colour, linestyle=line, linewidth=1.2)
-        (below or ax).set_xlabel("times that the store was asked for")
+        (below or ax).set_xlabel("requested samples (multiples of the store)")
         if below is not None:
             for limit in sorted({share for cell in cells if (share := limit_frac(cell)) is not None}):
                 below.axhline(100 * limit, color="black", linewidth=0.8, linestyle=":")

@@ -26,25 +26,25 @@ from storebench.settings.words import ComputeKind
 from storebench.stats import PRACTICAL_FRAC
 
 RULES = {
-    "R0 cannot be told yet": "some pair of stores that could be the fastest is neither proven different nor proven equal; the rounds are those that would tell a difference of 1.25 with a probability of 80%",
+    "R0 cannot be told yet": "two stores that could be the fastest are neither proven different nor proven equal; the given rounds would detect a difference of 1.25 times with a probability of 80%",
     "R1 it does not matter": "every two stores are proven to differ by less than 10%, or the loop is proven to wait less than 10% of its time with each",
-    "R2 fastest": "the store that is proven faster than every other; stores that lose pixels stand apart",
+    "R2 fastest": "the store that is proven faster than every other; lossy stores are listed separately",
     "R3 equals": "of the stores that are proven to be within 10% of the fastest, the smallest on disk",
-    "R4 break-even": "seconds of the measured conversion over the seconds per epoch that it is proven to save, where the interval spans less than a factor of 3 and training is not proven to gain nothing",
+    "R4 break-even": "seconds of the measured conversion over the seconds per epoch that it is proven to save, if the interval spans less than a factor of 3 and training is not proven to gain nothing",
     "R5 bottleneck": "the verdict of the advised cell names the part to work on next",
-    "R6 workers": "the advised backend with more workers against the fewest, where that is decided",
-    "R7 keep it warm": "warm rate over cold rate of the advised backend, the same setting, where warm is proven faster",
-    "R8 read amplification": "the device is proven to have delivered more than twice the bytes that were asked for",
-    "R9 another setting": "where the first setting decides nothing: the first comparison that another one decides",
+    "R6 workers": "the advised backend with more workers, compared with the fewest, if that is decided",
+    "R7 keep it warm": "warm rate over cold rate of the advised backend in the same setting, if warm is proven faster",
+    "R8 read amplification": "the device is proven to have delivered more than twice the requested bytes",
+    "R9 another setting": "if the first setting decides nothing: the first comparison that another setting decides",
 }
 
 _NEXT_STEP = {
     Bound.COMPUTE: "a faster accelerator or a smaller network",
-    Bound.CONTENTION: "fewer producers or a reader that takes less of the processor, so that the network has its cores back",
+    Bound.CONTENTION: "fewer producers, or a reader that uses less processor time, which leaves the cores to the network",
     Bound.STORAGE: "fewer bytes (an encoded codec), a faster device or enough memory to keep the store warm",
     Bound.LATENCY: "a reader that keeps several requests in flight",
-    Bound.FETCH: 'measuring the device beside it (compute = "none"), which tells a slow device from a reader that waits for it',
-    Bound.READER: "a leaner reader or larger batches: the data is in memory already",
+    Bound.FETCH: 'measuring the device as well (compute = "none"), which distinguishes a slow device from a reader that waits for it',
+    Bound.READER: "a leaner reader or larger batches, because the data is already in memory",
     Bound.DECODE: "raw pixels, or more workers if there are idle cores",
     Bound.PREP: "cheaper augmentation or more workers",
     Bound.HANDOVER: "fewer workers, larger batches or another loader",
@@ -167,12 +167,12 @@ def _warm(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     cold, warm = states.get("cold"), states.get("warm")
     one = facts.claims.between(warm, cold, Topic.CACHE) if cold and warm else None
     if one is not None and one.kind is Kind.FASTER and one.subject is warm:
-        text = f"Memory that holds the whole store makes {backend_label(chosen.backend)} {with_interval(one.figure)} times as fast as reading it cold."
+        text = f"Memory that holds the entire store makes {backend_label(chosen.backend)} {with_interval(one.figure)} times as fast as reading it cold."
         yield Advice(rule="R7 keep it warm", text=text, claims=(one,))
 
 
 def _amplified(panel: Panel, claims: Claims) -> Iterator[Advice]:
     for one in claims.each(Kind.AMPLIFIED, panel.stored):
         if one.decided and one.subject.fact("cache_applies_to") == "epoch":
-            text = f"{backend_label(one.subject.backend)}: over the whole epoch the device delivered {with_interval(one.figure)} times the bytes that were asked for."
+            text = f"{backend_label(one.subject.backend)}: over the entire epoch, the device delivered {with_interval(one.figure)} times the requested bytes."
             yield Advice(rule="R8 read amplification", text=text, claims=(one,))

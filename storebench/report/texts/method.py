@@ -143,16 +143,16 @@ def _cache(cells: Sequence[CellSummary]) -> str:
         row for cell in cells for row in cell.rows if row["cache_requested"] in ("cold", "limited", "warm")
     ]
     if not rows:
-        return "No cache state was asked for: files were read in whatever state the page cache was in."
+        return "No cache state was requested: files were read with the page cache in its current state."
     verdicts = Counter(str(row["cache_verdict"]) for row in rows)
     methods = sorted({str(row["cache_method"]) for row in rows})
     said = ", ".join(f"{count} {name}" for name, count in verdicts.most_common())
     return (
-        f"Of {len(rows)} epochs that asked for a cache state: {said} (by {', '.join(methods)}). Resident pages of the"
-        " store's files were counted just before the first timed step and after the last. At its start a cold cell has"
-        " at most 1% resident, a warm one at least 99%; a cell that asked for a state and did not get it is a failed"
-        " cell. A cold rate is that of the steps up to which no more was resident than was asked for, a limited rate"
-        " that of the steps after the page cache had filled; the whole epoch is given under that name."
+        f"Of {len(rows)} epochs with a requested cache state: {said} (by {', '.join(methods)}). Resident pages of the"
+        " store's files were counted just before the first timed step and after the last. At its start, a cold cell has"
+        " at most 1% resident, and a warm cell at least 99%. A cell that did not reach its requested state has failed. A"
+        " cold rate covers the steps up to which no more was resident than was requested. A limited rate covers the steps"
+        " after the page cache had filled. Rates of entire epochs are labelled as such."
     )
 
 

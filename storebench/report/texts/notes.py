@@ -56,9 +56,9 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
         yield f"the device's read-ahead was the machine's own: {', '.join(f'{one:,}' for one in sizes)} KiB"
     if any(cell.upper_bound for cell in cells):
         yield (
-            "at most = the cold rate is lower: more than was asked for was resident after the first step already, or "
-            "the rate rose so much that something else than the device may have served the later steps. Such a rate can prove its"
-            " store slower, and nothing else"
+            "at most = the true cold rate is lower: more than was requested was resident after the first step, or the rate"
+            " rose so much that something other than the device may have served the later steps. Such a rate can only prove that"
+            " its store is slower"
         )
     if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED_STATES):
         yield "without a rate = the records do not show for which steps the cache state held"

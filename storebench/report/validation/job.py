@@ -34,7 +34,7 @@ def check_job(record: Record) -> Iterator[Finding]:
     if job is None:
         if ranks > 1 and record.timed_steps:
             yield finding(
-                Kind.SCHEMA, record, "job", f"{ranks} ranks were asked for, and nothing is said of them"
+                Kind.SCHEMA, record, "job", f"the cell has {ranks} ranks, but the record has no facts about them"
             )
         return
     if not job.ranks == len(job.per_rank) == ranks:
@@ -219,13 +219,13 @@ def _spread(record: Record, job: JobFacts) -> Iterator[Finding]:
 
 
 def _samples(record: Record, job: JobFacts) -> Iterator[Finding]:
-    """Find samples that were counted differently, and duplicates that nobody asked for."""
+    """Find samples that were counted differently, and duplicates without padding."""
     unique = record.coverage.unique if record.coverage else job.unique_samples
     if (job.total_samples, job.unique_samples) != (record.samples, unique):
         message = f"{job.unique_samples} different ones of {job.total_samples}, but {unique} of {record.samples} came"
         yield finding(Kind.COVERAGE, record, "job.unique_samples", message)
     if job.duplicates and not record.cell.pad:
-        message = f"{job.duplicates} samples were served again, and no padding was asked for"
+        message = f"{job.duplicates} samples were served again, but the cell has no padding"
         yield finding(Kind.COVERAGE, record, "job.duplicates", message)
 
 

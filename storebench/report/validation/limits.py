@@ -110,7 +110,7 @@ def _device_floor(record: Record) -> Iterator[Finding]:
     least = asked * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
     if read < least:
         message = (
-            f"{size(read)} came from the device, but {size(asked)} were asked for and only"
+            f"{size(read)} came from the device, but {size(asked)} were requested and only"
             f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
         )
         yield finding(Kind.CEILING, record, "device_read_bytes", message)
@@ -127,7 +127,7 @@ def _warm_reads(record: Record) -> Iterator[Finding]:
     most = max(_WARM_MOST_BYTES, _WARM_MOST_FRAC * record.payload_bytes)
     if record.cell.cache == CacheState.WARM and read is not None and read > most:
         share = read / max(1, record.payload_bytes)
-        message = f"called warm, but the device delivered {share:.0%} of what was asked for"
+        message = f"called warm, but the device delivered {share:.0%} of the requested bytes"
         yield finding(Kind.CACHE, record, "device_read_bytes", message)
 
 

@@ -96,7 +96,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
         first = int(np.argmax(over))
         message = (
             f"called cold for {end_s:.4g} s, but after {curve[first].elapsed_s:.4g} s, with {asked[first]:.1%} of the "
-            f"samples asked for, {excess[first]:.1%} of the store was resident without having been asked for "
+            f"samples requested, {excess[first]:.1%} of the store was resident without having been requested "
             f"({pages.tolerated_frac:.1%} is tolerated)"
         )
         yield finding(Kind.CACHE, record, "portion.steps", message)

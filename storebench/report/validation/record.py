@@ -72,7 +72,7 @@ def _sums(record: Record) -> Iterator[Finding]:
 
 
 def _computed(record: Record) -> Iterator[Finding]:
-    """Find an accelerator that is not the one that was asked for: of another kind, or faster than its emulation sleeps."""
+    """Find an accelerator that is not the cell's: of another kind, or faster than its emulation sleeps."""
     asked = record.cell.compute
     if record.au_kind != asked.kind:
         yield finding(Kind.ARITHMETIC, record, "au_kind", f"{record.au_kind}, but {asked} was asked for")
@@ -184,7 +184,7 @@ def _cache(record: Record) -> Iterator[Finding]:
     if cache is None:
         if record.cell.cache != CacheState.ANY and not record.cell.backend.is_null:
             yield finding(
-                Kind.CACHE, record, "cache", f"{record.cell.cache} was asked for and nothing was counted"
+                Kind.CACHE, record, "cache", f"the cell is {record.cell.cache}, but no resident pages were counted"
             )
         return
     if cache.verdict is CacheVerdict.FAILED:

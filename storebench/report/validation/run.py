@@ -161,7 +161,7 @@ def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
             continue
         if portion.excess_frac > _EXCESS_MOST_FRAC:
             message = (
-                f"called cold with {portion.excess_frac:.0%} of the store resident that was not asked for"
+                f"called cold, but {portion.excess_frac:.0%} of the store was resident without having been requested"
             )
             yield finding(Kind.CACHE, record, "portion.excess_frac", message)
 

@@ -111,4 +111,4 @@ def test_a_finding_gives_sizes_in_units_that_people_read() -> None:
     (finding,) = check_limits(dataclasses.replace(record, cache=cache))
     assert finding.message == "458 MiB of the store were resident, above the limit of 381 MiB"
     (finding,) = check_limits(whole("lmdb", amplification=0.5))
-    assert finding.message.startswith("300 MiB came from the device, but 600 MiB were asked for")
+    assert finding.message.startswith("300 MiB came from the device, but 600 MiB were requested")

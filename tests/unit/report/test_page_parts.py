@@ -99,7 +99,7 @@ def test_the_first_screen_names_failed_cells_before_everything_else() -> None:
         "bad",
         "1 of 2 cells failed: ImageNet, 4,000 images PNG files cold (no memory).",
     )
-    assert any(one.text.startswith("1 cell asked for a cold or limited page cache") for one in found)
+    assert any(one.text.startswith("1 cell requested a cold or limited page cache") for one in found)
 
 
 def test_who_cannot_see_a_plot_is_told_its_question_and_its_answer() -> None:
@@ -233,7 +233,7 @@ def test_the_method_counts_this_reports_own_replicates_and_samples() -> None:
 
 
 def test_where_no_cache_state_was_asked_for_the_method_says_so() -> None:
-    assert statements(make_record("lmdb", cache="any"))["Cache"].startswith("No cache state was asked for")
+    assert statements(make_record("lmdb", cache="any"))["Cache"].startswith("No cache state was requested")
     assert "ran in 1 fresh process, interleaved" in statements(make_record("lmdb"))["Replicates"]
 
 

@@ -76,7 +76,7 @@ def test_amplification_is_told_from_the_least_to_the_most() -> None:
     cells = cells_of(make_record("png", amplification=1.1), make_record("lmdb", amplification=8.0))
     found = derive(cells).claims.each(Kind.AMPLIFIED, cells)
     assert read_answer(found).text == (
-        "The device delivered between 1.10 times (PNG files) and 8.00 times (LMDB) the bytes that were asked for."
+        "The device delivered between 1.10 times (PNG files) and 8.00 times (LMDB) the requested bytes."
     )
 
 

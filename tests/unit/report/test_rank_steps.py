@@ -1,4 +1,4 @@
-"""What a report says of the steps of jobs: their parts, exposed communication against its bound, and interactions."""
+"""What a report says of the steps of jobs: their parts, exposed communication with an ideal ring, and interactions."""
 
 import csv
 import io
@@ -252,7 +252,7 @@ def test_the_page_has_the_jobs_section_with_both_tables() -> None:
     content = page_content(derive_page(cells_of(*corners())))
     for page in (html(content), markdown(content)):
         assert "Jobs of 2 ranks were processes of one machine" in page
-        assert "What do jobs of many ranks spend on each other?" in page
+        assert "What do loading and communication cost in jobs of many ranks?" in page
         assert "the cost of communication in jobs of ranks" in page
         assert "slow each other down" in page
 

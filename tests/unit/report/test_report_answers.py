@@ -368,7 +368,7 @@ def test_decided_workers_memory_and_amplification_get_advice() -> None:
     assert "with 2 workers it is 2.00 [" in advice["R6"]
     assert "times as fast as with 0" in advice["R6"]
     assert "2.00 [" in advice["R7"]
-    assert "LMDB: over the whole epoch the device delivered 8.00 [8.00, 8.00] times" in advice["R8"]
+    assert "LMDB: over the entire epoch, the device delivered 8.00 [8.00, 8.00] times" in advice["R8"]
 
 
 def test_undecided_workers_memory_and_amplification_get_none() -> None:

@@ -104,7 +104,7 @@ def test_what_was_resident_is_drawn_below_against_what_was_asked_for(results: pd
 
 def test_the_answer_gives_the_cold_rate_beside_the_whole_epochs(results: pd.DataFrame) -> None:
     said = cold_answer(summarise(results))
-    assert "LMDB gave 100 samples/s while cold (up to 3.2%) and 1,560 over the whole epoch" in said
+    assert "LMDB gave 100 samples/s while cold (up to 3.2%) and 1,560 over the entire epoch" in said
 
 
 def test_records_of_an_earlier_release_are_drawn_without_a_cold_part(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_rate_of_one_cold_batch_is_not_held_against_that_of_an_epoch() -> None
     cells = summarise(to_frame((record, Path("run/records.jsonl")) for record in (short, long)))
     said = cold_answer(cells)
     assert "LMDB gave" not in said
-    assert said.endswith("over the whole epoch. LMDB was cold for 1 step only.")
+    assert said.endswith("over the entire epoch. LMDB was cold for 1 step only.")
 
 
 def test_an_epoch_that_stays_cold_has_no_rate_after_it() -> None:
