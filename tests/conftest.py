@@ -102,7 +102,7 @@ def one_tree_of_commands() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def stay_frozen() -> Iterator[None]:
-    """Let nobody unfreeze what the garbage collector is spared: each later collection would take most of a second."""
+    """Keep objects frozen for the garbage collector, or each later collection would take most of a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "unfreeze", lambda: None)
         yield
@@ -110,7 +110,7 @@ def stay_frozen() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def freeze() -> None:
-    """Spare the garbage collector what earlier files have imported and kept: cells collect before each epoch."""
+    """Freeze the objects of earlier test files for the garbage collector, because cells collect before each epoch."""
     gc.collect()
     gc.freeze()
 

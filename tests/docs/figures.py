@@ -26,7 +26,7 @@ def _imagenet(run: str, compute: str) -> pd.DataFrame:
 
 
 def roofline() -> Axes:
-    """Draw which accelerators each store feeds, and say where this CPU stands."""
+    """Draw the accelerators that each store feeds, and mark this CPU."""
     return storebench.plot_roofline(_answer())
 
 
@@ -36,7 +36,7 @@ def _answer() -> pd.DataFrame:
 
 
 def codecs() -> Axes:
-    """Draw what the container and what the codec costs, warm."""
+    """Draw the costs of container and codec, warm."""
     results = _imagenet("codecs", "none")
     return storebench.plot_container_codec(results[results.cache == "warm"])
 
@@ -68,7 +68,7 @@ def _gain_of_hdf5(facts: Facts) -> str:
 
 
 def main() -> None:
-    """Write every figure, and print the sentences that stand in the README."""
+    """Write every figure, and print the sentences of the README."""
     FIGURES.mkdir(exist_ok=True)
     for name, draw in DRAWN.items():
         path = FIGURES / f"{name}.svg"

@@ -33,15 +33,15 @@ def executed(path: Path) -> nbformat.NotebookNode:
 
 
 def executed_together(paths: Sequence[Path]) -> list[nbformat.NotebookNode]:
-    """Run notebooks of one folder one after the other in one kernel, which imports only once; return them with their outputs.
+    """Run notebooks of one folder in one kernel, which imports only once; return them with their outputs.
 
-    No name of a notebook is left to the next one; what its libraries keep is.
+    Names are deleted after each notebook, but libraries keep their state.
     """
     books = [nbformat.read(path, as_version=4) for path in paths]
     together = nbformat.v4.new_notebook()
     for number, book in enumerate(books):
         for cell in book.cells:
-            cell.id = f"{number}-{cell.id}"  # one of its own in all of them
+            cell.id = f"{number}-{cell.id}"  # unique over all notebooks
         together.cells += [nbformat.v4.new_code_cell("%reset -f"), *book.cells]
     _execute(together, paths[0].parent)
     return books

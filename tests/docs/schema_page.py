@@ -93,7 +93,7 @@ STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "samples": ("int", "samples in the batch"),
     "payload_bytes": (
         "int",
-        "bytes of payload that the rank requested for the batch; with one reader per node, those of all ranks there",
+        "bytes of payload that the rank requested for the batch; with one reader per node, the bytes of all ranks there",
     ),
     "start_ns": ("int", "when the loop began to ask for the batch; one clock for all processes"),
     "data_wait_ns": ("int", "how long the loop was blocked on the loader"),

@@ -120,7 +120,7 @@ def run() -> dict[Path, nbformat.NotebookNode]:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_shows_what_is_saved(path: Path, run: dict[Path, nbformat.NotebookNode]) -> None:
     if path not in run:
-        pytest.skip("results/reference does not hold its runs yet: 'make reference' makes them")
+        pytest.skip("results/reference does not have its runs yet: run 'make reference'")
     book = compact(run[path])
     assert [one.text for one in outputs(book) if one.get("name") == "stderr"] == []
     assert len(pictures(book)) >= PLOTS[path.stem]

@@ -1,4 +1,4 @@
-"""Copies of this process in the place of fresh interpreters: what they would import first is there already."""
+"""Forks of this process instead of fresh interpreters: the modules that these would import are already loaded."""
 
 import contextlib
 import ctypes
@@ -20,14 +20,14 @@ _NOBODY = 65534
 
 
 class Copy:
-    """A copy of this process that does some work and ends; it is watched as `subprocess.Popen` is.
+    """A copy of this process that does some work and ends, with an interface like `subprocess.Popen`.
 
     Parameters
     ----------
     work
         Runs in the copy, and returns its exit code.
     session
-        Whether the copy leads a session of its own.
+        Whether the copy leads a new session.
     """
 
     def __init__(self, work: Callable[[], int | None], *, session: bool = False) -> None:
@@ -52,7 +52,7 @@ class Copy:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its exit code; raise `subprocess.TimeoutExpired` after so many seconds."""
+        """Return its exit code; raise `subprocess.TimeoutExpired` after `timeout` seconds."""
         if self.poll() is None:
             handle = os.pidfd_open(self.pid)
             try:
@@ -106,7 +106,7 @@ def _handle_signals_anew() -> None:
 
 
 def become(variables: Mapping[str, str], *, out: int, error: int, folder: Path | None = None) -> None:
-    """Take over environment variables, streams by their descriptors, and a folder, in a copy."""
+    """Set environment variables, standard streams and the current folder in a copy."""
     os.environ.clear()
     os.environ.update(variables)
     tempfile.tempdir = None
@@ -127,12 +127,12 @@ def run_code(
 ) -> subprocess.CompletedProcess[str]:
     """Run Python code in a copy, as ``python -c CODE ARGUMENTS`` would, and return how that ended.
 
-    For code that needs a process of its own, but not one that has imported nothing.
+    This is for code that needs a separate process, but not a fresh interpreter.
 
     Parameters
     ----------
     first
-        What the copy does before.
+        Called in the copy before the code runs.
     """
     words = ["-c", *map(str, arguments)]
 
@@ -150,7 +150,7 @@ def run_code(
 def run_storebench(
     *arguments: object, cwd: Path, env: Mapping[str, str], first: Callable[[], object]
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``storebench ARGUMENTS`` in a copy that gives up some of its rights first, and return how that ended."""
+    """Run ``storebench ARGUMENTS`` in a copy that first drops some privileges, and return how that ended."""
     words = ["storebench", *map(str, arguments)]
 
     def work() -> int:
@@ -179,7 +179,7 @@ def own_mounts(script: str) -> None:
 
 
 def be_nobody() -> None:
-    """Let this process be of the user without rights."""
+    """Switch this process to an unprivileged user."""
     os.setgroups([])
     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
     os.setresuid(_NOBODY, _NOBODY, _NOBODY)

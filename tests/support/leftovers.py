@@ -16,7 +16,7 @@ from storebench.system.scratch import sweep
 MEMORY = Path("/dev/shm")
 _MEMORY_PREFIX = "storebench-test-"
 _OURS = ("pymp-", "storebench-", "sb-")
-"""Beginnings of the names that multiprocessing, storebench and its tests give; libraries keep caches under others."""
+"""Prefixes of names from multiprocessing, storebench and its tests. Caches of libraries have other names."""
 
 _REPORT = "storebench-error-"
 """Reports of unexpected errors stay for their reader."""
@@ -30,7 +30,7 @@ def own_temporary_folder() -> Iterator[Path]:
     """
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="sb-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # some tests go on as another user
+        Path(folder).chmod(0o755)  # some tests continue as another user
         tempfile.tempdir = os.environ["TMPDIR"] = folder
         try:
             yield Path(folder)

@@ -266,7 +266,7 @@ def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Reco
 def with_job(
     record: Record, *, exposed_ms: float | None = None, slowest_ms: float = 0.0, **changes: Any
 ) -> Record:
-    """Return the record of a job of ranks that did equally much: 8 MB of gradients by a link of 1 GB/s and 0.1 ms.
+    """Return the record of a job whose ranks did the same work: 8 MB of gradients over a link of 1 GB/s and 0.1 ms.
 
     Exposed communication and the wait for the slowest rank are milliseconds per step; the first may be None.
     """

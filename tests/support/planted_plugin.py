@@ -136,7 +136,7 @@ class FaultyRankReader(FlatReader):
 
 
 class FaultyGameReader(FaultyRankReader):
-    """Have that fault only in the second reader of a process: the one that a tournament scores networks with."""
+    """Have that fault only in the second reader of a process, with which a tournament scores networks."""
 
     opened = 0
 

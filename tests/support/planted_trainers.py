@@ -1,4 +1,4 @@
-"""Planted jobs of trainers: records with chosen games and accuracies, for tests of what a report says of them."""
+"""Planted jobs of trainers: records with chosen games and accuracies, for tests of reports."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ TRAINERS, EVERY, STEPS = 4, 20, 100
 def trainers_record(
     accuracy: float | None, *, every: int = EVERY, seed: int = 0, replicate: int = 0, **changes: Any
 ) -> Record:
-    """Return a record of four trainers whose best one has a test accuracy, with games unless `every` is 0."""
+    """Return a record of four trainers with the given test accuracy of the best one, with games unless `every` is 0."""
     facts = TrainersFacts(
         per_trainer=tuple(
             TrainerFacts(
@@ -42,7 +42,7 @@ def trainers_record(
 
 
 def contest(gains: Sequence[float], *, base: float = 0.9, **changes: Any) -> list[Record]:
-    """Return for each gain a seed with games, and its control with the accuracy `base`."""
+    """Return, for each gain, a seed with games and its control with the accuracy `base`."""
     return [
         record
         for seed, gain in enumerate(gains)

@@ -53,7 +53,7 @@ def plain_rank(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
 
 
 def on_nodes(group: Group, *, job: CellJob, work: RankWork, nodes: int) -> tuple[list[Record], Any]:
-    """Run a rank as if the ranks were on several nodes; ranks follow each other on a node."""
+    """Run a rank as if the ranks were on several nodes; consecutive ranks are on one node."""
     me = group.membership
     each = me.ranks // nodes
     placed = Membership(
@@ -96,6 +96,6 @@ def failure_of_stuck_job(bench: Bench, folder: Path, backend: str, fault: str, *
 
 
 def assert_sound(found: RankRun, run: Path) -> None:
-    """Check that a record has no failure, and that validation finds nothing in it."""
+    """Check that a record has no failure and no findings of validation."""
     assert found.record.failure is None
     assert [str(one) for one in validate_records([(found.record, run / RECORDS_NAME)])] == []

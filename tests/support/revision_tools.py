@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 BEING_COMPILED = shutil.ignore_patterns("*.pyc.*")
-"""What a copy of the package leaves out: files that another process compiles at the moment. Compiled ones stay right."""
+"""Files that a copy of the package omits, because another process may be compiling them. Compiled files stay valid."""
 
 SLOW = """
 

@@ -22,7 +22,7 @@ from tests.support.harness_tools import Bench, cell_job, scenario
 from tests.support.rank_processes import in_ranks
 
 State = npt.NDArray[np.float32]
-"""Weights, momentum and statistics, one after the other."""
+"""Weights, momentum and statistics, concatenated."""
 
 TRAINERS, STEPS = 4, 3
 
@@ -53,7 +53,7 @@ class Trained:
         return self.job.trainers
 
     def findings(self) -> list[str]:
-        """Return what is wrong with the records."""
+        """Return the findings of validation about the records."""
         assert [record.failure for record in self.records] == [None] * len(self.records)
         sourced = [(record, self.run / RECORDS_NAME) for record in self.records]
         return [str(one) for one in validate_records(sourced)]
@@ -76,7 +76,7 @@ def trainers_cell(backend: str = "lmdb", **matrix: Any) -> Cell:
 
 
 def rank(group: Group, *, job: CellJob, prepare: Callable[[Setup], None] | None = None) -> Answer:
-    """Run a rank of a job; `prepare` may change its parts before."""
+    """Run a rank of a job; `prepare` may change its setup first."""
     setup = Setup.of(job, group=group)
     if prepare is not None:
         prepare(setup)

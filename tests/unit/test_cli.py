@@ -40,7 +40,7 @@ def refused(done: CompletedText, code: int = 2) -> str:
 
 
 def refused_here(*words: str) -> str:
-    """Return the one line with which this process refuses a command line before it runs the verb."""
+    """Return the line with which this process refuses a command line before it runs the verb."""
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2, done.output
     assert done.stdout == ""

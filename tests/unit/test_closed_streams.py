@@ -14,7 +14,7 @@ ONE, SEVERAL = ("<&-", ">&-", "2>&-"), ("<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- 
 
 
 def first(*some: str) -> list[Any]:
-    """Return every combination of closed streams; only some are tried without --full, the others by another test."""
+    """Return every combination of closed streams; without --full, only some are tried, and the rest by another test."""
     others = [closed for closed in (*ONE, *SEVERAL) if closed not in some]
     return [*some, *(pytest.param(closed, marks=pytest.mark.full) for closed in others)]
 

@@ -1,4 +1,4 @@
-"""What a run says of the ranks of a job: how far each has come while it runs, and what all of them did."""
+"""The lines about the ranks of a job: their progress while it runs, and a summary of each epoch."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""Emulated nodes: real runs between network namespaces, limits that hold and are watched, and nothing left afterwards."""
+"""Emulated nodes: real runs between network namespaces, limits that hold and are monitored, and no leftovers."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ LIMITS = Limits(link_bytes_per_s=20 * MB, device_bytes_per_s=(60 * MB, 30 * MB))
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Skip where nodes cannot be emulated, with the reason."""
+    """Skip if nodes cannot be emulated, with the reason."""
     reason = why_not(tmp_path_factory.getbasetemp())
     if reason:
         pytest.skip(f"emulated nodes cannot be set up here: {reason}")
@@ -152,7 +152,7 @@ def test_every_line_says_that_the_nodes_are_emulated(
 
 @contextlib.contextmanager
 def started(temporary: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a command in a session of its own, as a terminal does; kill it in the end if it still runs."""
+    """Start a command in a new session, as a terminal does; kill it at the end if it still runs."""
     with subprocess.Popen(
         [*COMMAND, *words],
         cwd=ROOT,

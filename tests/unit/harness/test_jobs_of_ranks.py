@@ -39,11 +39,11 @@ from tests.support.warm_cells import warm_cells
 TWO_RANKS = ("--ranks", "2", "--threads", "1")
 
 ENDS_S = 60
-"""A job that lost a rank ends well within this, also on a busy machine, and not at the limit of a replicate."""
+"""A job that lost a rank ends well within this time, even on a busy machine; it does not run into its time limit."""
 
 
 def storebench_processes() -> list[psutil.Process]:
-    """Return the agents and ranks that still run: those below this process, and copies that nobody waits for."""
+    """Return the agents and ranks that still run: descendants of this process, and orphaned copies."""
     found = []
     below = {one.pid for one in psutil.Process().children(recursive=True)}
     for one in psutil.process_iter():
@@ -90,7 +90,7 @@ def answer_in_copies(job: CellJob, folder: Path) -> dict[str, Any]:
 
 
 def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Path) -> None:
-    """In interpreters of their own: the ranks of most other tests are copies of the process that started them."""
+    """Use fresh interpreters: the ranks of most other tests are copies of the process that started them."""
     words = ("lmdb", *SMALL, *TWO_RANKS, "--stores", here.stores, "--out", tmp_path / "run", "--json")
     with started(here, "run", *words) as process:
         _, error = process.communicate(timeout=120)

@@ -67,7 +67,7 @@ def port() -> int:
 def fresh(
     bench: Bench, folder: Path, port: int, node: int, more: Mapping[str, str], around: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    """Start the command of one node in an interpreter of its own, by the command `around` it."""
+    """Start the command of one node in a fresh interpreter, with the command `around` it."""
     words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
     places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
     return subprocess.Popen(
@@ -141,7 +141,7 @@ OTHER_CLOCK = ("unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--ki
 
 
 def has_clock_of_its_own() -> bool:
-    """Return whether a process may have another monotonic clock here: by root, in a time namespace."""
+    """Return True if a process may have another monotonic clock here: as root, in a time namespace."""
     try:
         done = subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False)
     except OSError:

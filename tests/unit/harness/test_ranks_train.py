@@ -78,7 +78,7 @@ def assert_same_training(found: RankRun, whole: RankRun) -> None:
 
 @pytest.fixture(scope="module")
 def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> RankRun:
-    """Train LeNet in one process, from one of the backends, whose losses are all the same then."""
+    """Train LeNet in one process from one backend; all backends give the same losses."""
     cell = cell_of("memory:native", ranks=1, batch_size=RANKS * BATCH)
     return trained(cell, bench, run_folder_in(tmp_path_factory.mktemp("whole"), bench))
 
@@ -221,7 +221,7 @@ def test_a_job_that_claims_less_time_than_its_steps_is_found(plain: Plain) -> No
 
 
 def ahead_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
-    """Let the last rank be alone on a second node whose clock is a day ahead."""
+    """Put the last rank alone on a second node whose clock is a day ahead."""
     last = group.membership.rank == group.membership.ranks - 1
 
     def part(*args: Any, **kinds: Any) -> Part:
@@ -253,7 +253,7 @@ def test_clocks_of_two_machines_are_never_subtracted(bench: Bench, run_folder: P
 
 
 def failed_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
-    """Let the last rank be alone on a second node that finds its cache in another state after the epoch."""
+    """Put the last rank alone on a second node that finds its cache in another state after the epoch."""
     last = group.membership.rank == group.membership.ranks - 1
 
     def part(*args: Any, **kinds: Any) -> Part:
@@ -322,7 +322,7 @@ def test_the_wait_for_the_slowest_rank_is_apart_from_communication(bench: Bench,
     assert_sound(found, run_folder)
     waits = [one.wait_for_slowest_s or 0.0 for one in found.job.per_rank]
     late_s = found.record.steps * LATE_S
-    # Beside a busy process sleeps take longer than they are asked to, and so does everything else.
+    # Beside a busy process, everything takes longer, including sleeps.
     assert waits[0] > 0.5 * late_s
     assert waits[1] < 0.5 * waits[0]
     assert found.job.exposed_communication_s is not None

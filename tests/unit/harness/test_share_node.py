@@ -1,4 +1,4 @@
-"""One reader per node: the same training as with a reader per rank, by one rank's requests, and an end with its reader."""
+"""One reader per node: the same training as with one reader per rank, requests by one rank only, and its failure."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ PAYLOAD = 28 * 28
 SHARED = ("--ranks", "2", "--threads", "1", "--share", "node")
 
 ENDS_S = 60
-"""A job that lost its reader ends well within this, also on a busy machine, and not at the limit of a replicate."""
+"""A job that lost its reader ends well within this time, even on a busy machine; it does not run into its time limit."""
 
 
 def small(backend: str, **matrix: Any) -> Any:
@@ -219,7 +219,7 @@ def late_guest(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
 def test_no_batch_is_overwritten_before_every_rank_has_used_it(
     way: dict[str, Any], bench: Bench, run_folder: Path
 ) -> None:
-    """The reader waits for room, and so do the others: two batches are all that it may be ahead."""
+    """The reader and the other ranks wait for room: the reader is at most two batches ahead."""
     cell = small("lmdb", share="node", compute="none", model="none", passes=2, **way)
     found = run_ranks(cell, bench, run_folder, late_guest)
     assert_sound(found, run_folder)
@@ -283,12 +283,12 @@ HELD_S = 0.3
 
 
 def begun_by(run: Path, rank: int) -> Path:
-    """Return the file that says that the timed epoch of a rank has begun."""
+    """Return the file that exists once the timed epoch of a rank has begun."""
     return run / f"begun-{rank}"
 
 
 def telling(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
-    """Run a rank, and say by a file that its timed epoch begins."""
+    """Run a rank, and create a file when its timed epoch begins."""
     setup = Setup.of(job, group=group)
     serve = setup.loader.epoch
 

@@ -1,4 +1,4 @@
-"""A data store in memory: ranks that serve each other train as ranks that read for themselves, and read nothing more."""
+"""A data store in memory: the same training as with ranks that read separately, without reads once it is full."""
 
 import dataclasses
 import functools
@@ -35,12 +35,12 @@ from tests.support.photo_folders import write_photos
 from tests.support.rank_processes import in_ranks
 
 RANKS, BATCH = 3, 11
-"""200 samples of MNIST are 6 steps of 33 and one of 2: the last rank has none then, and still has to send."""
+"""200 samples of MNIST are 6 steps of 33 and one of 2, in which the last rank has no samples but still has to send."""
 
 PIXELS = 28 * 28
 
 ENDS_S = 60
-"""A job that lost a rank ends well within this, also on a busy machine, and not at the limit of a replicate."""
+"""A job that lost a rank ends well within this time, even on a busy machine; it does not run into its time limit."""
 
 FILLS = ("preload", "first-epoch")
 
@@ -60,7 +60,7 @@ class Epochs:
         return [facts for facts in held if facts is not None]
 
     def total(self, epoch: int, name: str) -> int:
-        """Return a count of an epoch over all ranks."""
+        """Return the sum of a count over all ranks."""
         return sum(getattr(facts, name) for facts in self.facts(epoch))
 
 
@@ -238,7 +238,7 @@ def test_waiting_for_another_rank_is_data_wait(bench: Bench, run_folder: Path) -
 
 
 def forged(record: Record, number: int, **changes: Any) -> Record:
-    """Return a record that says something else of one rank's part of the data store."""
+    """Return a record with changed facts about one rank's part of the data store."""
     assert record.job is not None
     ranks = list(record.job.per_rank)
     held = ranks[number].data_store
@@ -404,7 +404,7 @@ def test_nothing_is_spilled_into_memory(
 def test_pixels_that_do_not_fit_are_refused_although_their_payloads_would(
     bench: Bench, run_folder: Path
 ) -> None:
-    """A reader that decodes by itself is known by its ranks alone, which refuse before they read."""
+    """Only ranks know that a reader decodes; they refuse before they read."""
     cell = cell_of("png:threads", share="store", ranks=2, batch_size=1, limit=64)
     job = cell_job(cell, bench.stores, run_folder)
     manifest = Manifest.read(job.store)

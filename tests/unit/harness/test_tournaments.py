@@ -1,4 +1,4 @@
-"""Tournaments of real ranks: the games that are played, whose network goes on, and what is recorded of both."""
+"""Tournaments of real ranks: the games, the networks that trainers continue with, and their records."""
 
 import json
 import time
@@ -32,7 +32,7 @@ def played(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def untimed(facts: TrainersFacts) -> TrainersFacts:
-    """Return facts without what no two runs share."""
+    """Return facts without the parts that differ between any two runs."""
     games = tuple(replace(game, seconds=0.0) for game in facts.games)
     return replace(
         facts, games=games, tournament_s=0.0, tournament_wait_s=0.0, tournament_device_read_bytes=None
@@ -204,7 +204,7 @@ SLOW_S = 0.2
 
 
 def slow_games(setup: Setup) -> None:
-    """Let every read of a game take a moment longer."""
+    """Slow down every read of a game."""
 
     def slow(store: Path, backend: Any) -> Reader:
         reader = opened_again(store, backend)

@@ -1,4 +1,4 @@
-"""The exchange of a game between real ranks: networks arrive whole, and gradients stay within a trainer."""
+"""The exchange of a game between real ranks: networks arrive complete, and gradients stay within a trainer."""
 
 import functools
 
@@ -52,7 +52,7 @@ def step_of(trainer: Trainer, model: str) -> tuple[RankStep, torch.distributed.P
 
 
 def traded(group: Group, *, model: str) -> tuple[State, State, State]:
-    """Train apart, exchange networks, and train on; return the state before, after the exchange, and at the end."""
+    """Train, exchange networks, and continue to train; return the state before and after the exchange, and at the end."""
     trainer = Trainer.of(group.membership, 2)
     step, _ = step_of(trainer, model)
     train(step, trainer, range(10 * trainer.number, 10 * trainer.number + 3))
@@ -73,7 +73,7 @@ def test_a_network_arrives_bit_for_bit_and_trains_on_as_it_would_have() -> None:
 
 
 def untraded(group: Group, *, number: int) -> State:
-    """Train as the trainer `number` of `traded` would without the exchange, and go on with the same batches."""
+    """Train as the trainer `number` of `traded` would without the exchange, and continue with the same batches."""
     trainer = Trainer(number=number, trainers=2)
     torch.manual_seed(number)
     step = make_rank_step(Compute("real"), MODELS["lenet"], SHAPE, 10, "cpu", sync=Sync.NONE)

@@ -1,4 +1,4 @@
-"""Connections between the ranks of a node: who is connected with whom, and what the end of a rank looks like."""
+"""Connections between the ranks of a node: which ranks are connected, and how the end of a rank is noticed."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ def placed(group: Group) -> TorchGroup:
 
 
 def talk(group: Group) -> list[object]:
-    """Tell the first rank of the node this one's number, and return what came back, or what all have told."""
+    """Send this rank's number to the first rank of the node, and return its answer, or all numbers on the first rank."""
     on_node = placed(group)
     lines = connect_node(on_node)
     if not on_node.membership.leads_node:
@@ -43,7 +43,7 @@ def test_the_ranks_of_each_node_are_connected_with_the_first_in_order() -> None:
 
 
 def pass_file(group: Group) -> bytes:
-    """Let the first rank pass a file that has no name to the other, which reads it."""
+    """Let the first rank pass an unnamed file to the other rank, which reads it."""
     [line] = connect_node(group)
     if group.membership.leads_node:
         file = os.memfd_create("test")

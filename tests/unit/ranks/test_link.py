@@ -19,7 +19,7 @@ APART = 8.0
 """Other work on the machine may slow down either measurement."""
 
 ENDS_S = 60
-"""Measuring a link takes a bounded number of messages, and so does not take this long on a busy machine either."""
+"""Measuring a link takes a bounded number of messages, and so less than this time even on a busy machine."""
 
 
 def measured(group: Group) -> Link | None:

@@ -1,4 +1,4 @@
-"""Who owns which sample of a data store, and who sends what in a step: one plan on all ranks, without messages."""
+"""The owner of each sample of a data store, and the messages of a step: one plan on all ranks, without communication."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The memory that a data store may take: bounded by what was asked for, by the machine, and by the control group."""
+"""The memory that a data store may use: limited by the scenario, by the machine, and by the control group."""
 
 import pytest
 

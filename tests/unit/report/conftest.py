@@ -1,4 +1,4 @@
-"""Reports without pictures, for tests of their words: drawing takes most of the time of writing one."""
+"""Reports without pictures, for tests of their texts: drawing takes most of the time of a report."""
 
 import pytest
 
@@ -15,6 +15,6 @@ def without_bitmaps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_pictures(without_bitmaps: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the files of plots be there, and hold no picture."""
+    """Write empty files for plots."""
     monkeypatch.setattr(Plot, "ax", None)
     monkeypatch.setattr(Plot, "svg", NO_SVG)

@@ -1,4 +1,4 @@
-"""The contest of trainers with and without games: whose accuracies are paired, what is said, and what is drawn."""
+"""The contest of trainers with and without games: paired accuracies, the answer, and the drawing."""
 
 from pathlib import Path
 
