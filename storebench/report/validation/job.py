@@ -34,7 +34,10 @@ def check_job(record: Record) -> Iterator[Finding]:
     if job is None:
         if ranks > 1 and record.timed_steps:
             yield finding(
-                Kind.SCHEMA, record, "job", f"the cell has {ranks} ranks, but the record has no facts about them"
+                Kind.SCHEMA,
+                record,
+                "job",
+                f"the cell has {ranks} ranks, but the record has no facts about them",
             )
         return
     if not job.ranks == len(job.per_rank) == ranks:

@@ -184,7 +184,10 @@ def _cache(record: Record) -> Iterator[Finding]:
     if cache is None:
         if record.cell.cache != CacheState.ANY and not record.cell.backend.is_null:
             yield finding(
-                Kind.CACHE, record, "cache", f"the cell is {record.cell.cache}, but no resident pages were counted"
+                Kind.CACHE,
+                record,
+                "cache",
+                f"the cell is {record.cell.cache}, but no resident pages were counted",
             )
         return
     if cache.verdict is CacheVerdict.FAILED:

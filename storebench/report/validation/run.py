@@ -160,9 +160,7 @@ def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
         if portion is None or portion.kind is not PortionKind.COLD or portion.upper_bound:
             continue
         if portion.excess_frac > _EXCESS_MOST_FRAC:
-            message = (
-                f"called cold, but {portion.excess_frac:.0%} of the store was resident without having been requested"
-            )
+            message = f"called cold, but {portion.excess_frac:.0%} of the store was resident without having been requested"
             yield finding(Kind.CACHE, record, "portion.excess_frac", message)
 
 
