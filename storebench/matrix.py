@@ -218,7 +218,7 @@ class _MatrixWithoutLoop(Strict, JobKeys):
             )
         if max(self.ranks) > 1 and ":" in self.device:
             raise ValueError(
-                f"each rank has a GPU of its own, so with ranks the device is 'cuda', not {self.device!r}"
+                f"each rank has its own GPU, so with ranks the device is 'cuda', not {self.device!r}"
             )
         return self
 

@@ -43,7 +43,7 @@ from storebench.worker.job import CellJob
 from storebench.worker.launch import answer_of
 from storebench.worker.leading import Leader
 
-# Run has been imported from here since before it had a module of its own (`check/against_side.py`).
+# Run has been imported from here since before it had its own module (`check/against_side.py`).
 __all__ = ["Assess", "Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]
 
 Assess = Callable[[Path, Sequence[Record]], Sequence[PanelPrecision]]

@@ -97,7 +97,7 @@ def _no_device(stores: Path) -> UsageError | None:
         return None
     return UsageError(
         f"read-ahead cannot be set here: {reason}",
-        hint="It needs root and a loop device of its own; 'storebench doctor' checks it.",
+        hint="It needs root and a separate loop device; 'storebench doctor' checks it.",
     )
 
 

@@ -152,7 +152,7 @@ def _rank_events(steps: list[Event], origin: int, number: int) -> list[Event]:
 
 
 def _placed(event: Event, rank: int, threads: int) -> Event:
-    """Return an event of one rank beside those of the others: on threads of its own, with the rank in their names."""
+    """Return an event of one rank beside those of the others: on its own threads, with the rank in their names."""
     placed = dict(event)
     if "tid" in event:
         placed["tid"] = event["tid"] + rank * threads

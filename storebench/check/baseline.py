@@ -189,7 +189,7 @@ def _write(folder: Path, text: str) -> Path:
 
 
 def _keep(path: Path, history: Path) -> Path:
-    """Copy a baseline into the history under a name of its own."""
+    """Copy a baseline into the history under a separate name."""
     raw = read_json(path)
     said = raw.get("created_utc", "unknown") if isinstance(raw, dict) else "unknown"
     created = str(said).replace(":", "").replace("+0000", "Z")

@@ -292,7 +292,7 @@ class Reader(SampleSequence):
     def spread(self, work: Callable[[int], None], count: int) -> None:
         """Call `work` with each number in ``range(count)``, for work on payloads that this reader has fetched.
 
-        The default calls one after the other. A reader that decodes in threads of its own shares the calls out.
+        The default calls one after the other. A reader that decodes in its own threads shares the calls out.
         """
         for row in range(count):
             work(row)

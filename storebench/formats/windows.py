@@ -85,7 +85,7 @@ class Windows:
         self._cut_each(images, image_shape, out)
 
     def copy_each(self, images: Sequence[FlatPixels], image_shape: ImageShape, out: Batch) -> None:
-        """Copy window i out of ``images[i]``, each whole and in memory of its own, into ``out[i]``; see `cut`.
+        """Copy window i out of ``images[i]``, each whole and in its own memory, into ``out[i]``; see `cut`.
 
         Raises
         ------

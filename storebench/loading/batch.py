@@ -100,7 +100,7 @@ class Batch:
     pixels
         uint8 [n, H, W, C], augmented.
     labels
-        int64 [n], in numpy: so few bytes travel faster beside the pixels than in a tensor of their own.
+        int64 [n], in numpy: so few bytes travel faster beside the pixels than in a separate tensor.
     indices
         int64 [n], which samples these are.
     digests

@@ -1,4 +1,4 @@
-"""Producers beside the loop, each in a lane of its own, and the protocol between the two sides.
+"""Producers beside the loop, each in a separate lane, and the protocol between the two sides.
 
 The loop sends a lane its whole share of an epoch. The producer fills the lane's few
 batches in rotation and sends each to the loop. It refills one only after the loop has

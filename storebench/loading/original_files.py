@@ -30,7 +30,7 @@ def prepare_files(
 ) -> Spent:
     """Write the samples of image files into `out`, uint8 [n, H, W, C].
 
-    A reader with threads of its own has the work shared out among them; the wall time is then divided in
+    A reader with its own threads has the work shared out among them; the wall time is then divided in
     proportion to what all threads spent.
 
     Parameters

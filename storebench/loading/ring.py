@@ -1,6 +1,6 @@
 """The loader of worker processes that write into a ring of shared batches; messages have a few hundred bytes.
 
-The DataLoader gives every batch a shared-memory file of its own, which is
+The DataLoader gives every batch a separate shared-memory file, which is
 created, mapped, faulted in page by page, sent as a descriptor and unmapped
 again. Here the memory of a few batches is mapped once and written again and again.
 """
@@ -85,7 +85,7 @@ class _WorkerEnd:
     def _row(self, batch: Batch) -> _Row:
         spans, pixels = batch.spans, batch.pixels
         offset = self._memory.offset_of(pixels)
-        if offset is None:  # a ready-made batch, which has memory of its own
+        if offset is None:  # a ready-made batch, which has its own memory
             offset = self._memory.offset_of(self._slots.allocate(tuple(pixels.shape)).copy_(pixels))
         assert offset is not None
         return (

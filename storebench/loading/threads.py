@@ -159,7 +159,7 @@ class OnlyThreadLane(ThreadLane):
 
 
 class ThreadLoader(LaneLoader):
-    """N threads fill batches ahead of the loop, each with a reader of its own.
+    """N threads fill batches ahead of the loop, each with its own reader.
 
     Threads help where a reader releases the GIL while it works; where it does not, they take turns with the loop.
 

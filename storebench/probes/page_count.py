@@ -176,7 +176,7 @@ def opened(path: Path | str) -> Iterator[int]:
 
 
 def _zfs(_fd: int, _size: int) -> int:
-    raise CannotCountError("ZFS keeps file data in a cache of its own (ARC), which cannot be counted by file")
+    raise CannotCountError("ZFS keeps file data in a separate cache (ARC), which cannot be counted by file")
 
 
 def cachestat_pages(fd: int, start: int, length: int) -> int:

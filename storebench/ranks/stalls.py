@@ -28,7 +28,7 @@ class StallWatch:
     stall_s
         Seconds without progress after which a rank counts as hanging.
     clock
-        Returns seconds; a test may have a clock of its own.
+        Returns seconds; a test may pass another clock.
     all_here
         Whether the job has no other ranks: if all of them wait, each for the others, then they hang.
 

@@ -1,6 +1,6 @@
 """The facts that follow from a set of records, derived once and handed down in one frozen object.
 
-Tables, plots, sentences and the page take `Facts`. None of them derives a panel, a decision or a verdict of its own.
+Tables, plots, sentences and the page take `Facts`. None of them derives its own panels, decisions or verdicts.
 """
 
 import functools

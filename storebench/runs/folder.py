@@ -1,6 +1,6 @@
 """The folder of a run: created, resumed, extended, and appended to, one complete replicate at a time.
 
-Each attempt at a replicate writes its step tables into a folder of its own, ``steps/.unfinished-*``. When
+Each attempt at a replicate writes its step tables into a separate folder, ``steps/.unfinished-*``. When
 the replicate is complete, the tables get their final names, and then all its records are appended as
 one block. If the process is killed in between, the next one that resumes the run finds
 complete replicates and removes the rest. When all replicates are recorded, the tables move into one file

@@ -35,7 +35,7 @@ _TEXTS = (NAME_COLUMN, "cell_id")
 
 @dataclass(frozen=True, kw_only=True)
 class _Own:
-    """A step table in a file of its own: the record that names it, its `pyarrow.Schema` and its number of rows."""
+    """A step table in a separate file: the record that names it, its `pyarrow.Schema` and its number of rows."""
 
     path: Path
     record: Record

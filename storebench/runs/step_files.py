@@ -1,6 +1,6 @@
 """Read the step tables of a run, and refuse files that are not step tables.
 
-Until a run is finished, the table of each record is a file of its own in ``steps/``. A finished run has all of them in
+Until a run is finished, the table of each record is a separate file in ``steps/``. A finished run has all of them in
 ``steps.parquet`` (`storebench.runs.merging`): one row group per table, so that the steps of one record are read without
 those of the others. Its column ``steps_file`` holds the name by which a record names its table.
 """

@@ -9,7 +9,7 @@ _HINT = "Use a run folder as 'storebench bench' wrote it."
 
 
 def step_path(run: Path, name: str) -> Path:
-    """Return the path of a step table that is a file of its own; there may be no file.
+    """Return the path of a step table that is a separate file; there may be no file.
 
     Parameters
     ----------

@@ -191,7 +191,7 @@ class LoopSettings:
         metadata=Setting(
             meaning="Read-ahead of the block device that the store is put on for this cell, in KiB; null leaves "
             "the store where it is, with the machine's own setting.",
-            asked="Put the store on a device of its own with this read-ahead. Default: the store's own device.",
+            asked="Put the store on a separate device with this read-ahead. Default: the store's own device.",
             key="readahead",
             axis=5,
             least=0,
@@ -206,7 +206,7 @@ class LoopSettings:
     passes: int | None = field(
         default=None,
         metadata=Setting(
-            meaning="How often an epoch serves the samples, each time in an order of its own; null for once. It "
+            meaning="How often an epoch serves the samples, each time in a new order; null for once. It "
             "makes the timed part of a fast reader long enough to be compared.",
             asked="How often an epoch serves every sample; not with `cold` or `limited`. Default: once.",
             least=1,

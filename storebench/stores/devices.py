@@ -1,4 +1,4 @@
-"""The image of a store: the same files in a file system of their own, for a device with its own read-ahead.
+"""The image of a store: the same files in a separate file system, for a device with its own read-ahead.
 
 Images are beside the stores, in ``stores/DATASET/.devices/STORE/``: ``store.img``,
 the manifest of the store when it was copied, and the empty folder ``store`` on

@@ -16,7 +16,7 @@ def require_devices(devices: Iterable[str], *, ranks: int = 1) -> None:
     devices
         Devices as scenarios name them: "cpu", "cuda" or "cuda:NUMBER".
     ranks
-        Most ranks of a cell on "cuda" that run on one node; each needs a GPU of its own.
+        Most ranks of a cell on "cuda" that run on one node; each needs its own GPU.
 
     Raises
     ------

@@ -54,7 +54,7 @@ def run_rank(job: CellJob, folder: Path, replicate: Replicate) -> NoReturn:
 
 
 def _joined(job: CellJob, me: Membership, progress: Progress) -> Group:
-    """Join the job and, where the store is on a device of its own, mount that once per node."""
+    """Join the job and, where the store is on a separate device, mount that once per node."""
     if me.ranks != job.cell.ranks:
         raise CellFailedError(f"the launcher started {me.ranks} ranks for a cell of {job.cell.ranks}")
     progress.begin("the rendezvous")

@@ -32,7 +32,7 @@ def class_folders(class_names: Sequence[str]) -> list[str]:
 
 
 class FilesWriter(Writer):
-    """Write each payload to a file of its own."""
+    """Write each payload to a separate file."""
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)

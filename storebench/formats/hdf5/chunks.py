@@ -109,5 +109,5 @@ def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | No
     command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(mended)]
     return (
         f"a random sample of {name!r} ({sample} bytes) costs {cost / 2**20:.1f} MiB: it lies on {touched} "
-        f"chunk(s) of {data.chunks}; mend it with: {shlex.join(command)}"
+        f"chunk(s) of {data.chunks}; fix it with: {shlex.join(command)}"
     )

@@ -178,7 +178,7 @@ def _shared(figure: Figure | None) -> bool:
 def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] = ()) -> None:
     """Write a plot's question above it, and below that the conditions and caveats.
 
-    In a figure of its own the head is set at the left edge of the figure; in
+    In its own figure, the head is set at the left edge of the figure; in
     the caller's axes it is the axes' title.
     """
     small = textwrap.fill(plain(". ".join(part for part in (note, *caveats(cells, note)) if part)), WRAP)

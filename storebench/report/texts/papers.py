@@ -124,7 +124,7 @@ def _ladder_claims(ladders: Sequence[Ladder], claims: Claims) -> Iterable[PaperC
             key, below = rung.key, rung.below or ""
             yield PaperClaim(
                 source=LMDBIO,
-                claim=f"{rung.name} mends: {rung.trouble}",
+                claim=f"{rung.name} solves: {rung.trouble}",
                 then="no figure of its own in the abstracts",
                 now=tuple(_climbed(ladders, claims, _rungs(key, below))),
             )

@@ -1,4 +1,4 @@
-"""Inspect a file of any program: find its parts, read random samples of the largest, in a process of its own."""
+"""Inspect a file of any program: find its parts, read random samples of the largest, in a separate process."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -40,7 +40,7 @@ _COSTLY_TIMES = 4
 def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) -> Inspection:
     """Return the layout of a file and the cost of a random sample of it. Nothing is written to it.
 
-    All of it happens in a process of its own, because a library may crash on a damaged file. The file is evicted
+    All of it happens in a separate process, because a library may crash on a damaged file. The file is evicted
     from the page cache, unless `samples` is 0.
 
     Parameters

@@ -144,9 +144,9 @@ def test_cold_and_warm_are_plots_of_their_own() -> None:
 
 def test_the_papers_optimisations_stand_beside_the_gains() -> None:
     claims = {one.claim: one.now for one in then_and_now(facts_of(climb(*WAITS_MS)))}
-    assert claims["DIO mends: data comes in by page faults"][0].figure.startswith("10.0 [")
-    assert claims["DIO mends: data comes in by page faults"][0].figure.endswith("times with 1 reader process")
-    stag = claims["STAG mends: all readers hit the storage at one moment"][0].figure
+    assert claims["DIO solves: data comes in by page faults"][0].figure.startswith("10.0 [")
+    assert claims["DIO solves: data comes in by page faults"][0].figure.endswith("times with 1 reader process")
+    stag = claims["STAG solves: all readers hit the storage at one moment"][0].figure
     assert stag.startswith("1.004 [")
     assert "(no detectable difference)" in stag
     assert claims["Explicit, planned reads instead of LMDB's map"][0].figure.startswith("20.0 [")
@@ -155,7 +155,7 @@ def test_the_papers_optimisations_stand_beside_the_gains() -> None:
 def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
     records = [one for workers in (8, 1) for one in climb(*WAITS_MS, workers=workers)]
     claims = {one.claim: one.now for one in then_and_now(facts_of(records))}
-    (one,) = claims["COAL mends: requests are small and late"]
+    (one,) = claims["COAL solves: requests are small and late"]
     assert "cold" in one.where
     assert one.figure.index("with 1;") < one.figure.index("with 8 reader processes")
 
@@ -164,7 +164,7 @@ def test_ladders_that_differ_elsewhere_stand_side_by_side() -> None:
     whole, part = climb(*WAITS_MS), climb(*WAITS_MS, max_steps=16)
     records = [*whole, *(one for one in part if one.replicate < 4)]
     claims = {one.claim: one.now for one in then_and_now(facts_of(records))}
-    (one,) = claims["COAL mends: requests are small and late"]
+    (one,) = claims["COAL solves: requests are small and late"]
     assert one.figure.count("with 1") == 2
 
 
