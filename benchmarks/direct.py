@@ -205,7 +205,7 @@ def in_fresh_process(side: Side) -> Figures:
 
 
 Claims = list[tuple[str, str, str, float]]
-"""What is claimed: words, the side, the side or sides ("a|b": all of them) it is held against, the least ratio or 0."""
+"""What is claimed: words, the side, the side or sides ("a|b": all of them) it is compared with, the least ratio or 0."""
 
 
 def table(title: str, sides: list[Side], claims: Claims, rounds: int) -> None:

@@ -1,4 +1,4 @@
-"""Cells of whole pages with rates that are drawn, so that what a page claims can be held against the truth.
+"""Cells of whole pages with rates that are drawn, so that what a page claims can be compared with the truth.
 
 A page has two data sets, cold and warm, and 0 and 2 workers: 8 tables of five stores, with null cells
 beside one data set's training. Rates vary from process to process by a lognormal factor.

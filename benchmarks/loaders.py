@@ -3,7 +3,7 @@
 ``python -m benchmarks.loaders [--rounds N] [--backends lmdb ...]``
 
 All loaders of a backend are open at once and take turns epoch by epoch, so that
-a machine that slows down slows every one of them; each epoch is held against
+a machine that slows down slows every one of them; each epoch is compared with
 the epoch without workers of the same round, by Student's t on the logarithms of the
 ratios. A balanced emulated step sleeps for as long as a batch takes without workers: an epoch with
 perfect overlap takes as long as the longer of the two, one without as long as both.

@@ -58,7 +58,7 @@ class Case:
     compute: Compute
     steps: int
     seconds: float
-    short: bool = False  # shorter than any step that trains: printed, and held to nothing
+    short: bool = False  # shorter than any step that trains: printed, but not checked
 
 
 CASES = (
@@ -133,7 +133,7 @@ class ProofCase:
     samples: int
     passes: int = 1
     seconds: float = 25
-    short: bool = False  # shorter than what anybody would measure: printed, and held to nothing
+    short: bool = False  # shorter than what anybody would measure: printed, but not checked
 
 
 PROOF_CASES = (
@@ -230,7 +230,7 @@ class CounterCase:
     loader: str
     workers: int
     seconds: float = 25
-    short: bool = False  # batches far smaller than anyone's: printed, and held to nothing
+    short: bool = False  # batches far smaller than anyone's: printed, but not checked
 
 
 COUNTER_CASES = (

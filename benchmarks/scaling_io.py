@@ -1,4 +1,4 @@
-"""A model of LMDBIO's ladder beyond one machine, held against 1 to 8 processes: ``python -m benchmarks.scaling_io``.
+"""A model of LMDBIO's ladder beyond one machine, compared with 1 to 8 processes: ``python -m benchmarks.scaling_io``.
 
 From the cells of one reader process the model takes, for each way to read: samples per second, CPU seconds per sample and
 read amplification; and from the same run the device's rate, 16 reads at a time. It then says for P processes

@@ -86,7 +86,7 @@ class Augment:
     def apply_without_kernel(
         self, images: Batch, indices: Indices, out: Batch, *, seed: int, epoch: int
     ) -> None:
-        """Do as `apply` does by numpy and torch alone: slower, so that the two can be held against each other."""
+        """Do as `apply` does by numpy and torch alone: slower, so that the two can be compared."""
         windows = self._windows_without_kernel(indices, _shape_of(images), seed=seed, epoch=epoch)
         windows.cut_without_kernel(images, out)
 

@@ -71,7 +71,7 @@ SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes", "store_spill")
 """Fields that describe how the ranks of a job share reading."""
 
 RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHARE_COLUMNS)
-"""Fields in which a job of ranks may differ from the process that it is held against."""
+"""Fields in which a job of ranks may differ from the process that it is compared with."""
 
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
 """Fields that describe the state in which the store is read."""

@@ -70,7 +70,7 @@ class Kind(enum.StrEnum):
 
 
 COMPARED = (Kind.FASTER, Kind.EQUAL, Kind.UNDECIDED)
-"""Kinds that hold two cells against each other."""
+"""Kinds that compare two cells."""
 
 _STATE = frozenset({"cache", "memory_bytes", "readahead_kib"})
 _FREE: Mapping[Topic, frozenset[str]] = {

@@ -1,4 +1,4 @@
-"""Tables of the storage roofline: the starving points of each setting, and its model held against the measured points."""
+"""Tables of the storage roofline: the starving points of each setting, and its model compared with the measured points."""
 
 from collections.abc import Sequence
 
@@ -122,7 +122,7 @@ def error_table(rooflines: Sequence[Roofline]) -> Table:
     ]
     errors = error_summary([point for _, _, point in listed])
     cells = [point.cell for _, _, point in listed]
-    said = [f"{dataset_label(cells[0])}: the model held against measured points", *caveats(cells)]
+    said = [f"{dataset_label(cells[0])}: the model compared with measured points", *caveats(cells)]
     return Table(
         caption=". ".join(said),
         head=(

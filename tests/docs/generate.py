@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 INTRO = """# Command line reference
 
-Made from the code by `make docs`; a test holds this page against it. What each figure means stands in
+Made from the code by `make docs`; a test compares this page with it. What each figure means stands in
 [methodology.md](methodology.md), what stores are in [stores.md](stores.md), what datasets are in
 [datasets.md](datasets.md).
 

@@ -16,7 +16,7 @@ from tests.docs.schema_page import attribute_docs
 
 INTRO = """# Scenario files
 
-Made from the code by `make docs`; a test holds this page against it.
+Made from the code by `make docs`; a test compares this page with it.
 
 A scenario is a TOML file with one question and the cells that answer it. `storebench scenarios` lists those that come
 with storebench, and `storebench bench NAME` runs one of them. `storebench bench FILE.toml` runs a file of yours:

@@ -13,7 +13,7 @@ from storebench.units import METRICS
 
 _HEAD = f"""# What a result holds
 
-Made from the code by `make docs`; a test holds this page against it.
+Made from the code by `make docs`; a test compares this page with it.
 
 A run's folder only grows. Nothing that is recorded is overwritten:
 

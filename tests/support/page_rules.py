@@ -267,7 +267,7 @@ def nameless(page: Page) -> list[str]:
 
 
 def wrong_rungs(page: Page) -> list[str]:
-    """A rung is held against the one below, its gain is that of its rates, and the page says nothing else of the two."""
+    """A rung is compared with the one below, its gain is that of its rates, and the page says nothing else of the two."""
     keys = {step.cell.key: step.rung for ladder in page.facts.shown.ladders for step in ladder.steps}
     found = []
     for plot in (plot for section in page.content.sections for plot in section.plots):

@@ -130,7 +130,7 @@ def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
     gains = [f"{_name(step)} gains {_gained(step, one)} times" for step, one in tried if _is_gain(step, one)]
     losses = [f"{_name(step)} loses ({_gained(step, one)})" for step, one in tried if _is_loss(step, one)]
     unproven = [_name(step) for step, one in tried if one.kind is not Kind.FASTER]
-    where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, each held against the rung below"
+    where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, each compared with the rung below"
     said = [f"{where}: {', '.join([*gains, *losses]) or 'no single step is proven'}"]
     if unproven:
         said.append(f"of {', '.join(unproven)} neither gain nor loss is proven")

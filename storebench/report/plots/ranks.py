@@ -43,7 +43,7 @@ _LINES = ("-", "--", "-.")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RankLine:
-    """The jobs of one backend with 2 and more ranks, beside the process that they are held against.
+    """The jobs of one backend with 2 and more ranks, beside the process that they are compared with.
 
     Attributes
     ----------

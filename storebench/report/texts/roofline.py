@@ -55,7 +55,7 @@ def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
     ----------
     rooflines
         In the order of `storebench.report.roofline.rooflines`. The first one with a decided backend is told; those of
-        other read-aheads and cache states of the same samples are held against it.
+        other read-aheads and cache states of the same samples are compared with it.
     """
     lead = next((one for one in rooflines if _decided(one)), None)
     if lead is None:

@@ -19,7 +19,7 @@ from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of, rounded_bytes
 
 BASES = (ORIGINAL, "png")
-"""Backends that the others are held against: the first of them that was measured."""
+"""Backends that the others are compared with: the first of them that was measured."""
 
 _STATES = {CacheState.WARM: "read from memory", CacheState.COLD: "read from a cold disk"}
 
@@ -349,7 +349,7 @@ def _fixed(cell: CellSummary, base: RooflineCurve) -> str:
 
 
 def _scale(base: RooflineCurve) -> str:
-    """Return published rates of accelerators, to hold the figures against; "" where images are not photographs."""
+    """Return published rates of accelerators, to compare the figures with; "" if images are not photographs."""
     if base.backend != ORIGINAL:
         return ""
     named = "; ".join(f"{one.title}: {number(one.images_per_s)} images/s" for one in landmarks())

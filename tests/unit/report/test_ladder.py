@@ -120,7 +120,7 @@ def test_the_answer_names_what_is_proven_and_what_is_not() -> None:
     facts = facts_of(climb(*WAITS_MS))
     answer = ladder_answer(facts.ladders, facts.claims).text
     assert answer.startswith(
-        "Cold, 1 reader process, each held against the rung below: DIO gains 10.0 times, COAL gains 2.00 times;"
+        "Cold, 1 reader process, each compared with the rung below: DIO gains 10.0 times, COAL gains 2.00 times;"
     )
     assert "of PROV, STAG, LMM neither gain nor loss is proven" in answer
     assert "20.0 [" in answer

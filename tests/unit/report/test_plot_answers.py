@@ -1,4 +1,4 @@
-"""The sentence beside each plot, and what a plot is drawn from, held against planted records."""
+"""The sentence beside each plot, and what a plot is drawn from, checked with planted records."""
 
 import dataclasses
 from pathlib import Path

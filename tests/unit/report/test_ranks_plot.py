@@ -1,4 +1,4 @@
-"""Jobs of ranks beside one process: which cells are held against each other, and what is said of them."""
+"""Jobs of ranks beside one process: which cells are compared, and the answers."""
 
 import itertools
 from pathlib import Path

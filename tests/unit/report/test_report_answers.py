@@ -1,4 +1,4 @@
-"""What a report concludes, held against planted records to the digit."""
+"""What a report concludes, checked with planted records to the digit."""
 
 import dataclasses
 import itertools

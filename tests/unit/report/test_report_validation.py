@@ -231,7 +231,7 @@ def test_unexplained_time_counts_from_a_share_and_an_absolute_part(
     assert [one.figure for one in findings] == ["overhead_s"] * found
 
 
-# Rates and times that are wrong by a factor of 1.5, each held against what must have bounded it
+# Rates and times that are wrong by a factor of 1.5, each above its bound
 
 
 def faster(record: Record, factor: float = 1.5) -> Record:

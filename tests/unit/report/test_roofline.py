@@ -1,4 +1,4 @@
-"""The storage roofline, held against planted records whose supply and ingestion rates are known."""
+"""The storage roofline, checked with planted records whose supply and ingestion rates are known."""
 
 import dataclasses
 from pathlib import Path

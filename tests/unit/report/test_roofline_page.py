@@ -1,4 +1,4 @@
-"""What a report says, tabulates and draws of the storage roofline, held against planted records."""
+"""What a report says, tabulates and draws of the storage roofline, checked with planted records."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What limits a cell, held against planted records to the digit."""
+"""What limits a cell, checked with planted records to the digit."""
 
 import dataclasses
 from pathlib import Path
