@@ -28,7 +28,7 @@ INFLATED = 1.05
 """A backend beside which the network computes this many times as long takes the network's resources."""
 
 TOLD_FRAC = 0.25
-"""Where nothing is decided, a page says how many rounds would tell a difference of this size."""
+"""If nothing is decided, a page gives the number of rounds that would detect a difference of this size."""
 
 WAIT = "data_wait_frac"
 """Data-wait fraction of a training loop."""
@@ -415,7 +415,7 @@ def _needed(spread: float, alpha: float) -> int | None:
 
 
 def rounds_to_tell(decisions: Decisions, undecided: Sequence[Decision]) -> int | None:
-    """Return how many further rounds would tell a difference of `TOLD_FRAC`; None if no number below 200 would.
+    """Return the number of further rounds that would detect a difference of `TOLD_FRAC`; None if it is not below 200.
 
     From the largest spread among `undecided`, at 80% power, with the error of the next look.
     """

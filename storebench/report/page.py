@@ -123,7 +123,7 @@ def flags(content: Content) -> list[Flag]:
             0,
             Flag(
                 kind="bad",
-                text=f"{number_of(len(content.findings), 'finding')} of validation: {named}. Do not rest anything on these cells.",
+                text=f"{number_of(len(content.findings), 'finding')} of validation: {named}. Do not draw conclusions from these cells.",
             ),
         )
     if failed:

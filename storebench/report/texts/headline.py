@@ -145,7 +145,7 @@ def _undecided(before: Sequence[Panel], claims: Claims) -> Sentence:
     where = f"{dataset_label(first.first)}, {state_label(first.speaker)}{said}"
     found = (leading(_asked(panel, claims)) for panel in before)
     return Sentence(
-        text=f"Asked before, and undecided: {where}{more}.",
+        text=f"Undecided settings that come first: {where}{more}.",
         claims=tuple(one for one in found if one is not None),
     )
 

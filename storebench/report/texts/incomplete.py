@@ -15,7 +15,7 @@ def incomplete_sentence(found: Shortfall) -> str:
     """Return a sentence on the missing parts of a run, and one on the remedy."""
     said = [f"{found.recorded:,} of {number_of(found.wanted, 'replicate')} are recorded"]
     if found.recorded < found.wanted:
-        said[0] += f", and {found.whole_rounds} of {number_of(found.rounds, 'round')} are whole"
+        said[0] += f", and {found.whole_rounds} of {number_of(found.rounds, 'round')} are complete"
     if found.empty_cells:
         said.append(
             f"{len(found.empty_cells)} of {number_of(found.cells, 'cell')} have no record ({_names(found)})"
@@ -26,7 +26,7 @@ def incomplete_sentence(found: Shortfall) -> str:
         said.append(f"{number_of(found.conversions, 'conversion')} not recorded")
     return (
         f"INCOMPLETE: run {plain(found.run_id)} was interrupted or is still going on: {'; '.join(said)}."
-        " Finish it with 'storebench bench --resume' before you rest anything on these figures."
+        " Finish it with 'storebench bench --resume' before you draw conclusions from these figures."
     )
 
 

@@ -87,7 +87,7 @@ def _pauses(cells: Sequence[CellSummary]) -> Iterator[str]:
         yield (
             f"epochs were so short that pauses for the proof took up to {percent(share)} of the timed seconds"
             f" ({backend_label(cell.backend)}); the pauses are not counted, but rates next to them may be off:"
-            " worker processes go on meanwhile, and caches get cold. More steps, or passes, make it vanish"
+            " worker processes continue during pauses, and caches get cold. More steps or passes avoid this"
         )
 
 

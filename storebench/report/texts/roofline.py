@@ -70,7 +70,7 @@ def one_roofline_answer(roofline: Roofline) -> str:
     fed = _decided(roofline)
     if not fed:
         names = ", ".join(backend_label(one.backend) for one in roofline.curves)
-        return f"{_where(roofline)}: no starving point is decided yet ({names}); more rounds may tell."
+        return f"{_where(roofline)}: no starving point is decided yet ({names}); more rounds may decide it."
     return _feeding_sentence(roofline, [])
 
 

@@ -50,14 +50,14 @@ def bounded(claim: Claim) -> str:
 
 
 def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:
-    """Return in words how many further rounds would tell a difference of 1.25."""
+    """Return words for the number of further rounds that would detect a difference of 1.25 times."""
     asked = [one.decision for one in undecided if one.decision is not None]
     if min((one.ratio.n for one in asked), default=0) < 2:
-        return "one round shows no spread, so it takes at least 3 to tell anything"
+        return "one round shows no spread, so at least 3 are needed"
     rounds = rounds_to_tell(decisions, asked)
     if rounds is None:
-        return "with this spread, 200 rounds would not tell a difference of 1.25 times"
-    return f"{number_of(rounds, 'more round')} would tell a difference of 1.25 times"
+        return "with this spread, 200 rounds would not detect a difference of 1.25 times"
+    return f"{number_of(rounds, 'more round')} would detect a difference of 1.25 times"
 
 
 def limit_sentence(verdict: CellVerdict) -> str:
@@ -66,7 +66,7 @@ def limit_sentence(verdict: CellVerdict) -> str:
     if verdict.bound is Bound.COMPUTE:
         gain = number(verdict.feed_gain)
         return (
-            f"{verdict.bound}: {figure}; loading that cost nothing would make it at most {gain} times as fast"
+            f"{verdict.bound}: {figure}; without any loading it would be at most {gain} times as fast"
         )
     lead = "slowed down by " if verdict.bound is Bound.CONTENTION else ""
     gain = number(verdict.gain)
@@ -80,7 +80,7 @@ def limit_figure(verdict: CellVerdict) -> str:
         return f"compute is {percent(verdict.compute_frac)} of the loop's time and waiting {waits}"
     if verdict.bound is Bound.CONTENTION:
         times = with_interval(verdict.inflation.ratio if verdict.inflation else None)
-        return f"beside it the network computes {times} times as long as with nothing to load, and the loop waits {waits} of its time"
+        return f"with it, the network computes {times} times as long as with nothing to load, and the loop waits {waits} of its time"
     part = _PARTS.get(verdict.bound, str(verdict.bound).removesuffix("-bound"))
     figure = (
         f"the loop waits {waits} of its time, and {part} is {percent(verdict.feeding_frac)} of feeding it"

@@ -81,7 +81,7 @@ def worth(
     if not names:
         return found
     rests = not {cell.key for cell in unsound}.isdisjoint(cell.key for cell in facts.cells)
-    caution = f"{names}: the figures do not validate, and {'this rests on them' if rests else 'nothing is told of them'}."
+    caution = f"{names}: the figures do not validate, and {'the answer uses them' if rests else 'the answer does not cover them'}."
     return replace(
         found,
         sentences=(found.sentences[0], caution, *found.sentences[1:]),
@@ -91,14 +91,14 @@ def worth(
 
 
 def _unsound_words(cell: CellSummary, facts: Facts) -> str:
-    """Return a backend in words, with the state of the cache if its figures of another state are told."""
+    """Return words for a backend, with the cache state if the answer has its figures in another state."""
     label = backend_label(cell.backend)
     told = any(one.backend == cell.backend and one.key != cell.key for one in facts.cells)
     return f"{label} {_STATES.get(cell.cell.cache, f'cache {cell.cell.cache}')}" if told else label
 
 
 def _named(facts: Facts, whole: Whole | None, accelerators: Sequence[Accelerator]) -> tuple[str, ...]:
-    """Return what named accelerators get in the state that the verdict is about."""
+    """Return sentences on the rates that named accelerators get in the state of the verdict."""
     lead = _lead(_by_state(facts.rooflines), whole)
     if lead is None:
         return ()
@@ -252,8 +252,8 @@ def _undecided(
     floor = _floor(base)
     if not floor:
         return (
-            f"It cannot be told yet ({_where(lead)}): neither up to which speed of training {_files(base)} keep an"
-            f" accelerator busy nor whether another store helps ({names}{more})."
+            f"It cannot be told yet ({_where(lead)}) up to which training rate {_files(base)} keep an accelerator busy, or"
+            f" whether another store helps ({names}{more})."
         )
     return (
         f"Not worth it for training below {floor} images/s ({_where(lead)}): up to there"
@@ -273,7 +273,7 @@ def _below(lead: Roofline, base: RooflineCurve) -> str:
     floor = _floor(base)
     if not floor:
         return (
-            f"It cannot be told yet below which speed of training converting is not worth it ({_where(lead)}):"
+            f"It cannot be told yet below which training rate converting is not worth it ({_where(lead)}):"
             f" {_files(base)} keep an accelerator busy at least 90% of its time up to {starving_words(base)} images/s."
         )
     return (

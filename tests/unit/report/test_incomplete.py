@@ -131,7 +131,7 @@ def test_a_page_of_an_incomplete_run_says_so_before_its_answer(interrupted: Path
         if line
     ]
     assert said in lines[1]
-    assert "4 of 9 replicates are recorded, and 0 of 3 rounds are whole" in lines[1]
+    assert "4 of 9 replicates are recorded, and 0 of 3 rounds are complete" in lines[1]
     assert "1 of 3 cells have no record (MNIST HDF5 warm)" in lines[1]
 
 

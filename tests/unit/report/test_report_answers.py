@@ -56,7 +56,7 @@ def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
     png = rounds("png", [30, 40, 26], decode_ms=15.0)
     answer = headline(facts_of(png + rounds("lmdb", [32, 28, 35])))
     assert "cannot be told apart yet" in answer.answer
-    assert "more rounds would tell a difference of 1.25 times" in answer.answer
+    assert "more rounds would detect a difference of 1.25 times" in answer.answer
     assert "as fast as" not in answer.answer
     assert "decoding" not in answer.answer
     assert [one.kind for one in answer.claims] == [Kind.UNDECIDED]
@@ -64,7 +64,7 @@ def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
 
 def test_a_spread_that_200_rounds_would_not_overcome_is_said() -> None:
     answer = headline(facts_of(rounds("png", [20, 200, 15]) + rounds("lmdb", [180, 14, 90]))).answer
-    assert answer.endswith("]); with this spread, 200 rounds would not tell a difference of 1.25 times.")
+    assert answer.endswith("]); with this spread, 200 rounds would not detect a difference of 1.25 times.")
 
 
 @pytest.mark.parametrize(("hdf5_ms", "leveldb_ms", "name"), [(20, 30, "HDF5"), (30, 20, "LevelDB")])
@@ -156,7 +156,7 @@ def test_an_undecided_setting_does_not_lead_and_is_not_kept_back_either() -> Non
     answer = headline(facts_of(limited + two([60] * 3, [20] * 3)))
     assert "cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer.answer
     assert answer.answer.endswith(
-        "Asked before, and undecided: ImageNet, 4,000 images, limited to 128 MiB, read-ahead 128 KiB."
+        "Undecided settings that come first: ImageNet, 4,000 images, limited to 128 MiB, read-ahead 128 KiB."
     )
     assert {Kind.FASTER, Kind.UNDECIDED} <= {one.kind for one in answer.claims}
     assert answer.panel is not None
@@ -336,7 +336,7 @@ def test_what_is_not_proven_is_unknown_with_the_rounds_needed() -> None:
     advice = rules_of(rounds("png", [20, 30, 16]) + rounds("lmdb", [22, 18, 25]))
     assert set(advice) == {"R0"}
     assert "which of PNG files, LMDB is the fastest cannot be told yet: " in advice["R0"]
-    assert "more rounds would tell a difference of 1.25 times" in advice["R0"]
+    assert "more rounds would detect a difference of 1.25 times" in advice["R0"]
 
 
 def test_a_store_is_never_advised_because_its_interval_is_wide() -> None:

@@ -90,7 +90,7 @@ def test_nothing_decided_is_no_answer() -> None:
     assert roofline_answer(rooflines_of(*undecided)) is None
     assert roofline_answer([]) is None
     assert one_roofline_answer(rooflines_of(*undecided)[0]).endswith(
-        "no starving point is decided yet (PNG files); more rounds may tell."
+        "no starving point is decided yet (PNG files); more rounds may decide it."
     )
 
 

@@ -139,10 +139,10 @@ def test_stores_whose_figures_do_not_validate_are_named() -> None:
     rates = {"original": 1000.0, "lmdb": 900.0, "hdf5": 3000.0}
     found = answer(loaders(rates), invalid=("hdf5",))
     assert "every other measured store (LMDB) is proven" in found.sentences[0]
-    assert found.sentences[1] == "HDF5: the figures do not validate, and nothing is told of them."
+    assert found.sentences[1] == "HDF5: the figures do not validate, and the answer does not cover them."
     assert found.sentences[2].startswith("All 40,000 images")
     found = answer(loaders(rates), invalid=tuple(rates))
-    assert found.sentences[1].endswith("the figures do not validate, and this rests on them.")
+    assert found.sentences[1].endswith("the figures do not validate, and the answer uses them.")
     assert found.store == ""
 
 
@@ -203,7 +203,7 @@ def test_the_fewest_ranks_answer_and_several_are_named(order: tuple[int, int], r
 def test_one_round_tells_nothing() -> None:
     records = loaders({"original": 900.0, "lmdb": 9000.0}, spread=(1.0,))
     found = answer(records)
-    assert found.sentences[0].startswith("It cannot be told yet (read from memory, 2 workers): neither up to")
+    assert found.sentences[0].startswith("It cannot be told yet (read from memory, 2 workers) up to which")
     assert found.store == ""
 
 
