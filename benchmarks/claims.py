@@ -15,7 +15,7 @@ class Claim:
     contender, baselines
         Rates per round, of the same rounds. Against several baselines a claim must hold for each of them.
     least
-        The smallest ratio that is enough; None where nothing is asked.
+        The smallest ratio that is enough; None if there is no requirement.
     """
 
     words: str

@@ -51,7 +51,7 @@ class Pair:
 
     @functools.cached_property
     def adjustment(self) -> Adjustment | None:
-        """The seconds of both sides with what their calibration explains removed; None where that cannot be estimated."""
+        """The seconds of both sides with what their calibration explains removed; None if that cannot be estimated."""
         return adjustment(self.baseline, self.contender) if self.calibrated else None
 
     @property

@@ -53,7 +53,7 @@ def dataset_named(text: str | None, listed: Path | None) -> str:
     Parameters
     ----------
     text
-        A known name, else the path of a folder of images; None where a list is given.
+        A known name, else the path of a folder of images; None if a list is given.
     listed
         A list of image files with their labels.
 

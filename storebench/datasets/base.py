@@ -222,7 +222,7 @@ class Dataset(ABC):
 
     @property
     def original_info(self) -> DatasetInfo | None:
-        """The geometry and identity of the image files as they are; None where the samples are no image files."""
+        """The geometry and identity of the image files as they are; None if the samples are no image files."""
         return None
 
     def original(self, index: int) -> tuple[bytes, int]:

@@ -66,7 +66,7 @@ class _Selection(Dataset):
 
     @property
     def original_info(self) -> DatasetInfo | None:
-        """The geometry and identity of the image files as they are; None where the samples are no image files."""
+        """The geometry and identity of the image files as they are; None if the samples are no image files."""
         files = self._source.original_info
         return None if files is None else self._selected(files, "repeated")
 

@@ -77,14 +77,14 @@ def _figure(factor: float) -> str:
 
 
 def served_note(own: tuple[int, int], side: int | None) -> str:
-    """Return the clause of `change_note` for image files that are resized when they are read; "" where nothing is known.
+    """Return the clause of `change_note` for image files that are resized when they are read; "" if nothing is known.
 
     Parameters
     ----------
     own
         Height and width of the files, if all have one size below the default; else the default.
     side
-        Side of the samples; None where the files keep their size.
+        Side of the samples; None if the files keep their size.
     """
     if side is None or not 0 < max(own) < SIDE:
         return ""

@@ -240,6 +240,6 @@ class Kernel:
 
 @functools.cache
 def load_kernel() -> Kernel | None:
-    """Return the kernel, compiled by the first process that needs it; None where there is no working C compiler."""
+    """Return the kernel, compiled by the first process that needs it; None if there is no working C compiler."""
     library = load_compiled(SOURCE, user_cache_folder())
     return None if library is None else Kernel(library)

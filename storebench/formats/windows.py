@@ -103,7 +103,7 @@ class Windows:
     def _cut_compiled(
         self, source: FlatPixels | None, offsets: Indices, image_shape: ImageShape, out: Batch
     ) -> bool:
-        """Let the kernel cut, and return whether it could; ``source`` is None where the offsets are addresses."""
+        """Let the kernel cut, and return whether it could; ``source`` is None if the offsets are addresses."""
         kernel = load_kernel()
         if kernel is None or not out.flags.carray:
             return False

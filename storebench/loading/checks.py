@@ -24,7 +24,7 @@ class PixelCheck:
     first_wrong
         Index of the first of them in the order of the epoch.
     digest
-        Digest of what was served, by index; None where nothing was compared.
+        Digest of what was served, by index; None if nothing was compared.
     prepared
         Digest of the pixels that were served, by index, where `digest` does not cover them; None otherwise.
     difference

@@ -31,7 +31,7 @@ class Seen:
         What the store's table covers: decoded pixels by the default decoder, or the bytes of image files as they are.
     prepared
         Digests of the pixels that were served, where the table does not cover them: of image files after they were
-        cut and resized, and of pixels by a decoder of choice before augmentation. None where the table covers them.
+        cut and resized, and of pixels by a decoder of choice before augmentation. None if the table covers them.
     difference
         Largest absolute difference from the pixels that the default decoder gives, in levels from 0 to 255; None for
         the default decoder.

@@ -265,7 +265,7 @@ class Producer:
         return traits_of(self.job.backend).ready_made
 
     def _windows(self, reader: Reader, request: BatchRequest) -> Windows | None:
-        """Draw the windows of a batch; None where its images stay as they are."""
+        """Draw the windows of a batch; None if its images stay as they are."""
         augment = self.job.augment
         if augment.identity:
             return None

@@ -41,7 +41,7 @@ class Communication:
     pairs
         Number of pairs.
     link
-        The link between the ranks; None where nothing is exchanged.
+        The link between the ranks; None if nothing is exchanged.
     """
 
     barrier_s: float | None = None

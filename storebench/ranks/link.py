@@ -43,7 +43,7 @@ def measure_link(step: Step, group: Group) -> Link | None:
     Returns
     -------
     Link or None
-        The same on every rank; None where the step has no gradients.
+        The same on every rank; None if the step has no gradients.
     """
     if not isinstance(step, Exchanging):
         return None

@@ -56,7 +56,7 @@ def place_of(nodes: int, rendezvous: str | None, node: int | None, member: Membe
     Parameters
     ----------
     nodes, rendezvous, node
-        The options of the command line; `node` is None where the launcher has numbered the processes.
+        The options of the command line; `node` is None if the launcher has numbered the processes.
     member
         The place that the launcher's variables give.
 

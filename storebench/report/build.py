@@ -214,9 +214,9 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
 
 
 def feeding_sentences(results: Paths, accelerators: Sequence[Accelerator]) -> list[str]:
-    """Return one sentence per named accelerator and dataset: which stores feed it; none where no cell only loads.
+    """Return one sentence per named accelerator and dataset: which stores feed it; none if no cell only loads.
 
-    Nothing is said of stores whose figures do not validate.
+    Stores whose figures do not validate are left out.
     """
     records, findings = read_all(results)
     facts = facts_of(records, [*findings, *validate_records(records)])

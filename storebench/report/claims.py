@@ -102,7 +102,7 @@ class Claim:
     decided
         Whether the interval proves the assertion; what is only measured is not decided.
     decision
-        The comparison behind it; None where it rests on something else.
+        The comparison behind it; None if it rests on something else.
     """
 
     kind: Kind
@@ -194,11 +194,11 @@ class Claims:
         return {}
 
     def between(self, cell: CellSummary, other: CellSummary, topic: Topic = Topic.BACKEND) -> Claim | None:
-        """Return the claim about two cells, whichever is named first; None where the page does not compare them."""
+        """Return the claim about two cells, whichever is named first; None if the page does not compare them."""
         return self._pairs.get((topic, frozenset((cell.key, other.key))))
 
     def on(self, kind: Kind, cell: CellSummary) -> Claim | None:
-        """Return the claim of a kind whose subject is `cell`; None where there is none."""
+        """Return the claim of a kind whose subject is `cell`; None if there is none."""
         return self._single.get((kind, cell.key))
 
     def each(self, kind: Kind, cells: Iterable[CellSummary]) -> list[Claim]:
@@ -213,7 +213,7 @@ class Claims:
 
 
 def leading(asked: Iterable[Claim | None]) -> Claim | None:
-    """Return the claim that leads: the first decided one, else the first; None where there is none."""
+    """Return the claim that leads: the first decided one, else the first; None if there is none."""
     known = [one for one in asked if one is not None]
     return next((one for one in known if one.decided), next(iter(known), None))
 
@@ -345,7 +345,7 @@ def _largest(panel: Panel) -> Iterator[Claim]:
 
 
 def refusal(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> str:
-    """Return why nothing is said of when a conversion pays, as part of a sentence; "" where it is said."""
+    """Return why nothing is said of when a conversion pays, as part of a sentence; "" if it is said."""
     saving = claims.between(one.cell, one.baseline)
     if saving is None or saving.kind is not Kind.FASTER or saving.subject is not one.cell:
         return "no saving is proven"

@@ -64,7 +64,7 @@ class Facts:
 
     @property
     def main(self) -> Panel | None:
-        """The panel that speaks for the others; None where nothing was measured."""
+        """The panel that speaks for the others; None if nothing was measured."""
         return next(iter(self.ordered), None)
 
     @property

@@ -108,7 +108,7 @@ class Roofline:
         )
 
     def curve(self, backend: str) -> RooflineCurve | None:
-        """Return the curve of a backend, or None where it has none."""
+        """Return the curve of a backend, or None if it has none."""
         return next((one for one in self.curves if one.backend == backend), None)
 
     @property

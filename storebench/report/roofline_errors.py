@@ -47,7 +47,7 @@ class Explanation:
         FIRST_BATCH: its share of the timed part. PRODUCERS: how many times as long they take per sample. HANDOFF: its
         time over that of the accelerator's step. JITTER: the longest of 20 waits over the mean wait. Else 0.
     error
-        The error that is left if the cause is accounted for; None where it cannot be.
+        The error that is left if the cause is accounted for; None if it cannot be.
     """
 
     cause: Cause
@@ -91,7 +91,7 @@ class Miss:
 
 
 def explanation(miss: Miss) -> Explanation | None:
-    """Return the first cause that leaves an error of at most `ERROR_LIMIT`; None where the records show none."""
+    """Return the first cause that leaves an error of at most `ERROR_LIMIT`; None if the records show none."""
     return next((one for cause in _CAUSES if (one := cause(miss)) is not None), None)
 
 

@@ -76,7 +76,7 @@ def left_out(records: Sequence[tuple[Record, Path]]) -> dict[str, list[str]]:
 
 
 def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
-    """Return the shortfall of a run; None where it is complete, or its ``run.json`` does not say what it promises."""
+    """Return the shortfall of a run; None if it is complete, or its ``run.json`` does not say what it promises."""
     try:
         about = read_about(folder / RUN_NAME)
         rounds = _rounds(about)
@@ -102,7 +102,7 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
 
 
 def _rounds(about: Mapping[str, Any]) -> list[list[Replicate]]:
-    """Return the replicates of each round so far; empty where the description does not say how many there are."""
+    """Return the replicates of each round so far; empty if the description does not say how many there are."""
     rule, cells = about.get("stopping"), [str(cell["cell_id"]) for cell in about["cells"]]
     least = about.get("scenario", {}).get("replicates") if rule is None else rule.get("min_replicates")
     if not isinstance(least, int) or least * len(cells) > _MOST_REPLICATES:

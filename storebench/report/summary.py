@@ -90,7 +90,7 @@ def facts_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Pa
 
 
 def incomplete(records: Sequence[Sourced]) -> tuple[str, ...]:
-    """Return in words what each run of some records lacks; empty where all are complete."""
+    """Return in words what each run of some records lacks; empty if all are complete."""
     return tuple(incomplete_sentence(one) for one in shortfalls(records))
 
 
@@ -129,7 +129,7 @@ class FirstAnswer:
 def first_answer(
     results: Paths, whole: Whole | None = None, accelerators: Sequence[Accelerator] = ()
 ) -> FirstAnswer | None:
-    """Return whether converting is worth it, from the records of one dataset; None where no cell only loads.
+    """Return whether converting is worth it, from the records of one dataset; None if no cell only loads.
 
     Parameters
     ----------

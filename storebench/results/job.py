@@ -149,7 +149,7 @@ class JobFacts:
     samples_per_s_until_first_end
         Rate of the job until its first rank ended its last step. Of a step in progress, the share counts that had passed.
     wait_for_slowest_s
-        Mean over ranks; null where a rank has none.
+        Mean over ranks; null if a rank has none.
     unique_samples, total_samples
         Different samples that the epoch served, and all of them.
     duplicates
@@ -157,12 +157,12 @@ class JobFacts:
     barrier_s
         Median duration of a barrier that all ranks enter at once, measured after the last epoch; null if not measured.
     gradient_bytes
-        Bytes of gradients that each rank contributes to a step; null where nothing was trained.
+        Bytes of gradients that each rank contributes to a step; null if nothing was trained.
     exposed_communication_s
         Per step: the median, over pairs of steps on the same batch, of the duration with synchronised gradients less
         the duration without. All ranks begin each of these steps at a barrier, and the slowest rank counts, so no wait
         for data is in it. It may be negative where it is smaller than the noise. Measured after the last epoch of the
-        replicate; null where no gradients are synchronised.
+        replicate; null if no gradients are synchronised.
     step_without_sync_s
         Median duration of the same steps without synchronisation.
     exposed_pairs

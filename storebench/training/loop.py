@@ -16,7 +16,7 @@ class StepTimes:
 
     `copied_ns` is `got_ns` plus the duration of the copy by the device's own clock (0 on a CPU). `paused_ns` is the time
     for which the loop then paused to keep samples for the proof and to read counters. It belongs neither to the step nor
-    to the overhead between two steps. `io` is what the kernel counted for the batch; None where nobody read it.
+    to the overhead between two steps. `io` is what the kernel counted for the batch; None if it was not read.
     """
 
     asked_ns: int

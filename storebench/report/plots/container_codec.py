@@ -111,7 +111,7 @@ _Place = tuple[str, str]
 def _most(
     best: dict[_Place, CellSummary], claims: Claims, alike: Callable[[_Place, _Place], bool]
 ) -> Claim | None:
-    """Return the largest proven difference between two cells that are alike; None where none is proven."""
+    """Return the largest proven difference between two cells that are alike; None if none is proven."""
     found = (
         claims.between(best[one], best[other])
         for one, other in itertools.combinations(best, 2)

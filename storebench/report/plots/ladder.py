@@ -182,7 +182,7 @@ def _in_percent(share: Interval) -> Interval:
 
 
 def _claim(ladder: Ladder, step: Step, claims: Claims) -> Claim | None:
-    """Return the claim about a rung and the one below; None where the lower one was not measured."""
+    """Return the claim about a rung and the one below; None if the lower one was not measured."""
     below = ladder.of(step.rung.below or "")
     return None if below is None else claims.between(step.cell, below.cell, Topic.RUNG)
 

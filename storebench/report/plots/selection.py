@@ -39,7 +39,7 @@ class Selection:
 
     @property
     def panel(self) -> Panel | None:
-        """The panel that speaks for the dataset; None where nothing was measured."""
+        """The panel that speaks for the dataset; None if nothing was measured."""
         return self.facts.main
 
     @property
@@ -72,7 +72,7 @@ class Selection:
 
     @functools.cached_property
     def steps(self) -> pd.DataFrame | None:
-        """The steps of one record of each of the panel's cells, read once; None where none has enough of them."""
+        """The steps of one record of each of the panel's cells, read once; None if none has enough of them."""
         cells = [cell for cell in self._stepped if cell.usable and has_steps(cell) and has_distribution(cell)]
         if all(cell.is_null for cell in cells):
             return None

@@ -71,7 +71,7 @@ def _work_answer(cells: Sequence[CellSummary]) -> str:
 
 
 def _largest_part(cell: CellSummary) -> str:
-    """Return "decode is 76% of their work with PNG files"; "" where none of it was measured."""
+    """Return "decode is 76% of their work with PNG files"; "" if none of it was measured."""
     seconds = {name: cell.per_step(metric) for name, metric in PRODUCER_PARTS.items()}
     whole = sum(seconds.values())
     most = max(seconds, key=lambda name: seconds[name])

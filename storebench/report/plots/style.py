@@ -233,7 +233,7 @@ def mark_cut(
     upright: bool,
     colour: Any = "black",
 ) -> str:
-    """Draw an arrow where a limit of the plot cuts an interval, and return the note on that; "" where none is cut.
+    """Draw an arrow where a limit of the plot cuts an interval, and return the note on that; "" if none is cut.
 
     Parameters
     ----------

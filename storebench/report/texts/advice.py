@@ -88,7 +88,7 @@ def _other_states(facts: Facts, panel: Panel, chosen: Choice) -> Iterator[Advice
 
 
 def _elsewhere(facts: Facts) -> list[Advice]:
-    """Return the first comparison that another setting decides, and the choice in other states; nothing where none does."""
+    """Return the first comparison that another setting decides, and the choice in other states; nothing if none does."""
     for panel in facts.ordered:
         one = leading(facts.claims.between(*pair) for pair in asked_pairs(panel))
         if one is None or one.object is None or not one.decided:

@@ -47,9 +47,9 @@ class Choice:
     Attributes
     ----------
     cell
-        The store; None where it cannot be told.
+        The store; None if it cannot be told.
     lead
-        The claim that it is faster than the next one; None where it is chosen for another reason.
+        The claim that it is faster than the next one; None if it is chosen for another reason.
     """
 
     advice: Advice

@@ -16,7 +16,7 @@ _MOST_STATES = 2
 
 
 def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
-    """Return what decides the comparison that leads; None where nothing is shown to.
+    """Return what decides the comparison that leads; None if nothing is shown to.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
 
 
 def _parts(slow: CellSummary, parts: tuple[Claim, ...]) -> list[str]:
-    """Return which parts of the work explain a difference, in words; empty where none is proven to."""
+    """Return which parts of the work explain a difference, in words; empty if none is proven to."""
     costs = [one for one in parts if one.figure and one.figure.mid > 0]
     gives = [one for one in parts if one.figure and one.figure.mid < 0]
     of = "difference in the producers' work" if slow.cell.workers else "difference"

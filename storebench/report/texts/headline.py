@@ -44,7 +44,7 @@ class Headline:
         training, and what is undecided;
         the first one is the answer for those who read no further.
     panel
-        The panel that it rests on; None where nothing was measured.
+        The panel that it rests on; None if nothing was measured.
     """
 
     sentences: tuple[Sentence, ...]
@@ -181,7 +181,7 @@ def _other(facts: Facts, main: Panel) -> Panel | None:
 
 
 def _beside(panel: Panel, claims: Claims) -> Sentence | None:
-    """Return what another panel says beside the first; None where no two of its cells can be compared."""
+    """Return what another panel says beside the first; None if no two of its cells can be compared."""
     return _answer(panel, _beside_words(panel), claims) if _asked(panel, claims) else None
 
 
@@ -222,7 +222,7 @@ def _where(panel: Panel, shown: str = "") -> str:
 
 
 def _beyond_memory(panel: Panel) -> str:
-    """Return in words that every store is larger than the limited page cache; "" where that is not so."""
+    """Return in words that every store is larger than the limited page cache; "" if that is not so."""
     cell = panel.speaker.cell
     stored = [one.fact("store_file_bytes") for one in panel.stored]
     if not cell.memory_bytes or not stored or not all(one and one > cell.memory_bytes for one in stored):

@@ -229,7 +229,7 @@ def compute_label(compute: Compute) -> str:
 
 
 def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
-    """Return all emulated compute in one line; none where there is none."""
+    """Return all emulated compute in one line; none if there is none."""
     ordered = sorted(sleeps, key=lambda compute: compute.milliseconds)
     if len(ordered) < 2:
         return [compute_label(one) for one in ordered]

@@ -44,12 +44,12 @@ _FED = "; an accelerator is fed if it is busy at least 90% of its time"
 
 
 def roofline_answer(rooflines: Sequence[Roofline]) -> str | None:
-    """Return which accelerators each backend feeds, and what decides it; None where nothing is decided."""
+    """Return which accelerators each backend feeds, and what decides it; None if nothing is decided."""
     return " ".join(roofline_sentences(rooflines)) or None
 
 
 def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
-    """Return which accelerators each backend feeds, and a sentence on what decides it; empty where nothing is decided.
+    """Return which accelerators each backend feeds, and a sentence on what decides it; empty if nothing is decided.
 
     Parameters
     ----------

@@ -33,13 +33,13 @@ class Worth:
     sentences
         The verdict first, then what it depends on and what converting costs.
     store
-        Name of the store to convert into, as ``storebench convert`` takes it; "" where converting gains nothing.
+        Name of the store to convert into, as ``storebench convert`` takes it; "" if converting gains nothing.
     backend
-        The backend that reads this store in the verdict, "lmdb:direct"; "" where converting gains nothing.
+        The backend that reads this store in the verdict, "lmdb:direct"; "" if converting gains nothing.
     side
         Side of its images; None if it keeps their sizes.
     named
-        What each named accelerator gets from the stores, in the state that the verdict is about.
+        Sentences on the rate that each named accelerator gets from the stores, in the state of the verdict.
     """
 
     sentences: tuple[str, ...]
@@ -55,7 +55,7 @@ def worth(
     unsound: Sequence[CellSummary] = (),
     accelerators: Sequence[Accelerator] = (),
 ) -> Worth | None:
-    """Return whether converting is worth it; None where the files as they are have no loader-only cell.
+    """Return whether converting is worth it; None if the original files have no loader-only cell.
 
     Parameters
     ----------
