@@ -200,7 +200,7 @@ def _why_not(rule: StoppingRule, panel: PanelPrecision, done: int, *, over_budge
 
 
 def _distance(rule: StoppingRule, panel: PanelPrecision) -> float:
-    """Return how far a panel is from the wanted precision: its widest ratio that more rounds can narrow."""
+    """Return the distance of a panel from the wanted precision: its widest ratio that more rounds can narrow."""
     wanted = panel.wanted(rule.until)
     if not wanted:
         return 0.0

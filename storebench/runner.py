@@ -234,7 +234,7 @@ def _decided(run: Run, assess: Assess | None, watcher: Watcher) -> tuple[Run, bo
 
 
 def _costs(records: Iterable[Record]) -> Costs:
-    """Return what the replicates of a run took; both attempts at a repeated one as long as the second."""
+    """Return the durations of a run's replicates; both attempts at a repeated one count as long as the second."""
     took: dict[str, dict[int, float]] = {}
     for record in records:
         if record.conditions is not None:  # the same in each epoch of a replicate

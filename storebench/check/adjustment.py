@@ -99,7 +99,7 @@ def _logs(side: CellData) -> _Floats | None:
 
 
 def _drift(sides: tuple[_Floats, _Floats]) -> float:
-    """Return by how much the second side's calibration took longer, as a logarithm."""
+    """Return the logarithm of the second side's calibration time over the first side's."""
     return float(sides[1].mean() - sides[0].mean())
 
 

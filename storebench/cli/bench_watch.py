@@ -37,7 +37,7 @@ class Pace:
         self._began_s = now_s
 
     def left(self, count: int) -> str:
-        """Return in words how long `count` further replicates will take; "" before the first one has ended."""
+        """Return words for the remaining time of `count` further replicates; "" before the first one has ended."""
         if not self._took:
             return ""
         means = [sum(took) / len(took) for took in self._took.values()]

@@ -44,7 +44,7 @@ def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list
 
 
 def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
-    """Return how many replicates a run has, how much it converts and reads, and about how long it takes."""
+    """Return the number of replicates of a run, the bytes that it converts and reads, and its estimated duration."""
     count = f"{number_of(len(plan.cells), 'cell')} x {rounds_words(scenario)}"
     return (
         f"{count}{' x 2 sides' * (sides == 2)}; about {_mib(plan.write_bytes)} to convert, "

@@ -262,7 +262,7 @@ def _require(library: str, decoder: str) -> None:
 
 
 def _reduction(size: Size, least: Size | None) -> int:
-    """Return by how much an image may be reduced and still have `least` pixels on both sides; 1 for not at all."""
+    """Return the largest factor by which an image may be reduced and still have `least` pixels on both sides; 1 for none."""
     if least is None:
         return 1
     most = min(size[0] // least[0], size[1] // least[1])

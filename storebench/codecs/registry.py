@@ -63,7 +63,7 @@ class Decoding:
 
 
 def decoding_of(codec: str, options: Pairs) -> Decoding:
-    """Return how payloads of a codec are decoded.
+    """Return the decoder, with its scale, for the payloads of a codec.
 
     Parameters
     ----------

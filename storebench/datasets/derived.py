@@ -88,7 +88,7 @@ class _Selection(Dataset):
         )
 
     def _provenance(self, old: Provenance, how: str) -> Provenance:  # noqa: ARG002 - for those that have more samples
-        """Return where the samples come from; `how` says what further samples are made of."""
+        """Return the provenance of the samples; `how` names the source of further samples."""
         return old
 
     @abstractmethod

@@ -125,7 +125,7 @@ def random_bits(indices: Indices, *, seed: int, epoch: int) -> npt.NDArray[np.ui
 
 @functools.lru_cache(maxsize=16)
 def _stream(seed: int, epoch: int) -> int:
-    """Return where the random bits of an epoch begin, 64 bits."""
+    """Return the start of the random bits of an epoch, 64 bits."""
     with np.errstate(over="ignore"):
         stream = _mix(np.array([seed], dtype=np.uint64) + _GOLDEN * np.uint64(epoch + 1))
     return int(stream[0])

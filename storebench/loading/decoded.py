@@ -50,7 +50,7 @@ def decoded_by(manifest: Manifest, backend: Backend) -> Manifest:
 
 
 def seen_pixels(reader: Reader, backend: Backend, indices: Indices, decoded: Batch) -> Seen:
-    """Return what a batch of images of one size consists of.
+    """Return the parts of a batch of images of one size.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def seen_files(
     seed: int,
     epoch: int,
 ) -> Seen:
-    """Return what a batch of image files as they are consists of; `out` holds the samples made of them."""
+    """Return the parts of a batch of original image files; `out` holds the samples made of them."""
     labels = reader.labels[indices]
     rows = b"".join(map(payload_digest, payloads, labels.tolist()))
     seen = Seen(digests=_rows(rows), prepared=digest_rows(out, labels))

@@ -253,7 +253,7 @@ class Producer:
         )
 
     def _notes(self) -> dict[str, str]:
-        """Return how the store is read, and whether the harness has to augment without the compiled kernel."""
+        """Return notes on the reading of the store, and on augmentation without the compiled kernel."""
         notes = self._reader.notes() if self._reader is not None else {}
         augment = self.job.augment
         if augment.identity or augment.resized is not None or load_kernel() is not None:

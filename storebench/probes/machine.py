@@ -135,7 +135,7 @@ def governor() -> str | None:
 
 
 def transparent_hugepages() -> str | None:
-    """Return when the kernel uses huge pages: "always", "madvise" or "never"."""
+    """Return the kernel's setting for huge pages: "always", "madvise" or "never"."""
     return chosen(read_text("/sys/kernel/mm/transparent_hugepage/enabled"))
 
 

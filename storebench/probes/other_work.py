@@ -46,7 +46,7 @@ class OtherWork:
         self._before = _totals(self._cpus)
 
     def conditions(self, attempt: int = 1) -> Conditions:
-        """Return what happened since this probe was made, with the verdict of the rule for disturbed replicates."""
+        """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
         before, after = self._before, _totals(self._cpus)
         busy_s, steal_s = _grown(before.busy_s, after.busy_s), _grown(before.steal_s, after.steal_s)
         own_s = after.own_s - before.own_s

@@ -78,7 +78,7 @@ def unread_ranges(wanted: Candidates, count: int, *, used: Container[Range], lim
 
 
 def _last_use(facts: os.stat_result, mount: Mount) -> float:
-    """Return when a file was last changed or accessed, if the mount records accesses."""
+    """Return the time of a file's last change or, if later and recorded by the mount, of its last access."""
     changed = max(facts.st_mtime, facts.st_ctime)
     return changed if "noatime" in mount.options else max(changed, facts.st_atime)
 

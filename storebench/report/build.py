@@ -156,7 +156,7 @@ def _weight(first: CellSummary, lead: CellSummary | None) -> tuple[bool, str]:
 
 
 def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator], answer: str) -> Section:
-    """Return what is said of one dataset: of all its cells, and advice from those that validate."""
+    """Return the section of one dataset: statements on all its cells, and advice from those that validate."""
     first, slug = shown.cells[0], dataset_slug(shown.cells[0])
     limited = [cell for cell in (shown.main.listed if shown.main else ()) if cell.key in shown.verdicts]
     fed = roofline_answer(sound.rooflines)

@@ -39,7 +39,7 @@ class Work(enum.StrEnum):
 
 
 def work_of(cell: Cell) -> Work:
-    """Return what the loop of a cell does beside reading and decoding."""
+    """Return the work of a cell's loop besides reading and decoding."""
     if cell.compute.kind is ComputeKind.REAL:
         return Work.TRAINING
     if cell.compute.kind is ComputeKind.EMULATED:

@@ -386,7 +386,7 @@ def _pays(one: BreakEven, claims: Claims) -> Claim:
 
 
 def _closes(panel: Panel, claims: Claims) -> Iterator[Claim]:
-    """Yield what other decoders close of each gap between compressed images and raw pixels that is proven."""
+    """Yield the shares of each proven gap between compressed images and raw pixels that other decoders close."""
     for one in closings(panel):
         gap, change = claims.between(one.slow, one.fast), claims.between(one.cell, one.slow)
         if gap is None or change is None or gap.kind is not Kind.FASTER or gap.subject is not one.fast:

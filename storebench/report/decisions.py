@@ -186,7 +186,7 @@ class Decisions:
         return {one.cell.key: one for one in self.found.values() if one.topic is Topic.COMPUTE}
 
     def inflation(self, cell: CellSummary) -> Decision | None:
-        """Return how many times as long the network computes beside `cell` as with nothing to load."""
+        """Return the network's compute time with `cell` over its compute time with nothing to load."""
         return self._inflations.get(cell.key)
 
     def inflated(self, cell: CellSummary) -> bool:

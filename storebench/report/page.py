@@ -151,7 +151,7 @@ def flags(content: Content) -> list[Flag]:
 
 
 def _states(content: Content) -> list[str]:
-    """Return what the cache states of the leading panel mean."""
+    """Return the meanings of the cache states in the leading panel."""
     panel = content.headline.panel
     return cache_notes(panel.cells) if panel is not None else []
 

@@ -19,7 +19,7 @@ from storebench.runs.records import RECORDS_NAME
 
 
 def run_precision(folder: Path, records: Sequence[Record]) -> list[PanelPrecision]:
-    """Return how precisely the records of a run know the ratios that matter, for each panel that has any.
+    """Return the precision of the ratios that matter in the records of a run, for each panel that has any.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def run_precision(folder: Path, records: Sequence[Record]) -> list[PanelPrecisio
 
 
 def page_precision(cells: Sequence[CellSummary]) -> list[PanelPrecision]:
-    """Return how precisely the ratios that matter are known, for each panel that has any."""
+    """Return the precision of the ratios that matter, for each panel that has any."""
     facts = derive(cells)
     found = ((panel, tuple(_pairs(panel, facts.decisions))) for panel in facts.ordered)
     return [

@@ -62,7 +62,7 @@ class Summary(Told):
 
 
 def summarise_results(results: Paths) -> Summary:
-    """Return what a report of `results` says. Cells that do not validate are marked, and give no advice.
+    """Return the statements of a report on `results`. Cells that do not validate are marked, and give no advice.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def facts_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> Pa
 
 
 def incomplete(records: Sequence[Sourced]) -> tuple[str, ...]:
-    """Return in words what each run of some records lacks; empty if all are complete."""
+    """Return sentences on the missing parts of each run of some records; empty if all are complete."""
     return tuple(incomplete_sentence(one) for one in shortfalls(records))
 
 

@@ -239,7 +239,7 @@ def _whole(text: str, file: Path) -> list[Any]:
 
 
 def run_looks(run: Path) -> int:
-    """Return how often the rounds of a run may have been looked at: 1, plus 1 for each time rounds were added."""
+    """Return the number of looks at the rounds of a run: 1, plus 1 for each time rounds were added."""
     try:
         return 1 + len(_about(run).get("extended_utc", ()))
     except (OSError, CorruptDataError, AttributeError, TypeError):

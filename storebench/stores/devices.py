@@ -72,7 +72,7 @@ def _is_of(target: Path, store: Path) -> bool:
 
 
 def _when_made(target: Path) -> tuple[str, int] | None:
-    """Return when an image was made, as a sortable value; None if it is not complete."""
+    """Return the creation time of an image as a sortable value; None if it is not complete."""
     if not (target / IMAGE_NAME).is_file() or not (target / POINT_NAME).is_dir():
         return None
     try:

@@ -104,7 +104,7 @@ def open_store(path: Path) -> Store:
 
 
 def when_made(path: Path) -> tuple[str, int] | None:
-    """Return when the store at `path` was made, as a sortable value; None if there is no complete store.
+    """Return the creation time of the store at `path` as a sortable value; None if there is no complete store.
 
     A store that cannot be judged counts as complete, because it may be the only copy: one of another schema
     version, which counts as the oldest, and one whose format is not installed.

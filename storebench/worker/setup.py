@@ -250,7 +250,7 @@ class Setup:
 
 
 def augment_of(cell: Cell, manifest: Manifest, model: ModelSpec | None) -> Augment:
-    """Return how the samples of a cell are made of the images of its store.
+    """Return the preparation of a cell's samples from the images of its store.
 
     Image files as they are become squares of the size that the cell asks for, else of the network's, else of the size
     of the dataset's other stores. Where a size was asked for, images of that size are served whole.

@@ -22,7 +22,7 @@ class NoPlaceError(Exception):
 
 
 def row_offsets(data: Any) -> Offsets:
-    """Return where each element of the first axis of an uncompressed data set begins in the file, int64 [n].
+    """Return the offset in the file of each element of an uncompressed data set's first axis, int64 [n].
 
     Usable on its own, with any ``h5py.Dataset``.
 

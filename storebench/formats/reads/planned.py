@@ -341,7 +341,7 @@ class _Lookahead:
         return Window(offsets=offsets, lengths=lengths, ends=ends, mapped=mapped)
 
     def _units(self) -> tuple[Iterator[list[Indices]], int]:
-        """Return which batches are prepared together, and how many such units at a time."""
+        """Return the batches that are prepared together, and the number of such units at a time."""
         mean, window_bytes = self._reads.mean_bytes, self._reads.policy.window()
         samples = sum(map(len, self._batches))
         if mean >= SMALL_BYTES:

@@ -67,15 +67,15 @@ class ReadPolicy(Options):
     )
 
     def window(self) -> int:
-        """Return how far to read ahead of the loop, in bytes."""
+        """Return the read-ahead distance from the loop, in bytes."""
         return self.window_bytes or min(WINDOW_BYTES, _room_bytes())
 
     def sweep(self) -> int:
-        """Return how many bytes small samples may span to be read in one pass."""
+        """Return the most bytes that small samples may span to be read in one pass."""
         return min(self.sweep_bytes, _room_bytes())
 
 
 def _room_bytes() -> int:
-    """Return how many bytes may wait in the page cache to be read, as the limit on this process's memory allows."""
+    """Return the bytes that may wait in the page cache, within the memory limit of this process."""
     limit = memory_limit_bytes()
     return sys.maxsize if limit is None else max(limit // _SHARE_OF_LIMIT, 2 * MIN_UNIT_BYTES)

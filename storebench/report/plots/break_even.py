@@ -56,7 +56,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def paying_answer(paying: Sequence[Claim]) -> Sentence:
-    """Return which conversion has won back its time first, and after how many epochs."""
+    """Return a sentence on the conversion that pays off first, and after how many epochs."""
     first = min(paying, key=lambda one: one.figure.mid if one.figure else 0.0)
     assert first.object is not None
     name = store_label(first.subject, (first.subject, first.object))

@@ -51,7 +51,7 @@ def cold_batches(cells: Sequence[CellSummary]) -> int:
 
 
 def cold_answer(cells: Sequence[CellSummary]) -> str:
-    """Return how long the cells were cold, and the backend whose rate the page cache changed most afterwards."""
+    """Return a sentence on how long cells were cold, and on the backend whose rate the page cache then changed most."""
     changed: list[CellSummary] = []
     throughout: list[CellSummary] = []
     short: list[CellSummary] = []
@@ -89,7 +89,7 @@ def _changed(cells: Sequence[CellSummary]) -> str:
 
 
 def _were(cells: Sequence[CellSummary], state: str) -> str:
-    """Return that cells were in a state; "" for none."""
+    """Return a sentence that names the cells in a state; "" for none."""
     if not cells:
         return ""
     names = ", ".join(backend_label(cell.backend) for cell in cells)

@@ -45,7 +45,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def size_answer(claim: Claim) -> Sentence:
-    """Return how many times the space of the smallest store the largest one takes."""
+    """Return a sentence on the size of the largest store over that of the smallest."""
     assert claim.figure is not None
     assert claim.object is not None
     large, small = (store_label(one, (claim.subject, claim.object)) for one in (claim.subject, claim.object))

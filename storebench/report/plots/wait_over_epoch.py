@@ -36,7 +36,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def tail_answer(found: Sequence[Claim]) -> Sentence:
-    """Return how many times the median wait the longest one is: with the steadiest backend, and the least steady."""
+    """Return a sentence on the longest wait over the median wait, for the steadiest and the least steady backend."""
     ordered = sorted(found, key=lambda one: one.figure.mid if one.figure else 0.0)
     if not ordered:
         return Sentence(text="The waits are too short to be told as multiples of their median.")

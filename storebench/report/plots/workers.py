@@ -48,7 +48,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 
 def workers_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
-    """Return how many backends are proven to gain from more workers, and which one gains most."""
+    """Return a sentence on the backends proven to gain from more workers, and on the largest gain."""
     fewest = min(cell.cell.workers for cell in cells)
     first = [cell for cell in cells if cell.cell.workers == fewest]
     asked = [(cell, found) for cell in first if (found := _against(cell, cells, claims))]

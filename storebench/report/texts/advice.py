@@ -130,7 +130,7 @@ def _bottleneck(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
 
 
 def limits(claims: Claims, cell: CellSummary) -> tuple[Claim, ...]:
-    """Return what the sentence on a cell's limit asserts."""
+    """Return the claims of the sentence on a cell's limit."""
     return tuple(
         one for kind in (Kind.LIMITED, Kind.CONTENTION) if (one := claims.on(kind, cell)) is not None
     )

@@ -117,7 +117,7 @@ def _beats(best: CellSummary, one: Claim) -> bool:
 def _indifferent(
     where: str, panel: Panel, stored: Sequence[CellSummary], proof: Sequence[Claim], claims: Claims
 ) -> Choice:
-    """Return that it does not matter, because of every loop that is fed or every two stores that are equal."""
+    """Return the advice that the choice does not matter, because every loop is fed or all stores are equal."""
     smallest = _smallest(stored)
     kind = "store" if len(stored) == len(panel.stored) else "lossless store"
     if proof[0].kind is Kind.FED:

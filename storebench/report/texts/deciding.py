@@ -16,7 +16,7 @@ _MOST_STATES = 2
 
 
 def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
-    """Return what decides the comparison that leads; None if nothing is shown to.
+    """Return a sentence on the reasons for the leading comparison; None if no reason is proven.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
 
 
 def _parts(slow: CellSummary, parts: tuple[Claim, ...]) -> list[str]:
-    """Return which parts of the work explain a difference, in words; empty if none is proven to."""
+    """Return words for the parts of the work that explain a difference; empty if none is proven."""
     costs = [one for one in parts if one.figure and one.figure.mid > 0]
     gives = [one for one in parts if one.figure and one.figure.mid < 0]
     of = "difference in the producers' work" if slow.cell.workers else "difference"
@@ -70,7 +70,7 @@ def _elsewhere(facts: Facts, claim: Claim) -> Iterator[tuple[Panel, Claim]]:
 
 
 def _weight(claim: Claim, other: Claim) -> float:
-    """Return how much another state changes a claim: most where it turns it round, 0 where it is the same there."""
+    """Return the change of a claim in another state: largest if it is reversed, 0 if it is the same."""
     if claim.kind is Kind.EQUAL and other.kind is Kind.EQUAL:
         return 0.0
     lead, there = _signed(claim, claim), _signed(claim, other)
@@ -92,7 +92,7 @@ def _signed(claim: Claim, other: Claim) -> tuple[float, float] | None:
 
 
 def _state(panel: Panel, claim: Claim, other: Claim) -> str:
-    """Return what is decided in another state of the store, in words."""
+    """Return words for the decision in another state of the store."""
     where = _state_words(panel.speaker, claim.subject)
     assert other.object is not None
     if other.kind is Kind.EQUAL:
@@ -103,7 +103,7 @@ def _state(panel: Panel, claim: Claim, other: Claim) -> str:
 
 
 def _state_words(there: CellSummary, here: CellSummary) -> str:
-    """Return how the state of the store differs, in words: "with a read-ahead of 8,192 KiB", "warm"."""
+    """Return words for the difference in the store's state: "with a read-ahead of 8,192 KiB", "warm"."""
     ahead = there.cell.readahead_kib
     words = "the machine's own read-ahead" if ahead is None else f"a read-ahead of {ahead:,} KiB"
     same = (there.cell.cache, there.cell.memory_bytes) == (here.cell.cache, here.cell.memory_bytes)

@@ -14,7 +14,7 @@ NAMES = {"opencv": "OpenCV", "pillow": "Pillow"}
 
 
 def closing(panel: Panel, claims: Claims) -> Sentence | None:
-    """Return by how much other decoders close the gap of a panel that they close most of; None without such cells."""
+    """Return a sentence on the gap of a panel that other decoders close most; None without such cells."""
     sentences = list(_sentences(panel, claims))
     return max(sentences, key=_most, default=None)
 

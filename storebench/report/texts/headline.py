@@ -124,7 +124,7 @@ def _fastest(panel: Panel, told: Claim | None, claims: Claims) -> Sentence | Non
 
 
 def _alone(panel: Panel, where: str) -> str:
-    """Return what is said of a panel in which no two cells can be compared."""
+    """Return the sentence on a panel in which no two cells can be compared."""
     pair = _pair(panel)
     if pair is not None:
         slow, fast = pair
@@ -181,7 +181,7 @@ def _other(facts: Facts, main: Panel) -> Panel | None:
 
 
 def _beside(panel: Panel, claims: Claims) -> Sentence | None:
-    """Return what another panel says beside the first; None if no two of its cells can be compared."""
+    """Return the sentence of a further panel; None if no two of its cells can be compared."""
     return _answer(panel, _beside_words(panel), claims) if _asked(panel, claims) else None
 
 
@@ -222,7 +222,7 @@ def _where(panel: Panel, shown: str = "") -> str:
 
 
 def _beyond_memory(panel: Panel) -> str:
-    """Return in words that every store is larger than the limited page cache; "" if that is not so."""
+    """Return words that say that every store is larger than the limited page cache; "" if one is not."""
     cell = panel.speaker.cell
     stored = [one.fact("store_file_bytes") for one in panel.stored]
     if not cell.memory_bytes or not stored or not all(one and one > cell.memory_bytes for one in stored):

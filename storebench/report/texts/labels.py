@@ -215,7 +215,7 @@ def _rank_word(name: str, value: object, cell: Cell) -> str | None:
 
 
 def loading_label(cell: Cell) -> str:
-    """Return in words what is measured where nothing is computed; "" elsewhere."""
+    """Return words for the measured work if nothing is computed; "" otherwise."""
     work = work_of(cell)
     if work is Work.AUGMENTING:
         return f"loader only, with {MODELS.get(cell.model, cell.model)}'s crop and mirror"

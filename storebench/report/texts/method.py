@@ -95,7 +95,7 @@ def _rule(rounds: RunRounds) -> str:
 
 
 def _other_work(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
-    """Return how many replicates other work of the machine disturbed; nothing if that was not recorded."""
+    """Return a paragraph on the replicates that other work disturbed; none if that was not recorded."""
     replicates = {
         (row["run_id"], cell.cell.cell_id, row["replicate"]): row
         for cell in cells

@@ -173,7 +173,7 @@ def _crowd(ladder: Ladder) -> tuple[int, str, tuple[str, ...]]:
 
 
 def gain_of(claim: Claim, cell: CellSummary) -> Ratio:
-    """Return how many times as fast a side of a comparison is as the other one; below 1 where it is slower."""
+    """Return the rate of one side of a comparison over that of the other; below 1 if it is slower."""
     assert claim.decision is not None
     return claim.decision.ratio if claim.subject is cell else claim.decision.ratio.inverted()
 

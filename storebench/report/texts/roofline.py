@@ -44,12 +44,12 @@ _FED = "; an accelerator is fed if it is busy at least 90% of its time"
 
 
 def roofline_answer(rooflines: Sequence[Roofline]) -> str | None:
-    """Return which accelerators each backend feeds, and what decides it; None if nothing is decided."""
+    """Return a sentence on the accelerators that each backend feeds, and on the reasons; None if nothing is decided."""
     return " ".join(roofline_sentences(rooflines)) or None
 
 
 def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
-    """Return which accelerators each backend feeds, and a sentence on what decides it; empty if nothing is decided.
+    """Return sentences on the accelerators that each backend feeds, and on the reasons; empty if nothing is decided.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
 
 
 def one_roofline_answer(roofline: Roofline) -> str:
-    """Return which accelerators the backends of one setting feed, in one sentence, undecided ones included."""
+    """Return a sentence on the accelerators that the backends of one setting feed, undecided ones included."""
     fed = _decided(roofline)
     if not fed:
         names = ", ".join(backend_label(one.backend) for one in roofline.curves)
@@ -280,7 +280,7 @@ def _shown_apart(first: RooflineCurve, second: RooflineCurve) -> bool:
 
 
 def _on_this_machine(lead: Roofline) -> str:
-    """Return which backends feed the slowest network that was trained on this machine's processor; "" without one."""
+    """Return words for the backends that feed the slowest network trained on this machine's processor; "" without one."""
     here = next((one for one in lead.trained if one.cell.cell.device == "cpu"), None)
     if here is None:
         return ""

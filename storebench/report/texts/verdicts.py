@@ -61,7 +61,7 @@ def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:
 
 
 def limit_sentence(verdict: CellVerdict) -> str:
-    """Return what limits a cell in one line: the limit, the figure that it rests on, and what mending it could gain."""
+    """Return a line on the limit of a cell: the limit, the figure behind it, and the possible gain from fixing it."""
     figure = limit_figure(verdict)
     if verdict.bound is Bound.COMPUTE:
         gain = number(verdict.feed_gain)

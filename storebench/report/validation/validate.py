@@ -182,7 +182,7 @@ def _copies(records: Iterable[Sourced]) -> Iterator[Finding]:
 
 
 def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return what a null cell must share to be the ceiling: exactly, or with any number of workers."""
+    """Return the fields that a null cell must share to be the ceiling: exactly, or with any number of workers."""
     cell = record.cell
     loose = (
         record.environment and record.environment.key,
