@@ -102,7 +102,7 @@ class CounterProbe:
         values |= _peak(self._pids, reasons)
         if self._mount.fstype in _UNCOUNTED and values.pop("device_read_bytes", None) is not None:
             reasons["device_read_bytes"] = (
-                f"reads of a {self._mount.fstype} filesystem are not put down to processes"
+                f"reads of a {self._mount.fstype} filesystem are not attributed to processes"
             )
         if isinstance(device, int) and isinstance(self._first_device, int):
             values["block_device_read_bytes"] = device - self._first_device

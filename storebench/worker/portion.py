@@ -221,7 +221,7 @@ def _bounded_by_drift(portion: Portion) -> Portion:
     if portion.drift is None or portion.drift <= COLD_DRIFT_MOST:
         return portion
     why = (
-        f"its rate rose {portion.drift:.1f}-fold within the portion: something else than the device may have served "
+        f"its rate rose {portion.drift:.1f}-fold within the portion: something other than the device may have served "
         "the later steps"
     )
     return dataclasses.replace(portion, upper_bound=True, reason=f"{portion.reason}; {why}")

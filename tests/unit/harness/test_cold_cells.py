@@ -113,7 +113,7 @@ def test_a_reader_with_its_own_copy_has_an_upper_bound_only(
     assert portion.drift is not None
     assert portion.drift > COLD_DRIFT_MOST
     assert portion.upper_bound
-    assert "something else than the device may have served the later steps" in portion.reason
+    assert "something other than the device may have served the later steps" in portion.reason
 
 
 @pytest.mark.parametrize("workers", [0, 2])

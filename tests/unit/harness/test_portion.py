@@ -282,7 +282,7 @@ def test_a_rate_that_rises_threefold_is_an_upper_bound() -> None:
     assert found is not None
     assert (found.steps, found.excess_frac, found.upper_bound) == (10, 0.0, True)
     assert found.drift == pytest.approx(3.0)
-    assert "its rate rose 3.0-fold within the portion: something else than the device" in found.reason
+    assert "its rate rose 3.0-fold within the portion: something other than the device" in found.reason
 
 
 def test_the_recorded_curve_is_thinned_evenly_and_keeps_both_ends() -> None:
