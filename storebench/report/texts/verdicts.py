@@ -65,9 +65,7 @@ def limit_sentence(verdict: CellVerdict) -> str:
     figure = limit_figure(verdict)
     if verdict.bound is Bound.COMPUTE:
         gain = number(verdict.feed_gain)
-        return (
-            f"{verdict.bound}: {figure}; without any loading it would be at most {gain} times as fast"
-        )
+        return f"{verdict.bound}: {figure}; without any loading it would be at most {gain} times as fast"
     lead = "slowed down by " if verdict.bound is Bound.CONTENTION else ""
     gain = number(verdict.gain)
     return f"{lead}{verdict.bound}: {figure}; without that it would be at most {gain} times as fast"

@@ -145,7 +145,9 @@ def test_cold_and_warm_are_plots_of_their_own() -> None:
 def test_the_papers_optimisations_stand_beside_the_gains() -> None:
     claims = {one.claim: one.now for one in then_and_now(facts_of(climb(*WAITS_MS)))}
     assert claims["DIO solves: data comes in by page faults"][0].figure.startswith("10.0 [")
-    assert claims["DIO solves: data comes in by page faults"][0].figure.endswith("times with 1 reader process")
+    assert claims["DIO solves: data comes in by page faults"][0].figure.endswith(
+        "times with 1 reader process"
+    )
     stag = claims["STAG solves: all readers hit the storage at one moment"][0].figure
     assert stag.startswith("1.004 [")
     assert "(no detectable difference)" in stag

@@ -143,7 +143,7 @@ def test_each_ratio_has_its_verdict_against_one_base_that_no_figure_chose(tmp_pa
     }
     assert column(table, "times as fast as PNG files")["LMDB"].startswith("2.00 [")
     assert "Intervals of ratios hold simultaneously" in table.notes[0]
-    assert "those of rates are single" in table.notes[0]
+    assert "Intervals of rates are single" in table.notes[0]
     assert "Within this run" in table.caption
 
 
