@@ -227,7 +227,7 @@ def statements(*records: Record) -> dict[str, str]:
 def test_the_method_counts_this_reports_own_replicates_and_samples() -> None:
     told = statements(*replicates("lmdb", [4.0, 4.0], cache="warm"), make_record("png", cache="warm"))
     assert "Every cell ran in 1 to 2 fresh processes" in told["Replicates"]
-    assert "Of 3 epochs that asked for a cache state: 3 verified (by fadvise+cachestat)" in told["Cache"]
+    assert "Of 3 epochs with a requested cache state: 3 verified (by fadvise+cachestat)" in told["Cache"]
     assert "9,600 samples were served" in told["Same work"]
     assert "0 were wrong" in told["Same work"]
 
