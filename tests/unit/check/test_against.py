@@ -113,7 +113,7 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tm
     )
     loop.write_text(slower)
     after = commit(untouched, "Sleep in four places")
-    tiny, out = write_scenario(tmp_path / "tiny.toml", *PLACES, replicates=3), tmp_path / "out"
+    tiny, out = write_scenario(tmp_path / "tiny.toml", *PLACES, replicates=5), tmp_path / "out"
     done = storebench(
         untouched, "bench", tiny, "--against", "HEAD~1", "--out", out, "--stores", tmp_path / "stores"
     )

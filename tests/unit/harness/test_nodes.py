@@ -237,21 +237,23 @@ def test_the_batch_script_of_the_page_runs(
 ) -> None:
     """By copies of a process that has imported everything; with --full, by interpreters of their own."""
     [script] = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    tools = tmp_path / "bin"
+    slurms, shared = tmp_path / "bin", tmp_path / "shared"
+    installed = shared / "storebench" / "bin"
     quick = f"-SE {quick_cli.__file__} ask {bench.commands.address}"
     how = "-m storebench" if request.config.getoption("--full") else quick
-    tools.mkdir()
-    for name, content in (
-        ("srun", SRUN),
-        ("scontrol", "#!/bin/sh\nprintf '127.0.0.1\\nnode1\\n'\n"),
-        ("storebench", f'#!/bin/sh\nexec {sys.executable} {how} "$@"\n'),
+    for program, content in (
+        (slurms / "srun", SRUN),
+        (slurms / "scontrol", "#!/bin/sh\nprintf '127.0.0.1\\nnode1\\n'\n"),
+        (installed / "storebench", f'#!/bin/sh\nexec {sys.executable} {how} "$@"\n'),
+        (installed / "activate", f'PATH="{installed}:$PATH"\n'),
     ):
-        (tools / name).write_text(content)
-        (tools / name).chmod(0o755)
-    (tmp_path / "ranks.toml").write_text(SCENARIO.format(ranks=2, backend="lmdb"))
-    (tmp_path / "batch.sh").write_text(script)
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(content)
+        program.chmod(0o755)
+    (tmp_path / "cluster.toml").write_text(SCENARIO.format(ranks=2, backend="lmdb"))
+    (tmp_path / "batch.sh").write_text(script.replace("/shared/", f"{shared}/"))
     variables = {
-        "PATH": f"{tools}{os.pathsep}{bench.env['PATH']}",
+        "PATH": f"{slurms}{os.pathsep}{bench.env['PATH']}",
         "SLURM_JOB_ID": str(port - 20_000),
         "SLURM_JOB_NODELIST": "node[0-1]",
         "SLURM_JOB_NUM_NODES": "2",
