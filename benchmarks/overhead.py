@@ -133,7 +133,7 @@ class ProofCase:
     samples: int
     passes: int = 1
     seconds: float = 25
-    short: bool = False  # shorter than what anybody would measure: printed, but not checked
+    short: bool = False  # too short to be a real measurement: printed, but not checked
 
 
 PROOF_CASES = (

@@ -303,10 +303,10 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float |
 
 
 def _progress(number: int, total: int, elapsed_s: float, budget_s: float | None) -> str:
-    """Return how far the rounds are; with a budget by the clock, because their number is not known before."""
+    """Return the progress of the rounds; with a budget, in minutes, because the number of rounds is not known in advance."""
     if budget_s is None:
         return f"{number} of {total} pairs of replicates"
-    return f"pair {number} of replicates, after {elapsed_s / 60:.1f} of {budget_s / 60:.3g} min"
+    return f"replicate pair {number}, after {elapsed_s / 60:.1f} of {budget_s / 60:.3g} min"
 
 
 def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:

@@ -107,7 +107,7 @@ def _without_halves(sides: tuple[Side, Side], cell_ids: Sequence[str]) -> tuple[
 
 
 def _excuse(alone: CellResult | None, again: tuple[Side, Side], policy: Policy) -> str:
-    """Return how the machine may have hidden a slow-down in a cell's second run, or ""."""
+    """Return the reason why the machine may have hidden a slow-down in a second run of a cell; "" if there is none."""
     if alone is None:
         return ""
     baseline, contender = (side.cells.get(alone.cell_id) for side in again)

@@ -209,7 +209,7 @@ def _with_calibration(
 
 
 def easier(pair: Pair, result: CellResult) -> str:
-    """Return how the contender's machine may have hidden a slow-down, or "".
+    """Return the reason why the contender's machine may have hidden a slow-down; "" if there is none.
 
     The baseline's machine was the busier one, or the contender's calibration took less time and the ratio to it is
     above the threshold. An adjusted ratio contains the calibration already.

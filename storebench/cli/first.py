@@ -104,7 +104,7 @@ def print_first_answer(
 
 
 def reading_lines(worth: "Worth") -> list[str]:
-    """Return how to read the store that the answer names, if not by the default reader of its format."""
+    """Return the line that names the reader of the recommended store; none if it is the default reader of its format."""
     from storebench.formats.registry import parse_backend
 
     backend = parse_backend(worth.backend)
@@ -112,7 +112,7 @@ def reading_lines(worth: "Worth") -> list[str]:
         return []
     options = f", options={dict(backend.options)!r}" if backend.options else ""
     python = f"storebench.StoreDataset(STORE, {backend.reader!r}{options})"
-    return [f"Whoever reads the store chooses the reader, here {worth.backend}; in Python: {python}"]
+    return [f"Read it with {worth.backend}; in Python: {python}"]
 
 
 def convert_command(matrix: "Matrix", worth: "Worth", stores: Path | None) -> str:

@@ -161,7 +161,7 @@ class Deliveries:
             raise CellFailedError("the data store was asked for a batch that is not the next one of its plan")
         current = self._incoming.popleft()
         self._post()
-        self._wait(current.works)
+        self._traffic.waited_ns += self._wait(current.works)
         traffic = self._traffic
         for rows, content in current.messages:
             traffic.from_ranks += len(rows)
@@ -178,10 +178,8 @@ class Deliveries:
     def finish(self) -> None:
         """Wait until all sent messages have arrived."""
         start, traffic = time.perf_counter_ns(), self._traffic
-        waited_ns = traffic.waited_ns
         while self._outgoing:
             self._complete(self._outgoing.popleft())
-        traffic.waited_ns = waited_ns
         traffic.after_last_ns = time.perf_counter_ns() - start
         traffic.exchange_ns += traffic.after_last_ns
 
@@ -191,7 +189,7 @@ class Deliveries:
         if pieces is None:
             return
         while len(self._outgoing) >= STEPS_UNDER_WAY:
-            self._complete(self._outgoing.popleft())
+            self._traffic.waited_ns += self._complete(self._outgoing.popleft())
         transfer = transfer_of(pieces, self._owners, self._rank)
         self._incoming.append(self._receive(transfer))
         self._outgoing.append(self._send(transfer))
@@ -216,15 +214,16 @@ class Deliveries:
             self._traffic.take(content.nbytes)
         return outgoing
 
-    def _complete(self, outgoing: _Outgoing) -> None:
-        """Wait until this rank's messages of a step have arrived."""
-        self._wait(outgoing.works)
+    def _complete(self, outgoing: _Outgoing) -> int:
+        """Wait until this rank's messages of a step have arrived, and return the nanoseconds of the wait."""
+        waited_ns = self._wait(outgoing.works)
         for content in outgoing.contents:
             self._traffic.take(-content.nbytes)
+        return waited_ns
 
-    def _wait(self, works: Sequence[dist.Work]) -> None:
+    def _wait(self, works: Sequence[dist.Work]) -> int:
         if not works:
-            return
+            return 0
         start = time.perf_counter_ns()
         self._messages.wait(works)
-        self._traffic.waited_ns += time.perf_counter_ns() - start
+        return time.perf_counter_ns() - start

@@ -2,7 +2,7 @@
 
 The supply rate of a backend comes from the cell that only loads. The formula of `storebench.report.roofline_model` turns
 it into a curve. Cells with emulated compute are the points that test the curve. They may lower its constant c, the least
-handoff of all cells of the backend, and have no other influence on the curve.
+handoff measured, and have no other influence on the curve.
 """
 
 import dataclasses
@@ -199,11 +199,11 @@ def curve_of(
     emulated
         The cells with emulated compute that test the curve.
     handing
-        The cells with emulated compute and the same loader, of all backends in every state of their stores. They give the
-        handoff if `emulated` is empty, because it depends on the loader and the batch, not on the store.
+        The cells with emulated compute and the same loader, of all backends in every state of their stores. With workers they
+        give the handoff, which depends on the loader and the batch and not on the store.
     """
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
-    alike = handing if loader.cell.workers and not emulated else emulated
+    alike = handing if loader.cell.workers else emulated
     constant_s = _constant_s(loader, alike)
     curve = RooflineCurve(
         loader=loader,

@@ -43,9 +43,9 @@ _POINT_HEAD = (
 _OVERLAP = "With workers the delivered rate is min(F, 1 / (1/G + c)), and the starving point is F / 0.9 unless c limits it."
 _NO_OVERLAP = "Without workers it is 1 / (1/G + 1/F + c), and the starving point is 0.111 / (1/F + c)."
 _TERMS = (
-    "F is the supply rate, G the ingestion rate of the accelerator, and c the least time per image that any cell of the"
-    " backend measured for handing a batch over and for the loop, or any backend's cell with the same workers if the backend"
-    " has no points. Only c may come from a point."
+    "F is the supply rate, G the ingestion rate of the accelerator, and c the least time per image measured for handing a"
+    " batch over and for the loop: with workers in any cell that has the same loader, without them in any cell of the backend."
+    " Only c may come from a point."
 )
 _WORDS = {Feeding.FEEDS: "yes", Feeding.STARVES: "no", Feeding.UNDECIDED: "cannot be told"}
 

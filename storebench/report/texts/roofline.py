@@ -82,7 +82,7 @@ def accelerator_sentence(roofline: Roofline, accelerator: Accelerator) -> str:
 
 
 def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: str) -> list[str]:
-    """Return what stores deliver to a named accelerator by the roofline's model, and then which of them keep it busy.
+    """Return the rate that stores deliver to a named accelerator by the roofline model, and then which of them keep it busy.
 
     Parameters
     ----------

@@ -369,7 +369,7 @@ def test_a_budget_decides_the_rounds_and_says_what_another_takes(
         assert [one.replicate for one in read_records(folder)] == [0, 1, 2]
     assert told[-1].startswith("3 rounds took ")
     assert "; another one takes about " in told[-1]
-    pattern = r"pair \d of replicates, after \d+\.\d of \S+ min: mnist/memory:python"
+    pattern = r"replicate pair \d, after \d+\.\d of \S+ min: mnist/memory:python"
     assert [bool(re.match(pattern, line)) for line in told].count(True) == 3
 
 

@@ -97,7 +97,7 @@ def test_points_in_memory_give_the_handoff_of_a_limited_store(workers: int, cons
     assert cold.points == ()
     own = point_records("lmdb", 4.0, 1000 * BATCH / 7.0, workers=workers, handover_ms=2.5, cache="cold")
     cold, _ = rooflines(cells_of(*slow, *own, *warm))
-    assert cold.curves[0].constant_s == pytest.approx(2.5e-3 / BATCH if workers else 0.0)
+    assert cold.curves[0].constant_s == pytest.approx(constant_ms / 1000 / BATCH)
 
 
 def test_the_handoff_of_a_store_without_points_is_that_of_its_loader() -> None:
