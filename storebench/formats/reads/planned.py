@@ -2,7 +2,7 @@
 
 One background thread prepares windows while the consumer copies from earlier
 ones. Preparing a window means: see whether its bytes are resident; if not, ask
-for them in the order of the file, close ones together (`direct_io.merge`).
+for them in the order of the file, close ones together (`direct_file.merge`).
 Nothing is buffered in the process: what was asked for waits in the page cache,
 so the memory that a window takes belongs to the kernel and is shared by all
 processes. How far ahead is bounded in bytes.
@@ -34,13 +34,20 @@ from storebench.formats.reads.turns import Turns
 from storebench.formats.windows import ImageShape, Windows
 from storebench.probes.page_count import PAGE_BYTES
 
-_FEW_RESIDENT = 0.01
-_CALL_PAGES = 300  # asking about one range costs as much as this many pages of a long range
+_FEW_RESIDENT_FRAC = 0.01
+"""If less of a span is resident, all of it is requested without asking about its pieces."""
+
+_CALL_PAGES = 300
+"""Asking about one range costs as much as this many pages of a long range."""
+
 _MOST_PAGES = 1 << 20
-_MAP_BYTES = (
-    256 << 20
-)  # few, long calls that release the GIL: with short calls, this thread and the copying one block each other
+"""Pages of the longest span that is asked about as a whole because the last one was resident."""
+
+_MAP_BYTES = 256 << 20
+"""Bytes that are mapped per call. Few, long calls release the GIL; short ones and the copying thread block each other."""
+
 _TRUSTED_S, _TRUSTED_TIMES = 0.5, 20
+"""A resident span is not asked about again for so many seconds, or times as long as asking took: the shorter of the two."""
 
 Locate = Callable[[Indices], tuple[Offsets, Offsets]]
 """Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
@@ -212,7 +219,7 @@ class PlannedReads:
         else:
             stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
             pieces = Pieces(starts=offsets & -PAGE_BYTES, stops=stops)
-        if frac is not None and frac < _FEW_RESIDENT:
+        if frac is not None and frac < _FEW_RESIDENT_FRAC:
             return pieces
         absent = [self.file.resident_frac(*pair) < 1.0 for pair in pieces.pairs()]
         self._was_resident = not any(absent)
@@ -302,15 +309,15 @@ class _Lookahead:
         if self._current is not None:
             self._room.release()
         found = self._done.get()
-        if found is None:
-            raise RuntimeError("the look-ahead ended before its plan")
-        if isinstance(found, Exception):
-            self._done.put(found)
-            raise found
-        self._current = found
-        return found
+        if isinstance(found, Window):
+            self._current = found
+            return found
+        self._done.put(found)  # for the next call: the thread has ended, so nothing else comes
+        raise found or RuntimeError("the look-ahead ended before its plan")
 
     def _work(self, units: Iterator[list[Indices]]) -> None:
+        """Prepare windows until the plan ends, the reader stops, or an error occurs; that error is the last message."""
+        failure: Exception | None = None
         try:
             for batches in units:
                 self._wait_for_room()
@@ -324,9 +331,9 @@ class _Lookahead:
             while not self._stopped and self._reads.map_some():
                 pass
         except (OSError, StorebenchError, IndexError) as error:
-            self._done.put(error)
+            failure = error
         finally:
-            self._done.put(None)
+            self._done.put(failure)
 
     def _wait_for_room(self) -> None:
         while not self._room.acquire(blocking=False):

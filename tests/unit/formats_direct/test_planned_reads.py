@@ -226,6 +226,24 @@ def test_an_index_out_of_range_is_refused_planned_or_not(store: SmallStore) -> N
                 reader.fetch_into(batch, out)
 
 
+def test_an_error_of_the_look_ahead_is_raised_again_by_each_call(store: SmallStore) -> None:
+    batch = np.array([0, store.manifest.count], np.int64)
+    with opened(store) as reader:
+        reader.plan([batch, batch])
+        for _ in range(4):
+            with pytest.raises(IndexError, match="is outside"):
+                reader.fetch(batch)
+
+
+def test_a_file_that_shrinks_under_a_walk_of_its_tree_is_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store", count=500)
+    with opened(store, index="off", explicit="off", merged="off") as reader:
+        os.truncate(store.path / "data.mdb", 2 * PAGE_BYTES)
+        with pytest.raises(CorruptStoreError, match=r"data\.mdb"):
+            reader.fetch(np.arange(10))
+
+
 def test_a_store_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store")
