@@ -5,9 +5,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from storebench.manifest import Manifest
 
 MOST_THREADS = 1024
 MOST_AHEAD_FILES = 1 << 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,7 @@ class FilesThreadsReader(FilesReader):
             for row in range(part, count, parts):
                 work(row)
 
-        for job in [self._pool.submit(some, part) for part in range(parts)]:
-            job.result()
+        _results([self._pool.submit(some, part) for part in range(parts)])
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers = self._checked(indices)
@@ -95,7 +97,7 @@ class FilesThreadsReader(FilesReader):
         jobs = [
             self._pool.submit(self._some, numbers[part::parts], out[part::parts]) for part in range(parts)
         ]
-        spans = [job.result() for job in jobs]
+        spans = _results(jobs)
         if self._ahead is not None:
             self._ahead.served(len(numbers))
         # The threads decode at the same time: the mean of their times is the share of this call's wall time.
@@ -141,6 +143,13 @@ class FilesThreadsReader(FilesReader):
         if self._ahead is not None:
             self._ahead.stop()
             self._ahead = None
+
+
+def _results(jobs: Sequence[Future[T]]) -> list[T]:
+    """Return the results of all jobs once every one has ended: after an error, none may still write into a batch."""
+    for job in jobs:
+        job.exception()  # waits, and raises nothing
+    return [job.result() for job in jobs]
 
 
 class _Ahead:

@@ -71,9 +71,11 @@ class TreeWalk:
         return self._value(slot)
 
     def _descend(self, key: bytes) -> None:
-        number = self._file.meta.main.root
+        number, page_bytes = self._file.meta.main.root, self._file.meta.page_bytes
         for _ in range(MAX_DEPTH):
-            page = os.pread(self._file.fd, self._file.meta.page_bytes, number * self._file.meta.page_bytes)
+            page = os.pread(self._file.fd, page_bytes, number * page_bytes)
+            if len(page) < page_bytes:
+                raise damaged_page(self._file.path, number, "the file ends before it")
             if page[_FLAGS_AT] & LEAF:
                 self._leaf = (number, page)
                 return
@@ -100,7 +102,8 @@ def _pointer(page: bytes, slot: int) -> int:
 
 def _key(page: bytes, slot: int) -> bytes:
     pointer = _pointer(page, slot)
-    return page[pointer + 8 : pointer + 8 + _NODE.unpack_from(page, pointer)[3]]
+    start = pointer + _NODE.size
+    return page[start : start + _NODE.unpack_from(page, pointer)[3]]
 
 
 def _search(page: bytes, key: bytes, first: int = 0) -> int:

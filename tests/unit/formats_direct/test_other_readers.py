@@ -63,6 +63,19 @@ def test_an_error_in_a_thread_names_the_file(tmp_path: Path) -> None:
         reader.fetch(np.arange(10))
 
 
+def test_no_thread_writes_into_a_batch_after_the_error_of_another(tmp_path: Path) -> None:
+    store = small(tmp_path, "files", "png", count=400)
+    (victim,) = store.path.rglob("00000000.png")
+    victim.write_bytes(b"damaged")
+    out = np.full((400, *SHAPE), 9, np.uint8)
+    with open_reader(store.path, "threads", threads="2", ahead="0") as reader:
+        with pytest.raises(CorruptStoreError):
+            reader.fetch_into(np.arange(400), out)
+        seen = out.copy()
+        time.sleep(0.1)
+        assert np.array_equal(out, seen)
+
+
 def test_sorted_windows_follow_the_plan_and_hold_no_more_than_they_say(tmp_path: Path) -> None:
     store = small(tmp_path, "leveldb", "raw", count=900)
     order = np.random.default_rng(0).permutation(900)
