@@ -35,6 +35,7 @@ from storebench.report.texts.ranks import interference_lines
 from storebench.report.texts.roofline import accelerator_sentence, roofline_answer
 from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.verdicts import limit_sentence
+from storebench.report.usage_table import usage_table
 from storebench.report.validation.findings import Finding
 from storebench.report.validation.validate import Sourced, read_all, validate_records
 from storebench.results import Environment
@@ -173,6 +174,7 @@ def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator], an
         roofline_tables=tuple(roofline_tables(shown.rooflines, accelerators)),
         job_lines=tuple(interference_lines(shown)),
         job_tables=tuple(rank_tables(shown)),
+        usage=usage_table(shown.cells),
         advice=tuple(recommend(sound)),
         limits=tuple(_limit(cell, shown) for cell in limited),
         ceilings=tuple((name, number(rate)) for name, rate in shown.ceilings.items() if rate),
@@ -202,8 +204,9 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
     for section in content.sections:
         table = f"table-{section.slug}"
         yield f"{table}.csv", to_csv(section.tables)
-        yield f"{table}.md", "\n".join(one.to_markdown() for one in section.tables)
-        yield f"{table}.tex", "\n".join(one.to_latex() for one in section.tables)
+        listed = (*section.tables, *filter(None, [section.usage]))
+        yield f"{table}.md", "\n".join(one.to_markdown() for one in listed)
+        yield f"{table}.tex", "\n".join(one.to_latex() for one in listed)
         for name, one in zip(_ROOFLINE_FILES, section.roofline_tables, strict=False):
             yield f"{name}-{section.slug}.csv", to_csv([one])
         for name, one in zip(_JOB_FILES, section.job_tables, strict=False):

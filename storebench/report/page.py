@@ -22,6 +22,7 @@ from storebench.report.texts.method import method
 from storebench.report.texts.notes import STALLS, cache_notes
 from storebench.report.texts.papers import PaperClaim
 from storebench.report.texts.sentence import Sentence
+from storebench.report.usage_table import USAGE_TITLE
 from storebench.report.validation.findings import Finding
 from storebench.report.verdict import Stalls
 from storebench.results import Environment
@@ -57,6 +58,7 @@ class Section:
     roofline_tables: tuple[Table, ...] = ()
     job_lines: tuple[str, ...] = ()
     job_tables: tuple[Table, ...] = ()
+    usage: Table | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +247,7 @@ def _context(content: Content) -> dict[str, Any]:
         "method": method(content.cells),
         "rules": RULES,
         "stalls": STALLS,
+        "usage_title": USAGE_TITLE,
         "version": __version__,
         "backend_label": backend_label,
         "alt_text": alt_text,

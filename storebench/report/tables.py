@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from storebench.plain_text import csv_cell, markdown, plain
@@ -24,7 +24,7 @@ from storebench.report.texts.labels import (
     size,
     with_interval,
 )
-from storebench.report.texts.notes import cache_notes, usage_notes
+from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.verdicts import decision_words
 from storebench.settings.words import BOUNDED_STATES, CacheState
 
@@ -44,7 +44,9 @@ class Table:
     marks
         For each row why it must not be read like the others ("FAILED: ..."), or "".
     notes
-        Sentences that belong beside the table: what its cache state means, and how each format was used.
+        Sentences that belong beside the table, such as what its cache state means.
+    wordy
+        Whether its columns hold words, not figures: they start at the left, and the last one may take several lines.
     """
 
     caption: str
@@ -54,10 +56,12 @@ class Table:
     raw: tuple[tuple[Any, ...], ...]
     marks: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
+    wordy: bool = False
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, its caption above."""
-        lines = [self.head, tuple("---" if n == 0 else "---:" for n in range(len(self.head))), *self.rows]
+        others = "---" if self.wordy else "---:"
+        lines = [self.head, ("---", *(others for _ in self.head[1:])), *self.rows]
         body = "\n".join("| " + " | ".join(map(markdown, line)) + " |" for line in lines)
         notes = "".join(f"- {markdown(note)}\n" for note in self.notes)
         return f"**{markdown(self.caption)}**\n\n{body}\n" + (f"\n{notes}" if notes else "")
@@ -65,11 +69,13 @@ class Table:
     def to_latex(self) -> str:
         """Return the table as a LaTeX ``table`` with booktabs rules."""
         lines = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in (self.head, *self.rows)]
+        others = len(self.head) - 1
+        columns = "l" * others + r"p{0.5\linewidth}" if self.wordy else "l" + "r" * others
         return "\n".join(
             [
                 r"\begin{table}",
                 rf"\caption{{{_latex(self.caption)}}}",
-                rf"\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}",
+                rf"\begin{{tabular}}{{{columns}}}",
                 r"\toprule",
                 lines[0],
                 r"\midrule",
@@ -262,11 +268,7 @@ def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: S
 def dataset_tables(facts: Facts) -> list[Table]:
     """Return one table per panel for the cells of one dataset, in the order of importance."""
     listed = sorted(facts.panels, key=lambda panel: panel is not facts.main)
-    tables = [panel_table(panel, facts) for panel in listed]
-    used = tuple(usage_notes(facts.cells))
-    return [
-        replace(table, notes=(*table.notes, *used)) if n == 0 else table for n, table in enumerate(tables)
-    ]
+    return [panel_table(panel, facts) for panel in listed]
 
 
 def mark(cell: CellSummary) -> str:

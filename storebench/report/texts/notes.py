@@ -1,9 +1,7 @@
-"""Notes below a table: the meaning of each cache state, and how each format was used."""
+"""Notes below a table: the meaning of each cache state, and what may have moved a rate."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from storebench.errors import StorebenchError
-from storebench.formats.registry import get_format
 from storebench.probes.below import below_sentence
 from storebench.report.cells import CellSummary
 from storebench.report.states import Row, bounded
@@ -135,25 +133,3 @@ def _limits(cells: Sequence[CellSummary]) -> Iterator[str]:
     if shares:
         limit = size(limited[0].cell.memory_bytes)
         yield f"the page cache was limited to {limit}; at no sampled moment more than {percent(max(shares))} of that was resident"
-
-
-def usage_notes(cells: Iterable[CellSummary]) -> list[str]:
-    """Return notes on how each cell's format was written and read, and on what an expert in it would change."""
-    notes: dict[str, None] = {}
-    for cell in cells:
-        if not cell.is_null and (note := _usage(cell)):
-            notes[note] = None
-    return list(notes)
-
-
-def _usage(cell: CellSummary) -> str:
-    try:
-        found = get_format(cell.cell.backend.format)
-        info, reader = found.info, found.readers().get(cell.cell.backend.reader)
-    except StorebenchError:
-        return ""  # a plugin's format that is not installed here
-    parts = [("written", info.usage, info.expert_would)]
-    parts += [("read", reader.usage, reader.expert_would)] if reader else []
-    used = ", ".join(f"{verb} {usage}" for verb, usage, _ in parts if usage)
-    would = " ".join(dict.fromkeys(text for _, usage, text in parts if usage and text))
-    return f"{backend_label(cell.backend)}: {used}. {would}".strip() if used else ""
