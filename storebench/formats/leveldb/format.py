@@ -34,7 +34,7 @@ class LevelDbFormat(Format):
                 note=_SNAPSHOT,
                 usage=Usage.NEWCOMER,
                 expert_would="An expert would look up sorted keys with one iterator, as leveldb:sorted does, "
-                "and would copy each value once, not twice before it reaches the batch.",
+                "and copy each value once, not twice before it reaches the batch.",
             ),
             "sorted": ReaderInfo(
                 reader=LevelDbSortedReader,

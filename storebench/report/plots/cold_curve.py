@@ -15,10 +15,10 @@ from storebench.report.plots.curve import (
     draw_rate,
     finish_curves,
     first_replicate,
-    line_styles,
     reading,
     residency_percent,
 )
+from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import look, plain_ticks, styled
@@ -112,12 +112,12 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     cells = reading(results, CacheState.COLD)
     with styled():
         ax, below = curve_axes(ax, cells)
-        for cell, line in zip(cells, line_styles(cells), strict=True):
+        for cell, style in zip(cells, cell_looks(cells), strict=True):
             for epoch in first_replicate(cell, growing=True)[:1]:
                 label = backend_label(cell.backend)
-                draw_rate(ax, cell, epoch, 100 * epoch.asked_frac, line=line, label=label, end_dot=True)
+                draw_rate(ax, cell, epoch, 100 * epoch.asked_frac, line=style.line, label=label, end_dot=True)
                 if below is not None and epoch.residency:
-                    _draw_residency(below, cell, epoch, line)
+                    _draw_residency(below, cell, epoch, style.line)
         _share_axis(below or ax)
         if below is not None:
             asked = np.geomspace(below.get_xlim()[0], 100.0, 200)

@@ -25,8 +25,6 @@ _BINS = 40
 FAINT = 0.35
 """Opacity of the parts of a curve for which the cell's rate does not hold."""
 
-_LINES = ("-", "--", "-.", ":")
-
 _SPENT = ("data_wait_ns", "h2d_ns", "compute_ns")
 
 Floats = npt.NDArray[np.float64]
@@ -115,16 +113,6 @@ def curve_axes(ax: Axes | None, cells: Sequence[CellSummary]) -> tuple[Axes, Axe
     """Return the axes of the rate and, in a new figure and if residency was sampled, those of residency."""
     sampled = any(row["cache_curve"] for cell in cells for row in cell.usable)
     return companion(new_axes(4.6 if sampled else 3.6, ax), own=ax is None and sampled)
-
-
-def line_styles(cells: Sequence[CellSummary]) -> list[str]:
-    """Return a line style for each cell: its backend's, or another one if two would look the same."""
-    looks: list[tuple[str, str]] = []
-    for cell in cells:
-        style = look(cell)
-        free = (line for line in (style.line, *_LINES) if (style.colour, line) not in looks)
-        looks.append((style.colour, next(free, style.line)))
-    return [line for _, line in looks]
 
 
 def first_replicate(cell: CellSummary, *, growing: bool) -> list[Curve]:

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, Kind
 from storebench.report.intervals import Interval
+from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     legend_below,
-    look,
     mark_cut,
     new_axes,
     noted,
@@ -61,8 +61,8 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
     rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in cells]
     with styled():
         ax = new_axes(3.6, ax)
-        for cell, each, rate in zip(cells, sizes, rates, strict=True):
-            style = look(cell)
+        looks = cell_looks(cells)
+        for cell, each, rate, style in zip(cells, sizes, rates, looks, strict=True):
             ax.errorbar(
                 each,
                 rate.mid,
@@ -80,8 +80,8 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
         ax.set_xlim(0, 1.08 * max(sizes, default=1.0))
         ax.set_ylim(0, 1.08 * shown_end(rates))
         cut = [
-            mark_cut(ax, [each], [rate], ax.get_ylim(), upright=True, colour=look(cell).colour)
-            for cell, each, rate in zip(cells, sizes, rates, strict=True)
+            mark_cut(ax, [each], [rate], ax.get_ylim(), upright=True, colour=style.colour)
+            for each, rate, style in zip(sizes, rates, looks, strict=True)
         ]
         plain_numbers(ax.yaxis)
         legend_below(ax)

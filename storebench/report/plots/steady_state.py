@@ -13,13 +13,13 @@ from storebench.report.plots.curve import (
     draw_rate,
     finish_curves,
     first_replicate,
-    line_styles,
     reading,
     residency_percent,
 )
+from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
-from storebench.report.plots.style import look, styled
+from storebench.report.plots.style import styled
 from storebench.report.texts.labels import backend_label, percent, setting_slug, size
 from storebench.settings.words import CacheState
 
@@ -74,13 +74,13 @@ def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes
     cells = reading(results, CacheState.LIMITED)
     with styled():
         ax, below = curve_axes(ax, cells)
-        for cell, line in zip(cells, line_styles(cells), strict=True):
+        for cell, style in zip(cells, cell_looks(cells), strict=True):
             for before, epoch in enumerate(first_replicate(cell, growing=False)):
                 label = "" if before else backend_label(cell.backend)
-                draw_rate(ax, cell, epoch, before + epoch.asked_frac, line=line, label=label)
+                draw_rate(ax, cell, epoch, before + epoch.asked_frac, line=style.line, label=label)
                 if below is not None and epoch.residency:
                     asked, held = residency_percent(epoch)
-                    below.plot(before + asked, held, color=look(cell).colour, linestyle=line, linewidth=1.2)
+                    below.plot(before + asked, held, color=style.colour, linestyle=style.line, linewidth=1.2)
         (below or ax).set_xlabel("requested samples (multiples of the store)")
         if below is not None:
             for limit in sorted({share for cell in cells if (share := limit_frac(cell)) is not None}):

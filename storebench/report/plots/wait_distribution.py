@@ -11,7 +11,7 @@ from storebench.report.cells import CellSummary
 from storebench.report.claims import has_distribution
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, ranked
-from storebench.report.plots.step_lines import MOST_POINTS, step_lines
+from storebench.report.plots.step_lines import MOST_POINTS, some_points, step_lines
 from storebench.report.plots.style import legend_below, new_axes, plain_numbers, styled, title
 from storebench.report.texts.labels import backend_label, duration
 
@@ -59,7 +59,15 @@ def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None, note:
             shares = np.arange(1, len(waits) + 1) / len(waits)
             keep = np.unique(np.linspace(0, len(waits) - 1, min(len(waits), MOST_POINTS)).astype(np.int64))
             ax.step(
-                waits[keep], shares[keep], where="post", color=style.colour, linestyle=style.line, label=label
+                waits[keep],
+                shares[keep],
+                where="post",
+                color=style.colour,
+                linestyle=style.line,
+                marker=style.marker,
+                markersize=4,
+                markevery=some_points(len(keep)),
+                label=label,
             )
         ax.set_xscale("log")
         plain_numbers(ax.xaxis)

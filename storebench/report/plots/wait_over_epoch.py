@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from storebench.report.claims import Claim, Kind
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
-from storebench.report.plots.step_lines import MOST_POINTS, step_lines
+from storebench.report.plots.step_lines import MOST_POINTS, some_points, step_lines
 from storebench.report.plots.style import legend_below, new_axes, plain_numbers, styled, title
 from storebench.report.texts.labels import backend_label, number
 from storebench.report.texts.sentence import Sentence
@@ -67,7 +67,17 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
         for label, style, one in step_lines(steps):
             waits = np.maximum(one["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
             places, highest = thinned(waits)
-            ax.plot(places, highest, color=style.colour, linestyle=style.line, linewidth=0.9, label=label)
+            ax.plot(
+                places,
+                highest,
+                color=style.colour,
+                linestyle=style.line,
+                linewidth=0.9,
+                marker=style.marker,
+                markersize=4,
+                markevery=some_points(len(places)),
+                label=label,
+            )
         ax.set_yscale("log")
         plain_numbers(ax.yaxis)
         ax.set_xlabel("step of the epoch")

@@ -11,11 +11,11 @@ from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.decisions import Topic
 from storebench.report.intervals import Interval
+from storebench.report.plots.looks import backend_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     legend_below,
-    look,
     mark_cut,
     new_axes,
     noted,
@@ -81,6 +81,7 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
     lines: dict[tuple[str, str, str], list[CellSummary]] = {}
     for cell in cells:
         lines.setdefault((cell.backend, cell.cell.cache, cell.cell.loader), []).append(cell)
+    looks = backend_looks(cells)
     several = [{key[part] for key in lines} for part in (1, 2)]
     with styled():
         ax = new_axes(3.9, ax)
@@ -89,7 +90,7 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
             group.sort(key=lambda cell: cell.cell.workers)
             rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in group]
             extra = [word for word, known in ((cache, several[0]), (loader, several[1])) if len(known) > 1]
-            style, counts = look(group[0]), [cell.cell.workers for cell in group]
+            style, counts = looks[backend], [cell.cell.workers for cell in group]
             drawn_lines.append((style.colour, counts, rates))
             ax.errorbar(
                 counts,

@@ -16,7 +16,7 @@ from storebench.report.intervals import Interval
 from storebench.report.plots.amplification import read_answer
 from storebench.report.plots.break_even import paying_answer
 from storebench.report.plots.container_codec import best_times, codec_answer, crossed
-from storebench.report.plots.curve import line_styles, reading
+from storebench.report.plots.curve import reading
 from storebench.report.plots.loss import loss_answer
 from storebench.report.plots.size import size_answer
 from storebench.report.plots.steady_state import limit_frac
@@ -251,19 +251,6 @@ def test_only_cells_that_read_their_store_in_a_state_have_a_curve() -> None:
     cells = cells_of(make_record("lmdb"), make_record("png", cache="warm"), make_record("memory:native"))
     assert [cell.backend for cell in reading(cells, CacheState.COLD)] == ["lmdb"]
     assert reading(cells, CacheState.WARM) == []
-
-
-def test_lines_of_one_colour_are_told_apart() -> None:
-    cells = cells_of(make_record("lmdb"), make_record("lmdb:direct"), make_record("png"))
-    by_backend = dict(zip((cell.backend for cell in cells), line_styles(cells), strict=True))
-    looks = {
-        (
-            backend_look(cell.backend, cell.cell.backend.format, cell.cell.backend.codec).colour,
-            by_backend[cell.backend],
-        )
-        for cell in cells
-    }
-    assert len(looks) == 3
 
 
 def test_a_backend_looks_like_its_format_and_its_codec() -> None:
