@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from storebench.formats.base import (
     Writer,
 )
 from storebench.formats.options import Options
+from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest, StoreSpec
 from storebench.testing.doubles import slow, wrong_pixels
 
@@ -322,6 +324,37 @@ class PreloadReader(PastTheCacheReader):
         return [self._copy[int(index)] for index in indices]
 
 
+class HoardReader(PreloadReader):
+    """Copy the whole store into memory of its own when it is first opened, before any clock or limit applies."""
+
+    copies: ClassVar[dict[Path, list[bytes]]] = {}
+
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
+        super().__init__(store, manifest, options)
+        if store not in self.copies:
+            self.copies[store] = PastTheCacheReader._fetch(self, np.arange(len(self.labels)))
+        self._copy = self.copies[store]
+
+
+class HeadStartReader(GreedyReader):
+    """Copy the first tenth of epoch 0 when it is opened; have the rest read ahead once that is served."""
+
+    HEAD_FRAC = 0.09
+
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
+        super().__init__(store, manifest, options)
+        count = len(self.labels)
+        first = epoch_order(count, seed=0, epoch=0)[: int(self.HEAD_FRAC * count)]
+        source = PastTheCacheReader(store, manifest, options)
+        self._head = dict(zip(first.tolist(), source._fetch(first), strict=True))
+        source.close()
+
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        if all(int(index) in self._head for index in indices):
+            return [self._head[int(index)] for index in indices]
+        return super()._fetch(indices)
+
+
 class PlantedFormat(Format):
     """Raw pixels in one flat file; each reader but `flat` has one fault."""
 
@@ -356,6 +389,8 @@ class PlantedFormat(Format):
             "greedy": GreedyReader,
             "past-the-cache": PastTheCacheReader,
             "preload": PreloadReader,
+            "hoard": HoardReader,
+            "head-start": HeadStartReader,
         }
         return {name: ReaderInfo(reader=kind, summary=str(kind.__doc__)) for name, kind in kinds.items()}
 

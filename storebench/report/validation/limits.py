@@ -6,12 +6,12 @@ from storebench.report.cells import AUGMENTING
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import Finding, Kind, finding
 from storebench.results import PortionKind, Record
-from storebench.settings.words import CacheState, Share
+from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 
 _HEADROOM = 1.25
 """A ceiling is measured for half a second, in which the machine may have been slower than during the epoch."""
 
-_DEVICE_LEAST_FRAC = 0.9
+DEVICE_LEAST_FRAC = 0.9
 """Block layers and counters disagree by a few percent; if a tenth is missing, something else served it."""
 
 _WARM_MOST_FRAC = 0.05
@@ -42,7 +42,7 @@ def _memory_ceiling(record: Record) -> Iterator[Finding]:
     if ceiling is None or not busy_s:
         return
     most = ceiling * _HEADROOM * _copying_s(record, busy_s)
-    copied = record.payload_bytes * _rows_frac(record) * _columns_frac(record)
+    copied = record.payload_bytes * rows_frac(record) * _columns_frac(record)
     if copied > most:
         message = (
             f"{size(copied / busy_s)} per second of fetching and decoding, above the {size(most / busy_s)} that memory"
@@ -58,7 +58,7 @@ def _readers(record: Record) -> int:
     return record.cell.ranks
 
 
-def _rows_frac(record: Record) -> float:
+def rows_frac(record: Record) -> float:
     """Return the share of each image's rows that a reader must touch at least: some copy only the crop."""
     return _crop_frac(record, 0)
 
@@ -92,26 +92,34 @@ def _device_ceiling(record: Record) -> Iterator[Finding]:
     if best is None or cold is None or cache is None or cold.kind is not PortionKind.COLD or not cold.seconds:
         return
     spare = cold.excess_frac + (cache.resident_frac_before or 0.0)
-    delivered = cold.payload_bytes * _rows_frac(record) * max(0.0, 1 - spare) / cold.seconds
+    delivered = cold.payload_bytes * rows_frac(record) * max(0.0, 1 - spare) / cold.seconds
     if not cold.upper_bound and delivered > best * _HEADROOM:
         message = f"{size(delivered)} of cold data per second, but the device delivers {size(best)} at best"
         yield finding(Kind.CEILING, record, "portion.samples_per_s", message)
 
 
 def _device_floor(record: Record) -> Iterator[Finding]:
+    """Find an epoch for which the device delivered less than the page cache can have lacked."""
     cache, read = record.cache, record.counters.device_read_bytes
     if cache is None or cache.resident_frac_before is None or read is None:
         return
-    if record.cell.cache != CacheState.COLD or cache.applies_to == "open":
+    if record.cell.cache not in BOUNDED_STATES or cache.applies_to == "open":
         return
     # Pages that a game reads first also hold samples of the training.
     read += _read_by_games(record)
-    asked = record.payload_bytes * _rows_frac(record)
-    least = asked * (1 - cache.resident_frac_before) * _DEVICE_LEAST_FRAC
-    if read < least:
+    asked = record.payload_bytes * rows_frac(record)
+    held, where = (
+        asked * cache.resident_frac_before,
+        f"{cache.resident_frac_before:.1%} of the store was resident",
+    )
+    if record.cell.cache == CacheState.LIMITED and record.epoch:
+        # An epoch of some of the samples may request those that the one before left resident.
+        held = (cache.limit_bytes or 0) * (record.job.nodes if record.job else 1)
+        where = f"{size(held)} of memory were permitted"
+    if read < (asked - held) * DEVICE_LEAST_FRAC:
         message = (
-            f"{size(read)} came from the device, but {size(asked)} were requested and only"
-            f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
+            f"{size(read)} came from the device, but {size(asked)} were requested and only {where}:"
+            " something else held the data"
         )
         yield finding(Kind.CEILING, record, "device_read_bytes", message)
 

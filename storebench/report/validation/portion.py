@@ -8,7 +8,9 @@ import numpy as np
 from storebench.errors import StorebenchError
 from storebench.formats.registry import get_format
 from storebench.probes.page_count import PAGE_BYTES
+from storebench.report.texts.labels import size
 from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.report.validation.limits import DEVICE_LEAST_FRAC, rows_frac
 from storebench.results import Cell, Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.training.step_table import step_ends
 from storebench.worker.portion import KEPT_POINTS, StorePages, asked_frac, expected_frac, portion_sums
@@ -16,7 +18,7 @@ from storebench.worker.portion import KEPT_POINTS, StorePages, asked_frac, expec
 COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
 """Columns of a step table that are needed besides those of `storebench.report.validation.validate`."""
 
-LATER_COLUMNS = ("paused_ns",)
+LATER_COLUMNS = ("paused_ns", "device_read_bytes")
 """Columns that tables of earlier releases lack."""
 
 _SAME = 1e-6
@@ -51,6 +53,7 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
     yield from _sums(record, part, steps)
     if part.kind is PortionKind.COLD and not part.upper_bound and record.store is not None:
         yield from _curve(record, part, record.store, steps)
+        yield from _device(record, part, steps)
 
 
 def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
@@ -100,6 +103,23 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
             f"({pages.tolerated_frac:.1%} is tolerated)"
         )
         yield finding(Kind.CACHE, record, "portion.steps", message)
+
+
+def _device(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
+    """Find a cold portion whose samples did not all come from the device: something read them before the clock began."""
+    cache = record.cache
+    if "device_read_bytes" not in steps or cache is None or cache.resident_frac_before is None:
+        return  # read by a job of ranks, or not counted
+    last = part.first_step + part.steps - 1
+    begun = steps["fetch_start_ns"] <= step_ends(dict(steps))[last]
+    read = int(steps["device_read_bytes"][begun].sum())
+    asked = int(steps["payload_bytes"][: last + 1].sum()) * rows_frac(record)
+    if read < asked * (1 - cache.resident_frac_before) * DEVICE_LEAST_FRAC:
+        message = (
+            f"{size(read)} came from the device until the portion ended, but {size(asked)} were requested by then and only"
+            f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
+        )
+        yield finding(Kind.CEILING, record, "portion.samples_per_s", message)
 
 
 def _within(record: Record, curve: tuple[ResidencyPoint, ...], end_s: float) -> Any:

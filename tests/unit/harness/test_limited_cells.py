@@ -147,6 +147,19 @@ def test_a_direct_reader_reads_ahead_no_more_than_the_limit_keeps(
         assert record["counters"]["device_read_bytes"] < 1.1 * record["payload_bytes"]
 
 
+def test_a_copy_of_the_store_made_before_the_limit_is_found(
+    photos: str, bench: Bench, tmp_path: Path
+) -> None:
+    sized = ("--cache", "limited", "--memory", "40 MiB")
+    done, records = bench.run("planted:hoard", "-d", photos, *WORK, *sized, out=tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    verdicts = [(one["cache"]["verdict"], one["portion"]["kind"]) for one in records]
+    assert verdicts == [("verified", "steady")] * 2, "it occupies no page that the limit counts"
+    found = bench.cli("validate", tmp_path / "run")
+    assert found.returncode == 5
+    assert found.stdout.count("something else held the data") == 2
+
+
 def test_what_would_fit_whole_is_refused_before_a_cell_runs(
     photos: str, bench: Bench, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from storebench.report.validation.limits import check_limits
 from storebench.results import Counters, PortionKind, Record, ResidencyPoint
-from tests.support.planted import ENVIRONMENT, make_record, portion_of
+from tests.support.planted import ENVIRONMENT, make_record, portion_of, with_job
 
 STORE_BYTES = 800_000_000
 LIMIT: dict[str, Any] = {"cache": "limited", "memory_bytes": STORE_BYTES // 2}
@@ -37,6 +37,24 @@ def test_a_sound_record_keeps_every_limit(backend: str, state: dict[str, Any]) -
 def test_cold_bytes_come_from_a_device_but_for_a_tenth(share: float, kept: bool) -> None:
     assert broken(whole("lmdb", amplification=share)) == ([] if kept else ["device_read_bytes"])
     assert broken(whole("memory:native", amplification=share)) == []
+
+
+@pytest.mark.parametrize(("epoch", "nodes"), [(0, 1), (1, 1), (2, 1), (1, 2)])
+def test_a_limited_epoch_reads_what_its_limit_cannot_hold(epoch: int, nodes: int) -> None:
+    resident = 0.5 if epoch else 0.0
+    record = whole("lmdb", epoch=epoch, bytes_on_disk=STORE_BYTES, **LIMIT)
+    held = min(record.payload_bytes, nodes * STORE_BYTES // 2) if epoch else 0
+    for share, kept in ((0.91, True), (0.89, False)):
+        read = round(share * (record.payload_bytes - held))
+        found = dataclasses.replace(
+            record,
+            cache=dataclasses.replace(
+                record.cache, resident_frac_before=resident, limit_bytes=STORE_BYTES // 2
+            ),
+            counters=Counters(device_read_bytes=read),
+        )
+        found = found if nodes == 1 else with_job(found, nodes=nodes)
+        assert broken(found) == ([] if kept or held == record.payload_bytes else ["device_read_bytes"])
 
 
 @pytest.mark.parametrize(

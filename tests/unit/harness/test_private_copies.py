@@ -1,0 +1,83 @@
+"""A copy of the store that a reader made before the clock began: found by the bytes that the device did not deliver."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.report.validation.validate import validate_records
+from storebench.results import CacheVerdict, Cell, PortionKind, Record, Status
+from storebench.runs.records import RECORDS_NAME
+from tests.support.harness_tools import Bench, only_record, scenario, steps_of
+from tests.support.planted_plugin import HeadStartReader
+
+SAMPLES, BATCH = 5000, 50
+"""Of the synthetic CIFAR-10, which has no more."""
+COLD: dict[str, Any] = {
+    "dataset": "cifar10",
+    "synthetic": True,
+    "limit": SAMPLES,
+    "batch_size": BATCH,
+    "model": "none",
+    "compute": "emulated:5",
+    "cache": "cold",
+}
+
+pytestmark = pytest.mark.still_pages
+
+
+@pytest.fixture(autouse=True)
+def on_disk(bench: Bench) -> None:
+    mount = mount_of(bench.root)
+    if mount.fstype in IN_MEMORY or mount.device is None:
+        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
+
+
+def cold_cell(backend: str, **matrix: Any) -> Cell:
+    [cell] = scenario(**{**COLD, **matrix}, backends=[backend]).cells()
+    return cell
+
+
+def figures(record: Record, run: Path) -> set[str]:
+    return {one.figure for one in validate_records([(record, run / RECORDS_NAME)])}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_copy_of_the_store_made_at_opening_is_found(
+    workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(
+        cold_cell("planted:hoard", workers=workers, compute="none"), bench.stores, run_folder
+    )
+    assert record.status is Status.OK
+    assert record.cache is not None
+    assert record.cache.verdict is CacheVerdict.VERIFIED, "no page of the store is resident"
+    assert record.portion is not None
+    assert not record.portion.upper_bound
+    assert {"device_read_bytes", "portion.samples_per_s"} <= figures(record, run_folder)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_copy_of_what_is_served_first_is_found(
+    workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(cold_cell("planted:head-start", workers=workers), bench.stores, run_folder)
+    portion, read = record.portion, record.counters.device_read_bytes
+    assert portion is not None
+    assert (portion.kind, portion.upper_bound) == (PortionKind.COLD, False)
+    assert portion.samples <= HeadStartReader.HEAD_FRAC * SAMPLES + 2 * BATCH
+    assert read is not None
+    assert read > 0.9 * record.payload_bytes, "over the whole epoch the device delivered enough"
+    assert figures(record, run_folder) == {"portion.samples_per_s"}
+
+
+@pytest.mark.parametrize("backend", ["planted", "planted:greedy", "planted:past-the-cache", "lmdb", "png"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_honest_readers_have_no_finding(
+    backend: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    limit = 500 if backend == "png" else SAMPLES
+    record = only_record(cold_cell(backend, workers=workers, limit=limit), bench.stores, run_folder)
+    assert "device_read_bytes" in steps_of(record, run_folder)
+    assert figures(record, run_folder) == set()
