@@ -13,6 +13,7 @@ from storebench.check.sides.model import CellData, slowest_tenth
 from storebench.units import Better
 
 _Costs = tuple[list[float], list[float]]
+"""Costs of the baseline's and of the contender's replicates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,15 +184,15 @@ def _slowest_ratio(costs: _Costs) -> float | None:
 
 def _with_machine(state: State, reason: str, result: CellResult, pair: Pair) -> tuple[State, str]:
     """Return the state, or inconclusive if a change in the machine's own state could explain it."""
-    disturbed = _busier(pair) or _drifted(result, pair.policy.machine_frac)
-    if not disturbed:
+    disturbance = _busier(pair) or _drifted(result, pair.policy.machine_frac)
+    if disturbance is None:
         return state, reason
-    slower, why, calibrated = disturbed
-    doubtful = (State.WORSE,) if slower else (State.BETTER, State.WITHIN_NOISE)
+    doubtful = (State.WORSE,) if disturbance.beside_contender else (State.BETTER, State.WITHIN_NOISE)
+    calibrated = disturbance.calibrated_ratio
     if state not in doubtful or (calibrated is not None and _agrees(state, calibrated, result)):
         return state, reason
-    told = f"{reason}, but " if reason else ""
-    return State.INCONCLUSIVE, f"{told}{why}"
+    before = f"{reason}, but " if reason else ""
+    return State.INCONCLUSIVE, f"{before}{disturbance.sentence}"
 
 
 def _with_calibration(
@@ -217,32 +218,55 @@ def easier(pair: Pair, result: CellResult) -> str:
     if result.basis == INTERLEAVED:
         return ""
     busier = _busier(pair)
-    if busier and not busier[0]:
-        return busier[1]
+    if busier is not None and not busier.beside_contender:
+        return busier.sentence
     drifted = None if result.basis == ADJUSTED else _drifted(result, pair.policy.machine_frac)
-    if drifted is None or drifted[0]:
+    if drifted is None or drifted.beside_contender:
         return ""
-    _, words, calibrated = drifted
-    return words if calibrated is None or calibrated > 1 + pair.practical_frac else ""
+    calibrated = drifted.calibrated_ratio
+    return drifted.sentence if calibrated is None or calibrated > 1 + pair.practical_frac else ""
 
 
-def _busier(pair: Pair) -> tuple[bool, str, None] | None:
-    """Return whether the contender's machine was the busier one, if the two sides differ in that."""
+@dataclass(frozen=True, kw_only=True)
+class _Disturbance:
+    """A difference between the machine's states beside the two sides.
+
+    Attributes
+    ----------
+    beside_contender
+        Whether the machine was the slower one beside the contender.
+    sentence
+        The difference in words.
+    calibrated_ratio
+        `CellResult.calibrated_ratio`, if the calibration shows the difference; else None.
+    """
+
+    beside_contender: bool
+    sentence: str
+    calibrated_ratio: float | None = None
+
+
+def _busier(pair: Pair) -> _Disturbance | None:
+    """Return the difference in the cores that other processes used; None if it is within the policy's limit."""
     before, after = _busy(pair.baseline), _busy(pair.contender)
     if before is None or after is None or abs(after - before) <= pair.policy.busy_cores:
         return None
-    words = (
-        f"other processes used {before:.2f} cores beside the baseline and {after:.2f} beside the contender"
+    return _Disturbance(
+        beside_contender=after > before,
+        sentence=f"other processes used {before:.2f} cores beside the baseline and {after:.2f} beside the contender",
     )
-    return after > before, words, None
 
 
-def _drifted(result: CellResult, machine_frac: float) -> tuple[bool, str, float | None] | None:
-    machine, calibrated = result.machine_ratio, result.calibrated_ratio
+def _drifted(result: CellResult, machine_frac: float) -> _Disturbance | None:
+    """Return the difference in the time of the calibration; None if it is within the policy's limit or unknown."""
+    machine = result.machine_ratio
     if machine is None or abs(math.log(machine)) <= math.log1p(machine_frac):
         return None
-    words = f"the calibration itself took {machine:.2f} times as long as beside the baseline"
-    return machine > 1, words, calibrated
+    return _Disturbance(
+        beside_contender=machine > 1,
+        sentence=f"the calibration itself took {machine:.2f} times as long as beside the baseline",
+        calibrated_ratio=result.calibrated_ratio,
+    )
 
 
 def _agrees(state: State, calibrated: float, result: CellResult) -> bool:
@@ -281,18 +305,16 @@ def _costs(pair: Pair, basis: str) -> _Costs:
 
 
 def _values(pair: Pair, field: str, *, paired: bool) -> _Costs:
-    sides = [
-        {replicate.number: getattr(replicate, field) for replicate in side.replicates}
-        for side in (pair.baseline, pair.contender)
-    ]
-    if paired:
-        both = sorted(sides[0].keys() & sides[1].keys())
-        return [sides[0][number] for number in both], [sides[1][number] for number in both]
+    """Return a field of each replicate of both sides; with `paired`, of those whose number is on both sides, in order."""
     first, second = (
-        [float(getattr(replicate, field)) for replicate in side.replicates]
+        [(replicate.number, float(getattr(replicate, field))) for replicate in side.replicates]
         for side in (pair.baseline, pair.contender)
     )
-    return first, second
+    if not paired:
+        return [value for _, value in first], [value for _, value in second]
+    baseline, contender = dict(first), dict(second)
+    both = sorted(baseline.keys() & contender.keys())
+    return [baseline[number] for number in both], [contender[number] for number in both]
 
 
 def _tails(pair: Pair) -> _Costs | None:
