@@ -28,11 +28,12 @@ from storebench.fileio.toml_text import parse_toml
 from storebench.stats import MIN_ROUNDS
 
 MOST_FILE_BYTES = 4 * 2**20
-_MOST_SHARE = 1e12
+_MOST = 1e12
 _LEAST_ALPHA = 1e-9
 _MOST_REPLICATES = 1_000_000
 
-Share = Annotated[float, pydantic.Field(ge=0, le=_MOST_SHARE, allow_inf_nan=False)]
+Bounded = Annotated[float, pydantic.Field(ge=0, le=_MOST, allow_inf_nan=False)]
+"""A finite number that is not negative: a share, or an amount in the unit of what it limits."""
 
 
 class _Strict(pydantic.BaseModel):
@@ -54,8 +55,8 @@ class CounterGate(_Strict):
         Whether the counter is comparable across machines.
     """
 
-    band_frac: Share = 0.0
-    slack: Share = 0.0
+    band_frac: Bounded = 0.0
+    slack: Bounded = 0.0
     both_ways: bool = False
     any_environment: bool = False
 
@@ -78,8 +79,8 @@ class CellPolicy(_Strict):
     """Exceptions for the cells whose id or label matches a shell pattern."""
 
     match: str
-    practical_frac: Share | None = None
-    tail_frac: Share | None = None
+    practical_frac: Bounded | None = None
+    tail_frac: Bounded | None = None
     gate_time: bool = True
     gate_counters: bool = True
 
@@ -129,17 +130,17 @@ class Policy(_Strict):
         ceiling carries over from machine to machine only roughly.
     """
 
-    practical_frac: Share = 0.08
+    practical_frac: Bounded = 0.08
     alpha: Annotated[float, pydantic.Field(ge=_LEAST_ALPHA, lt=1, allow_inf_nan=False)] = 0.05
     min_replicates: Annotated[int, pydantic.Field(ge=2, le=_MOST_REPLICATES)] = MIN_ROUNDS
-    max_inconclusive_frac: Share = 0.5
+    max_inconclusive_frac: Bounded = 0.5
     basis: Literal["auto", "ratio", "seconds"] = "auto"
-    tail_frac: Share = 0.50
-    busy_cores: Share = 0.25
-    machine_frac: Share = 0.10
+    tail_frac: Bounded = 0.50
+    busy_cores: Bounded = 0.25
+    machine_frac: Bounded = 0.10
     trust_calibration: list[str] = []
-    one_process_frac: Share = 0.20
-    other_environment_frac: Share = 0.25
+    one_process_frac: Bounded = 0.20
+    other_environment_frac: Bounded = 0.25
     counters: dict[str, CounterGate] = {}
     cells: list[CellPolicy] = []
 

@@ -53,25 +53,21 @@ def _read(path: Path) -> Side:
     if path.is_dir():
         return _read_folder(path)
     if path.suffix == ".jsonl":
-        return _records(path)
+        return side_of_records(path)
     raw = read_json(path)
-    return _records(path) if isinstance(raw, list) else _read_object(path, raw)
+    return side_of_records(path) if isinstance(raw, list) else _read_object(path, raw)
 
 
 def _read_folder(path: Path) -> Side:
     if (path / BASELINE_NAME).is_file():
         return _read_object(path, read_json(path / BASELINE_NAME))
     if (path / RECORDS_NAME).is_file():
-        return _records(path)
+        return side_of_records(path)
     parsed = [(str(file), read_json(file)) for file in sorted(path.glob("*.json"))]
     sessions = [(name, raw) for name, raw in parsed if isinstance(raw, dict) and "benchmarks" in raw]
     if not sessions:
         raise FileNotFoundError(path)
     return side_of_sessions(str(path), sessions)
-
-
-def _records(path: Path) -> Side:
-    return side_of_records(path)
 
 
 def _read_object(path: Path, raw: Any) -> Side:

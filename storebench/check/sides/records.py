@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.check.calibration import Kind
@@ -86,7 +86,8 @@ def _cell(records: list[Record], code: str) -> CellData:
     rows: dict[tuple[str, int], list[Record]] = {}
     for record in usable:
         rows.setdefault((record.run_id, record.replicate), []).append(record)
-    replicates = tuple(_replicate(number, epochs) for number, (_, epochs) in enumerate(_by_round(rows)))
+    rounds = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0]))]
+    replicates = tuple(map(_replicate, rounds))
     calibrated = replicates and all(replicate.relative is not None for replicate in replicates)
     tail_of = _tail_of(usable)
     if not tail_of and replicates and min(map(len, rows.values())) >= FEWEST_FOR_TAIL:
@@ -94,7 +95,7 @@ def _cell(records: list[Record], code: str) -> CellData:
     if tail_of:
         replicates = tuple(
             dataclasses.replace(replicate, tail_s=_tail_s(epochs, tail_of))
-            for replicate, (_, epochs) in zip(replicates, _by_round(rows), strict=True)
+            for replicate, epochs in zip(replicates, rounds, strict=True)
         )
     return CellData(
         cell_id=first.cell.cell_id,
@@ -151,20 +152,14 @@ def _slow_step_s(record: Record, tail_of: str) -> float:
     return (record.timed_s - record.data_wait_s) / record.timed_steps + wait_ns / 1e9
 
 
-def _by_round(
-    rows: dict[tuple[str, int], list[Record]],
-) -> Iterable[tuple[tuple[str, int], list[Record]]]:
-    return sorted(rows.items(), key=lambda item: (item[0][1], item[0][0]))
-
-
-def _replicate(number: int, epochs: list[Record]) -> Replicate:
+def _replicate(epochs: Sequence[Record]) -> Replicate:
     """Return one replicate: medians over its epochs, and the longest durations before the timed steps."""
     relative = [value for record in epochs if (value := _relative(record)) is not None]
     machine = [value for record in epochs if (value := _ceiling_s(record)) is not None]
     counted = [_counters(record) for record in epochs]
     names = set.intersection(*(set(counters) for counters in counted))
     return Replicate(
-        number=epochs[0].replicate if epochs else number,
+        number=epochs[0].replicate,
         seconds=statistics.median(1 / record.samples_per_s for record in epochs),
         relative=statistics.median(relative) if len(relative) == len(epochs) else None,
         counters={
@@ -213,7 +208,7 @@ def _relative(record: Record) -> float | None:
 
 
 def _counters(record: Record) -> dict[str, float]:
-    ceilings: dict[str, float | None] = {
+    counters: dict[str, float | None] = {
         "samples_served": record.coverage.served if record.coverage else record.samples,
         "payload_bytes": record.payload_bytes,
         "bytes_on_disk": record.store.bytes_on_disk if record.store else None,
@@ -225,5 +220,5 @@ def _counters(record: Record) -> dict[str, float]:
     }
     cache = record.cache
     if cache and cache.requested in BOUNDED_STATES and cache.verdict is CacheVerdict.VERIFIED:
-        ceilings["device_read_bytes"] = record.counters.device_read_bytes
-    return {name: value for name, value in ceilings.items() if value is not None}
+        counters["device_read_bytes"] = record.counters.device_read_bytes
+    return {name: value for name, value in counters.items() if value is not None}
