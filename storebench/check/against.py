@@ -13,13 +13,14 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from storebench.check.revisions import Repository, Say, checked_out, commit_of, find_repository
+from storebench.check.revisions import Repository, checked_out, commit_of, find_repository
 from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
 from storebench.check.sides.model import PAIRING_NAME
 from storebench.check.sides.records import label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
 from storebench.fileio.whole_files import write_whole
 from storebench.formats.earlier_names import renamed_backend
+from storebench.progress import Say, mute
 from storebench.results import Cell
 from storebench.rounds import within_budget
 from storebench.runs.lock import claimed
@@ -96,7 +97,7 @@ def run_against(
     source: Path | Scenario | None = None,
     repository: Path | None = None,
     options: Options | None = None,
-    say: Say = lambda _line: None,
+    say: Say = mute,
 ) -> Sides:
     """Run `scenario` with the revision `ref` and with the working tree, interleaved.
 
@@ -144,9 +145,9 @@ def run_against(
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(source, scenario, repo, worktree, say)
         replicates = _replicates_of(options, before, scenario)
-        before, here = (_with_replicates(one, replicates) for one in (before, scenario))
+        before, here = before.repeated(replicates), scenario.repeated(replicates)
         codes = _codes(repo, worktree, scratch, say)
-        pairs = (
+        jobs = (
             _Job(
                 code=codes[0],
                 scratch=scratch,
@@ -167,10 +168,10 @@ def run_against(
             ),
         )
         sides = dataclasses.replace(
-            sides, dropped=_lacking(pairs[0], pairs[1]), added=_lacking(pairs[1], pairs[0])
+            sides, dropped=_lacking(jobs[0], jobs[1]), added=_lacking(jobs[1], jobs[0])
         )
         _tell(sides, before, here, say)
-        processes = [running.enter_context(_side(job)) for job in pairs]
+        processes = [running.enter_context(_side(job)) for job in jobs]
         _pair_up(sides, ref, codes)
         _one_sided(processes, sides)
         _interleave(processes, replicates, options.budget_s, say)
@@ -204,10 +205,6 @@ def _replicates_of(options: Options, *scenarios: Scenario) -> int:
     if options.replicates is not None:
         return options.replicates
     return MOST_ROUNDS if options.budget_s is not None else max(map(_rounds_of, scenarios))
-
-
-def _with_replicates(scenario: Scenario, replicates: int) -> Scenario:
-    return scenario.repeated(replicates)
 
 
 def _codes(repo: Repository, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:

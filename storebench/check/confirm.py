@@ -1,10 +1,9 @@
 """A second run of the suspected cells: a slow-down that does not return was noise."""
 
-import contextlib
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.check.judge import judge
@@ -15,11 +14,10 @@ from storebench.check.sides.model import CellData, Side, read_pairing
 from storebench.check.sides.read import read_side
 from storebench.check.timing import easier
 from storebench.errors import IntegrityError, UsageError
+from storebench.progress import Say, mute
 from storebench.runs.records import RECORDS_NAME
 from storebench.system.scratch import scratch_folder
 from storebench.units import number_of
-
-Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,7 @@ class RerunOptions:
 
     stores: Path
     pytest_arguments: Sequence[str] = ()
-    say: Say = lambda _line: None
+    say: Say = mute
 
 
 def confirm(
@@ -141,12 +139,11 @@ def _settled(first: CellResult, again: CellResult | None, together: CellResult, 
         )
     if again.state in (State.FAILED, State.NOT_COMPARABLE, State.NEW):
         return dataclasses.replace(first, state=again.state, reason=f"when it was run again: {again.reason}")
-    ratio = "" if again.ratio is None else f" ({again.ratio - 1:+.0%})"
     slow = again.perhaps_slower or again.state is State.WORSE
     if together.state is State.WORSE and slow:
-        return dataclasses.replace(
-            together, confirmed=True, reason=f"{together.reason}; again: {ratio[2:-1]} time"
-        )
+        change = "slow" if again.ratio is None else f"{again.ratio - 1:+.0%} time"
+        return dataclasses.replace(together, confirmed=True, reason=f"{together.reason}; again: {change}")
+    ratio = "" if again.ratio is None else f" ({again.ratio - 1:+.0%})"
     if excuse and not slow:
         reason = f"{first.reason}; a second run decides nothing{ratio}: {excuse}"
         return dataclasses.replace(first, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
@@ -231,7 +228,6 @@ def _pytest_again(
 
 
 def _session(nodes: Sequence[str], out: Path, options: RerunOptions) -> None:
-    """Run some benchmarks in a fresh process; the file that it writes shows failures."""
+    """Run some benchmarks in a fresh process; its exit code is ignored, because the file that it writes shows failures."""
     command = [sys.executable, "-m", "pytest", "-q", *nodes, "--benchmark-enable", f"--benchmark-json={out}"]
-    with contextlib.suppress(subprocess.CalledProcessError):
-        subprocess.run([*command, *options.pytest_arguments], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([*command, *options.pytest_arguments], stdout=subprocess.DEVNULL, check=False)

@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 import tomllib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,8 @@ from storebench.errors import OutputError, UsageError
 from storebench.formats.origin import distribution_of, plugin_sources
 from storebench.formats.registry import ENTRY_POINT_GROUP, plugin_points
 from storebench.probes.code import checkout_of, git_environment, package_folder
+from storebench.progress import Say
 from storebench.system.scratch import scratch_folder
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)

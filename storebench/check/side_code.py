@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.check.revisions import Repository, Say, read_project
+from storebench.check.revisions import Repository, read_project
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.formats.origin import NO_COMMIT, module_source
 from storebench.formats.registry import ENTRY_POINT_GROUP
 from storebench.probes.code import CHANGED, checkout_of, code_digest, package_folder
+from storebench.progress import Say
 from storebench.results import CodeFacts, Record, Status
 
 _REDIRECTING = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
