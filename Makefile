@@ -19,9 +19,9 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-ranks bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-hand-over \
+        bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-ranks bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-handoff \
         bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
-        figures docs report test test-full test-faults lint clean distclean
+        figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -168,7 +168,7 @@ bench-ci: setup ## Five timed sessions of the pytest-benchmark suite, which 'mak
 check: bench-ci ## The regression gate: this tree compared with the committed baseline
 	$(BIN)/storebench check results/baselines/ci $(RUNS)/ci --confirm
 
-gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (25 minutes; root)
+gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (35 minutes; root)
 	$(BIN)/python -m benchmarks.gate_selftest
 
 # SAMPLE mutants per module, drawn by a fixed seed; SAMPLE=0 tries all of them, which takes hours.
