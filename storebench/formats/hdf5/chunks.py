@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from storebench.errors import CorruptStoreError
+from storebench.formats.common import damaged
 from storebench.formats.reads.direct_file import Offsets
 
 COSTLY_TIMES = 4
@@ -61,7 +61,7 @@ def chunk_addresses(data: Any) -> npt.NDArray[np.int64]:
 
     data.id.chunk_iter(note)
     if (addresses < 0).any():
-        raise CorruptStoreError("a chunk was never written", where=data.file.filename, hint="Convert again.")
+        raise damaged("a chunk was never written", Path(data.file.filename))
     return addresses
 
 

@@ -81,12 +81,15 @@ class Hdf5GetReader(Reader):
 
     def _dataset(self, name: str) -> h5py.h5d.DatasetID:
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-        # Without a chunk cache HDF5 reads only the part of a chunk that it needs, not the whole 4 MiB.
-        access.set_chunk_cache(0, 0, 1.0)
+        access.set_chunk_cache(*self._chunk_cache(), 1.0)
         try:
             return h5py.h5d.open(self._file, name.encode(), access)
         except H5_ERRORS as error:
             raise damaged(f"the data set {name!r} is missing", self._path) from error
+
+    def _chunk_cache(self) -> tuple[int, int]:
+        """Return the slots and the bytes of the cache for chunks of each data set."""
+        return 0, 0  # so that HDF5 reads only the part of a chunk that it needs, not the whole 4 MiB
 
     def _whole(self, name: str, count: int) -> npt.NDArray[np.int64]:
         dataset = self._dataset(name)
