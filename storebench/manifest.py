@@ -31,7 +31,8 @@ MOST_IMAGE_BYTES = 1 << 31
 
 _MOST_BYTES = 1 << 62
 _BYTES = ("payload_bytes", "file_bytes", "bytes_on_disk")
-_HINT = "Convert again."
+CONVERT_AGAIN = "Convert the dataset again."
+"""The advice for a damaged store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,24 +102,26 @@ class Manifest(StoreSpec):
             ) from None
         except (CorruptDataError, OSError) as error:
             reason = error.what if isinstance(error, CorruptDataError) else error
-            raise CorruptStoreError(f"unreadable manifest ({reason})", where=path, hint=_HINT) from error
+            raise CorruptStoreError(
+                f"unreadable manifest ({reason})", where=path, hint=CONVERT_AGAIN
+            ) from error
         return cls._from_json(raw, path)
 
     @classmethod
     def _from_json(cls, raw: Any, path: Path) -> "Manifest":
         if not isinstance(raw, dict) or "schema_version" not in raw:
-            raise CorruptStoreError("not a storebench manifest", where=path, hint=_HINT)
+            raise CorruptStoreError("not a storebench manifest", where=path, hint=CONVERT_AGAIN)
         if raw["schema_version"] != SCHEMA_VERSION:
             raise SchemaVersionError(
                 f"the store has schema version {brief(raw['schema_version'])}, this storebench reads {SCHEMA_VERSION}",
                 where=path,
-                hint="Convert the dataset again.",
+                hint=CONVERT_AGAIN,
             )
         try:
             return _checked(raw)
         except ValueError as error:
             raise CorruptStoreError(
-                f"a manifest with wrong fields ({error})", where=path, hint=_HINT
+                f"a manifest with wrong fields ({error})", where=path, hint=CONVERT_AGAIN
             ) from None
 
 

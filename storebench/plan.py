@@ -254,9 +254,8 @@ def _convert_seconds(cell: Cell, store: PlannedStore, costs: SampleCosts) -> Sec
     """Return the seconds that building a store takes: encoding, writing, and reading it back."""
     cores, encode_s = usable_cores(), store.count * costs.encode_s
     made_s = encode_s / cores if encode_s > POOL_FROM_S else encode_s
-    checked_s = (
-        store.count * costs.decode_s / cores
-    )  # image files are decoded once, the others when they are read back
+    # Image files are decoded once, the others when they are read back.
+    checked_s = store.count * costs.decode_s / cores
     files_s = store.count * FILE_S if cell.backend.format == "files" else 0.0
     moved_s = store.store_bytes / WRITE_BYTES_PER_S + store.pixel_bytes / PIXELS_BYTES_PER_S
     return Seconds(measured=made_s + checked_s, assumed=files_s + moved_s)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, StorebenchError, from_os_error
 from storebench.fileio.reading import open_regular
 from storebench.filesystem import sync, sync_file_system
+from storebench.manifest import CONVERT_AGAIN
 
-CONVERT_AGAIN = "Convert the dataset again."
 MANY_FILES = 500
 
 NPY_ERRORS = (

@@ -19,9 +19,8 @@ from storebench.system.processes import end_with_parent
 def main(arguments: Sequence[str]) -> int:
     """Serve commands until standard input ends."""
     end_with_parent(signal.SIGTERM)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a terminal sends it to the runner, too, which ends this process
+    # A terminal also sends it to the runner, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     host, port, leads, reach_s = arguments
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""What samples cost to store and to read, measured on a few of them before any work begins: bytes and seconds each."""
+"""The cost of storing and reading a sample, in bytes and seconds, measured on a few samples before any work begins."""
 
 import random
 import time
@@ -20,7 +20,7 @@ LIMIT_S = 0.15
 
 @dataclass(frozen=True, kw_only=True)
 class SampleCosts:
-    """What one sample costs, the mean over the measured ones.
+    """The cost of one sample, the mean over the measured ones.
 
     Attributes
     ----------
@@ -67,9 +67,8 @@ def sample_costs(
         shape = (edge, edge, 3)
     out, count = np.empty(shape, np.uint8), len(source)
     probed = min(count, PROBED)
-    order = random.Random(count).sample(
-        range(probed), probed
-    )  # so that an early end does not leave the last classes out
+    # In random order, so that an early end does not leave the last classes out.
+    order = random.Random(count).sample(range(probed), probed)
     codec.decode_into(_payload(source, codec, 0), out)  # loads what the library loads once
     sizes, encoding_s, decoding_s = [], 0.0, 0.0
     for number in order:

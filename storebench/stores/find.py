@@ -18,11 +18,9 @@ from storebench.fileio.reading import kind_of
 from storebench.formats import Backend, Format, get_format
 from storebench.formats.common import load_array
 from storebench.formats.registry import store_name_of
-from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
+from storebench.manifest import CONVERT_AGAIN, DIGESTS_NAME, MANIFEST_NAME, Manifest
 from storebench.progress import Say, mute
 from storebench.stores.staging import restore
-
-CONVERT_AGAIN = "Convert again."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +184,8 @@ def measure_sizes(path: Path, store_format: Format) -> Sizes:
     stats = [_regular(file) for file in store_format.data_files(path)]
     return Sizes(
         file_bytes=sum(status.st_size for status in stats),
-        bytes_on_disk=sum(
-            status.st_blocks * 512 for status in stats
-        ),  # st_blocks counts 512 bytes everywhere
+        # On every file system st_blocks counts units of 512 bytes.
+        bytes_on_disk=sum(status.st_blocks * 512 for status in stats),
     )
 
 

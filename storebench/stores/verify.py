@@ -17,9 +17,9 @@ from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatc
 from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import traits_of
-from storebench.manifest import Manifest
+from storebench.manifest import CONVERT_AGAIN, Manifest
 from storebench.progress import Advance, Progress, Say, mute, silent
-from storebench.stores.find import CONVERT_AGAIN, check_sizes, read_digest_table, restore_store
+from storebench.stores.find import check_sizes, read_digest_table, restore_store
 
 BATCH_BYTES = 16 << 20
 """Decoded bytes to read and compare at a time."""

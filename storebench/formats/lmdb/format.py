@@ -72,7 +72,7 @@ class LmdbFormat(Format):
         except (
             CorruptStoreError,
             UsageError,
-        ) as error:  # in a store of storebench, an unknown kind of tree is damage, too
+        ) as error:  # a kind of tree that storebench does not write is damage, too
             raise damaged(error.what, store / DATA_FILE) from error
 
     def data_files(self, store: Path) -> list[Path]:

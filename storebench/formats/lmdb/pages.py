@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptStoreError, UsageError
+from storebench.manifest import CONVERT_AGAIN
 
 DATA_FILE = "data.mdb"
 
@@ -35,6 +36,12 @@ NO_PAGE = (1 << 64) - 1
 MAX_DEPTH = 32  # CURSOR_STACK in mdb.c
 
 _MAGIC = 0xBEEFC0DE
+_META_BYTES = 152
+"""Bytes of a meta page that hold its header and LMDB's MDB_meta."""
+
+_MAGIC_AT, _PAGE_SIZE_AT, _MAIN_AT, _LAST_PAGE_AT, _TRANSACTION_AT = 16, 40, 88, 136, 144
+"""Places of fields in a meta page; the record of the unnamed database ends where the number of the last page begins."""
+
 _DATA_VERSION = 1
 _BRANCH, LEAF, _META = 0x01, 0x02, 0x08
 _KIND_FLAGS = 0x6F  # branch, leaf, overflow, meta, leaf2, subpage; other flags have no meaning on disk
@@ -148,7 +155,7 @@ class PageFile:
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise CorruptStoreError("the file is missing", where=path, hint="Convert again.") from None
+            raise CorruptStoreError("the file is missing", where=path, hint=CONVERT_AGAIN) from None
         try:
             # A leaf is between the pages of its values: the kernel's readahead would read those too.
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -304,8 +311,8 @@ def current_meta(fd: int, path: Path) -> Meta:
     UsageError
         The file is of another data version.
     """
-    first = _parse_meta(os.pread(fd, 152, 0), 0, path)
-    second = first and _parse_meta(os.pread(fd, 152, first.page_bytes), 1, path)
+    first = _parse_meta(os.pread(fd, _META_BYTES, 0), 0, path)
+    second = first and _parse_meta(os.pread(fd, _META_BYTES, first.page_bytes), 1, path)
     if first is None or second is None or first.page_bytes != second.page_bytes:
         raise CorruptStoreError(
             "this is no LMDB file, or one of its meta pages is damaged",
@@ -317,15 +324,15 @@ def current_meta(fd: int, path: Path) -> Meta:
 
 def transactions(fd: int, page_bytes: int) -> bytes:
     """Return the current transaction numbers of both meta pages; a commit changes them."""
-    raw = os.pread(fd, page_bytes + 152, 0)
-    return raw[144:152] + raw[page_bytes + 144 :]
+    raw = os.pread(fd, page_bytes + _META_BYTES, 0)
+    return raw[_TRANSACTION_AT:_META_BYTES] + raw[page_bytes + _TRANSACTION_AT :]
 
 
 def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
-    if len(raw) < 152:
+    if len(raw) < _META_BYTES:
         return None
     own, _, flags = struct.unpack_from("<QHH", raw)
-    magic, version = struct.unpack_from("<II", raw, 16)
+    magic, version = struct.unpack_from("<II", raw, _MAGIC_AT)
     if own != number or not flags & _META or magic != _MAGIC:
         return None
     if version != _DATA_VERSION:
@@ -335,11 +342,17 @@ def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
             hint="Use the reader lmdb:get.",
         )
     size, last_page, transaction = (
-        struct.unpack_from(layout, raw, at)[0] for layout, at in (("<I", 40), ("<Q", 136), ("<Q", 144))
+        struct.unpack_from(layout, raw, at)[0]
+        for layout, at in (("<I", _PAGE_SIZE_AT), ("<Q", _LAST_PAGE_AT), ("<Q", _TRANSACTION_AT))
     )
     if size not in _PAGE_SIZES:
         return None
-    return Meta(page_bytes=size, last_page=last_page, transaction=transaction, main=Tree.parse(raw[88:136]))
+    return Meta(
+        page_bytes=size,
+        last_page=last_page,
+        transaction=transaction,
+        main=Tree.parse(raw[_MAIN_AT:_LAST_PAGE_AT]),
+    )
 
 
 def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from storebench.errors import CorruptStoreError
 from storebench.formats.arrays import Batch
+from storebench.formats.common import damaged
 from storebench.formats.windows import ImageShape, Windows
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import mount_of
@@ -146,11 +147,11 @@ class DirectFile:
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise CorruptStoreError("the data file is missing", where=path, hint="Convert again.") from None
+            raise damaged("the data file is missing", path) from None
         self.size = os.fstat(self.fd).st_size
         if not self.size:
             os.close(self.fd)
-            raise CorruptStoreError("the data file is empty", where=path, hint="Convert again.")
+            raise damaged("the data file is empty", path)
         if advise_random:
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
         self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
