@@ -4,8 +4,8 @@ The loop cannot do this itself: while it counts, read-ahead and workers continue
 own time. This process imports neither torch nor a format, sleeps between counts, and spends at most one part in `REST`
 of one core on counting. Moments are ``time.perf_counter_ns``, a clock that all processes of a Linux machine share.
 
-The files stay open in the sampler, so a count needs no path. Of many files, a fixed random selection is counted and
-represents the others. Opening a file makes its directory entry and its inode hot. If these must stay cold
+The files stay open in the sampler, so a count needs no path. Of many files, a random selection, drawn for each epoch,
+is counted and represents the others. Opening a file makes its directory entry and its inode hot. If these must stay cold
 (``late=True``), the files are opened only after the first batch has arrived. A store with one file per sample then
 cannot be sampled at all and needs no curve: read-ahead never crosses from one file into another, so the counts before
 and after the epoch are enough.
@@ -28,9 +28,12 @@ from storebench.probes.page_count import OpenFiles
 from storebench.system.processes import end_with_parent
 
 MOST_FILES = 512
-"""With this many random files, the sampled share is within 4.4 points of the true one (95%, at worst)."""
+"""With this many randomly chosen files, the sampled share is within 4.4 points of the true one (95%, at worst)."""
 
 MOST_POINTS = 200
+
+_RANDOM = random.SystemRandom()
+"""A reader that knew the selection could have all other files read ahead."""
 
 _FIRST_S = 0.002
 _GROWTH = 0.06  # each pause is this share of the time since the start: about 40 points per factor of 10
@@ -152,10 +155,10 @@ class Sampler:
 
 
 def chosen_files(paths: Sequence[Path | str]) -> list[Path | str]:
-    """Return the files that represent `paths`: all of them, or a fixed selection of `MOST_FILES`."""
+    """Return the files that represent `paths`: all of them, or `MOST_FILES` that no reader can know beforehand."""
     if len(paths) <= MOST_FILES:
         return list(paths)
-    return random.Random(0).sample(list(paths), MOST_FILES)
+    return _RANDOM.sample(list(paths), MOST_FILES)
 
 
 def sample(paths: Sequence[str], *, late: bool) -> None:
