@@ -19,12 +19,12 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-ranks bench-lmdbio scaling-io bench-readers bench-direct bench-window bench-handoff \
+        bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff \
         bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create the virtual environment and install everything into it
 
@@ -107,6 +107,10 @@ bench-ranks: setup ## Jobs of 1, 2 and 4 ranks, and what exchanging gradients co
 bench-lmdbio: setup ## LMDBIO's ladder: the gain of each optimisation
 	$(BIN)/storebench bench scenarios/lmdbio.toml --out $(RUNS)/$(NOW)-lmdbio
 	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio --out $(REPORT)-lmdbio
+
+bench-lmdbio-ranks: setup ## LMDBIO's ladder in jobs of 1 to 8 ranks that train (about 20 minutes on 2 cores)
+	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out $(RUNS)/$(NOW)-lmdbio-ranks
+	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio-ranks --out $(REPORT)-lmdbio-ranks
 
 scaling-io: setup ## A model of LMDBIO's ladder on many machines, compared with the newest bench-lmdbio
 	$(BIN)/python -m benchmarks.scaling_io $(lastword $(sort $(wildcard $(RUNS)/*-lmdbio)))

@@ -18,6 +18,7 @@ from storebench.formats.registry import PAPER_BACKENDS, parse_backend, traits_of
 from storebench.matrix_jobs import JobKeys, job_settings
 from storebench.names import printable
 from storebench.results import Cell
+from storebench.rounds import MOST_REPLICATES
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
@@ -118,6 +119,9 @@ class _MatrixWithoutLoop(Strict, JobKeys):
         Leave out image files that cannot be read or do not decode. Otherwise the first one is an error.
     backends
         Container, codec and reader of each store.
+    replicates
+        Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds. Default: the
+        scenario's number.
     optional
         Leave the matrix out where this machine lacks the rights for `memory` or `readahead`; otherwise refuse to run.
     """
@@ -131,6 +135,7 @@ class _MatrixWithoutLoop(Strict, JobKeys):
     image_size: ImageSize | None = None
     skip_unreadable: bool = False
     backends: list[str] = list(PAPER_BACKENDS)
+    replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] | None = None
     optional: bool = False
 
     if TYPE_CHECKING:
@@ -240,6 +245,11 @@ class _MatrixWithoutLoop(Strict, JobKeys):
     def most_cells(self) -> int:
         """The product of the axes: an upper bound on the number of cells, known before any is built."""
         return math.prod([len(self.backends), *(len(self._axis(row)) for row in AXES)])
+
+    def without_own_replicates(self) -> Self:
+        """Return this matrix with as many replicates as its scenario has."""
+        given = self.model_dump(exclude={"replicates"}, exclude_unset=True)
+        return type(self).model_validate(given, strict=False)
 
     def cells(self) -> list[Cell]:
         """Return the product of the axes, less the cells that cannot exist (see `impossible`)."""

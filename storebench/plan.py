@@ -166,6 +166,7 @@ def plan_run(
     planned: dict[str, PlannedStore] = {}
     convert_bytes, write_bytes, convert_s = 0, 0, Seconds()
     read_bytes, fetch_bytes, round_s = 0, 0, Seconds(assumed=_device_s(scenario, allowed.cells))
+    fewer = scenario.fewer_replicates
     for cell in allowed.cells:
         count, image_bytes, costs = probe.count(cell), probe.image_bytes(cell), probe.costs(cell)
         name = f"{cell.data.store_id}/{store_name_of(cell.backend)}"
@@ -185,14 +186,16 @@ def plan_run(
             convert_s += _convert_seconds(cell, store, costs) * builds
         once = min(count, (cell.max_steps or count) * cell.batch_size * cell.ranks) * cell.epochs * sides
         again = once * ((cell.passes or 1) - 1)
-        read_bytes += (once + again) * image_bytes * scenario.least_replicates
-        fetch_bytes += round((once + again) * costs.payload_bytes) * scenario.least_replicates
+        replicates = fewer.get(cell, scenario.least_replicates)
+        read_bytes += (once + again) * image_bytes * replicates
+        fetch_bytes += round((once + again) * costs.payload_bytes) * replicates
         replays = 0.0 if traits_of(cell.backend).ready_made else _replays(scenario)
-        round_s += Seconds(assumed=_start_s(cell)) * sides
-        round_s += _sample_seconds(cell, costs, image_bytes, READ_BYTES_PER_S) * once
+        cell_s = Seconds(assumed=_start_s(cell)) * sides
+        cell_s += _sample_seconds(cell, costs, image_bytes, READ_BYTES_PER_S) * once
         from_memory = _sample_seconds(cell, costs, image_bytes, CACHED_BYTES_PER_S)
-        round_s += from_memory * (again + replays * once)
-        round_s += _compute_seconds(cell) * (once + again)
+        cell_s += from_memory * (again + replays * once)
+        cell_s += _compute_seconds(cell) * (once + again)
+        round_s += cell_s * (replicates / scenario.least_replicates)  # the mean over the rounds
     estimate = convert_s + round_s * scenario.least_replicates
     least_s, largest_s = estimate.ends
     return RunPlan(

@@ -18,6 +18,8 @@ FEWEST_REPLICATES = 5
 
 MIN_REPLICATES = FEWEST_REPLICATES
 MAX_REPLICATES = 12
+MOST_REPLICATES = 1_000_000
+"""Replicates of all cells of a scenario together: at some 3 s each, more than a month."""
 
 
 class Why(enum.StrEnum):

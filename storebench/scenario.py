@@ -35,7 +35,13 @@ from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
 from storebench.matrix import Matrix, Seed, Strict
 from storebench.results import Cell
-from storebench.rounds import FEWEST_REPLICATES, MAX_REPLICATES, MIN_REPLICATES, StoppingRule
+from storebench.rounds import (
+    FEWEST_REPLICATES,
+    MAX_REPLICATES,
+    MIN_REPLICATES,
+    MOST_REPLICATES,
+    StoppingRule,
+)
 from storebench.scenario_files import without_missing_libraries
 from storebench.settings.loop import MOST_EPOCHS
 from storebench.units import parse_duration
@@ -49,9 +55,6 @@ STALL_S = 600.0
 MOST_FILE_BYTES = 4 * 2**20
 MOST_CELLS = 100_000
 """Cells of one scenario: the product of the axes, summed over its matrices."""
-
-MOST_REPLICATES = 1_000_000
-"""Replicates of all cells together: at some 3 s each, more than a month."""
 
 MOST_HALF_WIDTH_FRAC = 1.0
 """Upper limit of `until`; a wider interval says next to nothing."""
@@ -76,7 +79,7 @@ class Scenario(Strict):
     question
         The question that the cells answer; `storebench scenarios` prints it.
     replicates
-        Fresh processes per cell, a fixed number.
+        Fresh processes per cell, a fixed number. A matrix may have fewer.
     until
         Instead of a fixed number: add rounds until the interval of each ratio that matters has this half-width, as a
         share (0.1: the ratio is known to within 10%). The ratios are those of a panel's stores to its base and, in the
@@ -140,11 +143,20 @@ class Scenario(Strict):
 
     @pydantic.model_validator(mode="after")
     def _one_rule(self) -> Self:
+        own = max((matrix.replicates or 0 for matrix in self.matrix), default=0)
         if self.until is None:
             given = [name for name in _STOPPING_KEYS if getattr(self, name) is not None]
             if given:
                 raise ValueError(f"{given[0]} needs until, the precision at which rounds stop being added")
+            if own > self.replicates:
+                raise ValueError(
+                    f"a matrix has {own} replicates, more than the scenario, which has {self.replicates}"
+                )
             return self
+        if own:
+            raise ValueError(
+                "replicates of a matrix are a fixed number, and until adds rounds: leave out one of them"
+            )
         if self.replicates != 1:
             raise ValueError(
                 "replicates fixes the number of rounds, and until does not: leave out one of them"
@@ -191,8 +203,19 @@ class Scenario(Strict):
         """The largest number of rounds of any cell."""
         return self.replicates if self.until is None else self.max_replicates or MAX_REPLICATES
 
+    @property
+    def fewer_replicates(self) -> dict[Cell, int]:
+        """The number of replicates of each cell that has fewer than the scenario."""
+        if not any(matrix.replicates for matrix in self.matrix):
+            return {}
+        numbers: dict[Cell, int] = {}
+        for matrix in self.matrix:
+            for cell in matrix.cells():
+                numbers[cell] = max(numbers.get(cell, 0), matrix.replicates or self.least_replicates)
+        return {cell: number for cell, number in numbers.items() if number < self.least_replicates}
+
     def repeated(self, replicates: int) -> "Scenario":
-        """Return this scenario with a fixed number of replicates.
+        """Return this scenario with a fixed number of replicates, the same for every cell.
 
         Raises
         ------
@@ -200,7 +223,8 @@ class Scenario(Strict):
             The number is less than 1, or too large for the cells.
         """
         try:
-            return Scenario.model_validate({**self._given(), "replicates": replicates})
+            matrices = [matrix.without_own_replicates() for matrix in self.matrix]
+            return Scenario.model_validate({**self._given(), "replicates": replicates, "matrix": matrices})
         except pydantic.ValidationError as error:
             raise ScenarioError(_message(error.errors()[0]), where="--replicates") from None
 

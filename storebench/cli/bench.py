@@ -397,7 +397,7 @@ def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
             "name": loaded.name,
             "question": loaded.question,
             "cells": len(loaded.cells()),
-            "replicates": loaded.least_replicates,
+            "replicates": min(loaded.fewer_replicates.values(), default=loaded.least_replicates),
             "most_replicates": loaded.most_replicates,
         }
     for line in missing:

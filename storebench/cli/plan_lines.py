@@ -56,7 +56,9 @@ def rounds_words(scenario: "Scenario") -> str:
     """Return the number of replicates of each cell of a scenario."""
     rule = scenario.stopping
     if rule is None:
-        return number_of(scenario.replicates, "replicate")
+        least = min(scenario.fewer_replicates.values(), default=scenario.replicates)
+        most = number_of(scenario.replicates, "replicate")
+        return most if least == scenario.replicates else f"{least} to {most}"
     return f"{rule.min_replicates} to {rule.max_replicates} replicates, until each ratio is within {rule.until:.0%}"
 
 

@@ -103,11 +103,14 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
 
 def _rounds(about: Mapping[str, Any]) -> list[list[Replicate]]:
     """Return the replicates of each round so far; empty if the description does not say how many there are."""
-    rule, cells = about.get("stopping"), [str(cell["cell_id"]) for cell in about["cells"]]
+    rule, cells = about.get("stopping"), about["cells"]
     least = about.get("scenario", {}).get("replicates") if rule is None else rule.get("min_replicates")
     if not isinstance(least, int) or least * len(cells) > _MOST_REPLICATES:
         return []
-    rounds = [[(cell_id, number) for cell_id in cells] for number in range(least)]
+    rounds = [
+        [(str(cell["cell_id"]), number) for cell in cells if number < cell.get("replicates", least)]
+        for number in range(least)
+    ]
     return [*rounds, *([(cell_id, one.replicate) for cell_id in one.cell_ids] for one in added_rounds(about))]
 
 

@@ -20,6 +20,7 @@ _Text = pydantic.StrictStr
 
 class _Cell(pydantic.BaseModel):
     cell_id: _Text
+    replicates: pydantic.StrictInt | None = None
 
 
 class _AddedRound(pydantic.BaseModel):

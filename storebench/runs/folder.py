@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
@@ -99,7 +100,7 @@ class Run:
                 "storebench_version": __version__,
                 "scenario": scenario.model_dump(mode="json"),
                 "stopping": scenario.stopping and dataclasses.asdict(scenario.stopping),
-                "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
+                "cells": _described(cells, scenario),
                 "left_out": [
                     {"cell_id": left.cell.cell_id, "backend": left.cell.backend.name, "reason": left.reason}
                     for left in left_out
@@ -167,7 +168,7 @@ class Run:
         return run
 
     def extended(self, replicates: int) -> "Run":
-        """Return this run with more rounds. Recorded replicates stay, and earlier rounds keep their order.
+        """Return this run with more rounds of every cell. Recorded replicates stay, and earlier rounds keep their order.
 
         Rounds may be added because the earlier results were undecided, which biases them. ``run.json`` therefore
         stores the time (``extended_utc``), and intervals become wider.
@@ -191,11 +192,17 @@ class Run:
                 where=self.folder,
                 hint="Ask for more, or leave out --replicates.",
             )
-        scenario = self.scenario.model_copy(update={"replicates": replicates})
+        scenario = self.scenario.repeated(replicates)
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
-            about |= {"scenario": scenario.model_dump(mode="json")}
-            if replicates > self.scenario.replicates and self.recorded():
+            about |= {
+                "scenario": scenario.model_dump(mode="json"),
+                "cells": [
+                    {name: cell[name] for name in cell if name != "replicates"} for cell in about["cells"]
+                ],
+            }
+            longer = replicates > self.scenario.replicates or self.scenario.fewer_replicates
+            if longer and self.recorded():
                 now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
                 about["extended_utc"] = [*about.get("extended_utc", ()), now]
             write_about(self.folder, about)
@@ -276,9 +283,10 @@ class Run:
             if not (retry_failed and any(record.status is Status.FAILED for record in records))
             and not self.repeats(records)
         }
-        work = schedule(self.cells, self.scenario.least_replicates, self.scenario.seed)
+        scenario = self.scenario
+        work = schedule(self.cells, scenario.least_replicates, scenario.seed, scenario.fewer_replicates)
         for one in self.added:
-            work += round_of(self.cells, one.replicate, self.scenario.seed, only=set(one.cell_ids))
+            work += round_of(self.cells, one.replicate, scenario.seed, only=set(one.cell_ids))
         return [one for one in work if one.key not in done]
 
     def repeats(self, records: Sequence[Record]) -> bool:
@@ -424,6 +432,15 @@ class Run:
         for file in steps.iterdir():
             if _TABLE.fullmatch(file.name) and f"{STEPS_DIR}/{file.name}" not in named:
                 file.unlink(missing_ok=True)
+
+
+def _described(cells: Sequence[Cell], scenario: Scenario) -> list[dict[str, Any]]:
+    """Return the fields of a run's cells with their ids, and the number of replicates of those that have fewer."""
+    fewer = scenario.fewer_replicates
+    return [
+        cell.fields() | {"cell_id": cell.cell_id} | ({"replicates": fewer[cell]} if cell in fewer else {})
+        for cell in cells
+    ]
 
 
 def _replicate_of(record: Record) -> Replicate:

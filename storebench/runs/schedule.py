@@ -47,9 +47,19 @@ def added_rounds(about: Mapping[str, Any]) -> tuple[AddedRound, ...]:
     return tuple(AddedRound(replicate=one["replicate"], cell_ids=tuple(one["cell_ids"])) for one in found)
 
 
-def schedule(cells: Sequence[Cell], replicates: int, seed: int) -> list[Work]:
-    """Return every replicate of every cell, round by round, each round in its own random order."""
-    return [work for replicate in range(replicates) for work in round_of(cells, replicate, seed)]
+def schedule(
+    cells: Sequence[Cell], replicates: int, seed: int, fewer: Mapping[Cell, int] | None = None
+) -> list[Work]:
+    """Return every replicate of every cell, round by round, each round in its own random order.
+
+    Parameters
+    ----------
+    fewer
+        The number of replicates of cells that have fewer; they run in the first rounds.
+    """
+    numbers = fewer or {}
+    work = [one for replicate in range(replicates) for one in round_of(cells, replicate, seed)]
+    return [one for one in work if one.replicate < numbers.get(one.cell, replicates)]
 
 
 def round_of(

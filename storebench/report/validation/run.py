@@ -81,10 +81,20 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
     if added != list(range(least, planned)) or (added and rule is None):
         message = f"rounds {added} are listed as added, but the run's scenario has {least} by itself"
         yield _of_run(about, "added_rounds", message if rule else f"{message} and adds none")
+    fewer = _fewer_replicates(about)
     for record in records:
-        if record.replicate >= planned:
-            message = f"round {record.replicate} is recorded, and the run has {planned}"
+        number = fewer.get(record.cell.cell_id, planned)
+        if record.replicate >= number:
+            what = "the cell" if record.cell.cell_id in fewer else "the run"
+            message = f"round {record.replicate} is recorded, and {what} has {number}"
             yield finding(Kind.RUN, record, "replicate", message)
+
+
+def _fewer_replicates(about: dict[str, Any]) -> dict[str, int]:
+    """Return the number of replicates of each cell that has fewer than the scenario, by the cell's id."""
+    return {
+        cell["cell_id"]: cell["replicates"] for cell in about["cells"] if cell.get("replicates") is not None
+    }
 
 
 def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
@@ -116,12 +126,14 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
     the cells that it lists for them.
     """
     added = {one["replicate"]: set(one["cell_ids"]) for one in about.get("added_rounds", ())}
+    fewer = _fewer_replicates(about)
     done = Counter((record.cell.cell_id, record.replicate) for record in records)
     last_round = max((record.replicate for record in records), default=0)
     of_cell = {record.cell.cell_id: record for record in records}
     for cell in about["cells"]:
         cell_id = cell["cell_id"]
-        expected = (number for number in range(last_round) if cell_id in added.get(number, {cell_id}))
+        own_rounds = range(min(last_round, fewer.get(cell_id, last_round)))
+        expected = (number for number in own_rounds if cell_id in added.get(number, {cell_id}))
         lacking = (number for number in expected if not done[cell_id, number])
         missing = list(itertools.islice(lacking, _MOST_NAMED))
         if missing:

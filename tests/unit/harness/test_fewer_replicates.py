@@ -1,0 +1,150 @@
+"""Matrices with fewer replicates than their scenario: which run, what is complete, and what more rounds add."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.errors import ScenarioError
+from storebench.plan import PROCESS_START_S, plan_run
+from storebench.report.shortfall import shortfalls
+from storebench.report.validation.validate import validate
+from storebench.runs.folder import Run
+from storebench.runs.records import read_records
+from storebench.scenario import Scenario, make_scenario
+from tests.support.harness_tools import Bench
+
+SMALL = {
+    "dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "none", "compute": "none",
+    "threads": 1, "cache": "any",
+}  # fmt: skip
+
+
+def three_rounds(*, first: int | None = 1, second: int | None = None, **keys: Any) -> Scenario:
+    """Return a scenario of PNG files in a matrix of its own, and of LMDB and PNG files in another."""
+    matrices = [SMALL | {"backends": ["png"]}, SMALL | {"backends": ["lmdb", "hdf5"]}]
+    for matrix, number in zip(matrices, (first, second), strict=True):
+        if number is not None:
+            matrix["replicates"] = number
+    return make_scenario({"name": "fewer", "test_limit": 0, "matrix": matrices} | ({"replicates": 3} | keys))
+
+
+def of_backends(scenario: Scenario, numbers: Counter[str]) -> dict[str, int]:
+    names = {cell.cell_id: cell.backend.name for cell in scenario.cells()}
+    return {names[cell_id]: number for cell_id, number in numbers.items()}
+
+
+def left(run: Run) -> dict[str, int]:
+    return of_backends(run.scenario, Counter(work.cell.cell_id for work in run.left()))
+
+
+def test_a_matrix_with_fewer_replicates_runs_in_the_first_rounds(bench: Bench, tmp_path: Path) -> None:
+    file, out = tmp_path / "fewer.toml", tmp_path / "run"
+    file.write_text(
+        'name = "fewer"\nreplicates = 3\ntest_limit = 0\nceilings = false\n'
+        + "".join(
+            "[[matrix]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in matrix.items())
+            for matrix in (
+                SMALL | {"backends": ["png"], "replicates": 1},
+                SMALL | {"backends": ["lmdb"]},
+            )
+        )
+    )
+    planned = bench.cli("bench", file, "--dry-run", "--stores", bench.stores)
+    assert "2 cells x 1 to 3 replicates" in planned.stdout
+    done = bench.cli("bench", file, "--stores", bench.stores, "--out", out)
+    assert done.returncode == 0, done.stderr
+    ran = [(record.cell.backend.name, record.replicate) for record in read_records(out)]
+    assert sorted(ran) == [("lmdb", 0), ("lmdb", 1), ("lmdb", 2), ("png", 0)]
+    checked = bench.cli("validate", out)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    # One more round of every cell: those with fewer replicates catch up.
+    more = bench.cli("bench", file, "--resume", "--replicates", "4", "--stores", bench.stores, "--out", out)
+    assert more.returncode == 0, more.stderr
+    assert Counter(record.cell.backend.name for record in read_records(out)) == {"png": 4, "lmdb": 4}
+    assert bench.cli("validate", out).returncode == 0
+    assert len(json.loads((out / "run.json").read_text())["extended_utc"]) == 1
+
+
+def test_a_run_is_complete_without_the_rounds_that_a_cell_does_not_have(tmp_path: Path) -> None:
+    scenario = three_rounds()
+    run = Run.create(scenario, tmp_path / "run", scenario.cells())
+    assert left(run) == {"png": 1, "lmdb": 3, "hdf5": 3}
+    assert left(Run.read(run.folder)) == left(run)
+    cells = json.loads((run.folder / "run.json").read_text())["cells"]
+    assert {cell["backend"]: cell.get("replicates") for cell in cells} == {
+        "png": 1,
+        "lmdb": None,
+        "hdf5": None,
+    }
+
+
+def test_a_cell_of_two_matrices_has_the_larger_number() -> None:
+    matrices = [
+        SMALL | {"backends": ["png"], "replicates": 1},
+        SMALL | {"backends": ["png", "lmdb"], "replicates": 2},
+    ]
+    scenario = make_scenario({"name": "fewer", "replicates": 3, "matrix": matrices})
+    assert {cell.backend.name: number for cell, number in scenario.fewer_replicates.items()} == {
+        "png": 2,
+        "lmdb": 2,
+    }
+    whole = make_scenario(
+        {"name": "whole", "replicates": 3, "matrix": [matrices[0], SMALL | {"backends": ["png"]}]}
+    )
+    assert whole.fewer_replicates == {}
+
+
+def test_a_fixed_number_of_rounds_is_that_of_every_cell() -> None:
+    fixed = three_rounds().repeated(2)
+    assert fixed.replicates == 2
+    assert fixed.fewer_replicates == {}
+    assert "replicates" not in fixed.model_dump(exclude_unset=True)["matrix"][0]
+    assert fixed.cells() == three_rounds().cells()
+
+
+def test_the_plan_counts_the_replicates_of_each_cell(tmp_path: Path) -> None:
+    everything, fewer = (
+        plan_run(scenario, scenario.cells(), tmp_path / "stores")
+        for scenario in (three_rounds(first=None), three_rounds())
+    )
+    assert fewer.read_bytes / everything.read_bytes == pytest.approx(7 / 9)
+    assert everything.estimate_s - fewer.estimate_s == pytest.approx(2 * PROCESS_START_S, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"first": 4}, "a matrix has 4 replicates, more than the scenario, which has 3"),
+        ({"first": 0}, "greater than or equal to 1"),
+        ({"first": 2, "replicates": 1, "until": 0.1}, "until adds rounds"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        three_rounds(**keys)
+
+
+def test_a_round_beyond_those_of_its_cell_is_a_finding(
+    six: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("records.jsonl", "run.json"):
+        (folder / name).write_bytes((six[0] / name).read_bytes())
+    about = json.loads((folder / "run.json").read_text())
+    rounds = max(record.replicate for record in read_records(folder)) + 1
+    about["cells"][0]["replicates"] = rounds
+    (folder / "run.json").write_text(json.dumps(about))
+    assert not shortfalls([(record, folder / "records.jsonl") for record in read_records(folder)])
+    about["scenario"]["replicates"] = rounds + 1
+    (folder / "run.json").write_text(json.dumps(about))
+    found = shortfalls([(record, folder / "records.jsonl") for record in read_records(folder)])
+    assert [(one.recorded, one.wanted) for one in found] == [(6 * rounds, 6 * rounds + 5)]
+    about["cells"][0]["replicates"] = rounds - 1
+    (folder / "run.json").write_text(json.dumps(about))
+    messages = [one.message for one in validate(folder)]
+    assert f"round {rounds - 1} is recorded, and the cell has {rounds - 1}" in messages
