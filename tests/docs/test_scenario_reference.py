@@ -6,7 +6,8 @@ import pydantic
 import pytest
 
 from storebench.matrix import Matrix
-from storebench.scenario import MOST_REPLICATES, Scenario
+from storebench.rounds import MOST_REPLICATES
+from storebench.scenario import Scenario
 from tests.docs.scenario_reference import Key, keys, scenario_reference
 
 KEYS = [*keys(Matrix), *(key for key in keys(Scenario) if key.name != "matrix")]
