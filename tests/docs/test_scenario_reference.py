@@ -52,6 +52,8 @@ def accepts(key: Key, value: Any) -> bool:
         target |= NEEDED.get(str(value), {})
     if key.name == "model" and value == "none":
         target["compute"] = "none"
+    if key in IN_MATRIX and key.name == "replicates":
+        small["replicates"] = MOST_REPLICATES  # a matrix has no more than its scenario
     target[key.name] = value
     try:
         Scenario.model_validate(small)
