@@ -1,0 +1,100 @@
+"""What jobs of ranks timed is proven, however their ranks share reading: a fault in the timed pass alone fails the job."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.loading.batch import Batch, BatchRequest
+from storebench.loading.producer import Producer
+from storebench.ranks import node_loader
+from storebench.ranks.group import Group
+from storebench.results import Coverage, Record, Status
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import Bench, cell_job
+from tests.support.rank_cells import ranked_cell
+from tests.support.rank_processes import in_ranks
+
+SAMPLES, RANKS, BATCH = 100, 3, 11
+"""Fewer samples than each rank keeps, so all of them are compared."""
+
+SHARES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "node": {"share": "node"},
+    "node by a thread": {"share": "node", "workers": 1, "loader": "threads"},
+    "store": {"share": "store", "store_fill": "preload"},
+    "store filled while it is read": {"share": "store", "store_fill": "first-epoch", "epochs": 2},
+}
+
+
+def rank(group: Group, *, job: CellJob, faulty: int | None) -> list[Record]:
+    """Run a rank; on one of them, batches of the timed pass have the pixels of one sample throughout."""
+    if group.membership.rank == faulty:
+        produce, batch_of = Producer.produce, node_loader._Guest._batch
+
+        def wrong(self: Producer, request: BatchRequest) -> Batch:
+            return spoiled(produce(self, request), timed=not request.check)
+
+        def wrong_piece(self: Any, piece: Any) -> Batch:
+            return spoiled(batch_of(self, piece), timed=piece.digests is None)
+
+        setattr(Producer, "produce", wrong)  # noqa: B010 - this process is a copy that ends with its job
+        setattr(node_loader._Guest, "_batch", wrong_piece)  # noqa: B010
+    return run_replicate(Setup.of(job, group=group))
+
+
+def spoiled(batch: Batch, *, timed: bool) -> Batch:
+    if timed and len(batch.indices):
+        batch.pixels[:] = batch.pixels[:1].clone()
+    return batch
+
+
+def job_of(bench: Bench, run: Path, backend: str, share: str, faulty: int | None = None) -> list[Record]:
+    """Run a job and return the records of its epochs."""
+    cell = ranked_cell(
+        backend, synthetic=True, limit=SAMPLES, ranks=RANKS, batch_size=BATCH, model="tiny", **SHARES[share]
+    )
+    work = functools.partial(rank, job=cell_job(cell, bench.stores, run), faulty=faulty)
+    return in_ranks(RANKS, work)[0]
+
+
+def coverage_of(record: Record) -> Coverage:
+    assert record.coverage is not None
+    return record.coverage
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_reader_that_is_wrong_when_cold_fails_the_job(
+    share: str, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    for record in job_of(bench, run_folder, "planted:cold", share):
+        served = coverage_of(record)
+        assert (served.missing, served.duplicates, served.timed_checked) == (0, 0, SAMPLES)
+        assert served.timed_wrong >= SAMPLES - 1, "an image of one grey may be its own inverse"
+        assert record.status is Status.FAILED
+        assert f"of {SAMPLES} kept from the timed batches {served.timed_wrong} wrong" in (
+            record.failure or ""
+        )
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_fault_in_the_timed_pass_of_the_last_rank_fails_the_job(
+    share: str, bench: Bench, run_folder: Path
+) -> None:
+    for record in job_of(bench, run_folder, "lmdb", share, faulty=RANKS - 1):
+        served = coverage_of(record)
+        assert (served.missing, served.pixels_wrong, served.timed_checked) == (0, 0, SAMPLES)
+        assert SAMPLES // RANKS - 5 <= served.timed_wrong <= SAMPLES // RANKS, (
+            "but for the first of each batch"
+        )
+        assert record.status is Status.FAILED
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_right_job_compares_every_sample_it_kept(share: str, bench: Bench, run_folder: Path) -> None:
+    for record in job_of(bench, run_folder, "lmdb", share):
+        served = coverage_of(record)
+        assert (served.timed_checked, served.timed_wrong, record.failure) == (SAMPLES, 0, None)
