@@ -15,7 +15,7 @@ from storebench.units import number_of
 Results = Sequence[CellResult]
 
 _BAD = (State.WORSE, State.FAILED, State.MISSING)
-_HEADS = ("cell", "verdict", "time ratio", "95% interval", "tail", "calibrated", "floor", "n", "why")
+_HEADS = ("cell", "verdict", "time ratio", "single 95%", "tail", "calibrated", "floor", "n", "why")
 
 
 def as_text(results: Results, outcome: Outcome) -> str:

@@ -17,7 +17,13 @@ from storebench.report.tables import Table, mark
 from storebench.report.texts.advice import RULES
 from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import QUESTION, Headline
-from storebench.report.texts.labels import backend_label, dataset_label, setting_label, state_label
+from storebench.report.texts.labels import (
+    BRACKETS,
+    backend_label,
+    dataset_label,
+    setting_label,
+    state_label,
+)
 from storebench.report.texts.method import method
 from storebench.report.texts.notes import STALLS, cache_notes
 from storebench.report.texts.papers import PaperClaim
@@ -248,6 +254,7 @@ def _context(content: Content) -> dict[str, Any]:
         "rules": RULES,
         "stalls": STALLS,
         "usage_title": USAGE_TITLE,
+        "brackets": BRACKETS if "[" in content.headline.answer else "",
         "version": __version__,
         "backend_label": backend_label,
         "alt_text": alt_text,

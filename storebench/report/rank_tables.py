@@ -11,6 +11,7 @@ from storebench.report.interference import Interference, interferences
 from storebench.report.intervals import Interval
 from storebench.report.tables import Table, ends, mark
 from storebench.report.texts.labels import (
+    SIMULTANEOUS,
     backend_label,
     caveats,
     dataset_label,
@@ -47,7 +48,7 @@ _EMULATED = "The records do not say whether a network is real or emulated."
 _CORNERS = (
     "Loading alone: the job with sync = none less the null backend with sync = none. Exchange alone: the null backend with the"
     " exchange less the null backend with sync = none. Interaction: the time that both together add beyond the sum of the two."
-    " Computing includes the exchange. The intervals of a job hold simultaneously, with probability 95%."
+    " Computing includes the exchange. The intervals are simultaneous: all of one job hold at once."
 )
 
 
@@ -75,7 +76,7 @@ def communication_table(jobs: Sequence[CellSummary], facts: Facts) -> Table:
             "setting",
             "backend",
             "step without exchange",
-            "exposed communication",
+            f"exposed communication [{SIMULTANEOUS}]",
             "bytes per rank",
             "link",
             "bandwidth",
@@ -155,7 +156,12 @@ def interference_table(found: Sequence[Interference], facts: Facts) -> Table:
     ]
     return Table(
         caption=". ".join(said),
-        head=("setting", "backend", "part of a step", "loading alone", "exchange alone", "interaction"),
+        head=(
+            "setting",
+            "backend",
+            "part of a step",
+            *(f"{effect} [{SIMULTANEOUS}]" for effect in ("loading alone", "exchange alone", "interaction")),
+        ),
         rows=tuple(
             (
                 setting_label(one.both, facts.varying),

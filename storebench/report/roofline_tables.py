@@ -9,6 +9,7 @@ from storebench.report.roofline_errors import ERROR_LIMIT
 from storebench.report.roofline_model import BUSY_FRAC
 from storebench.report.tables import Table
 from storebench.report.texts.labels import (
+    SINGLE,
     backend_label,
     caveats,
     dataset_label,
@@ -80,8 +81,8 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
         head=(
             "setting",
             "backend",
-            "supplies, images/s",
-            "starves above, images/s",
+            f"supplies, images/s [{SINGLE}]",
+            f"starves above, images/s [{SINGLE}]",
             *(f"feeds {name}" for name in names),
         ),
         rows=tuple(
@@ -100,7 +101,7 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
         marks=("",) * len(listed),
         notes=(
             f"An accelerator starves if it is busy less than {percent(BUSY_FRAC)} of its time. {_OVERLAP} {_NO_OVERLAP} {_TERMS}",
-            "Intervals are single, 95% each. Wider intervals, which hold simultaneously over the page, decide what a store feeds.",
+            "Intervals are single: each holds by itself. Wider intervals, which hold simultaneously over the page, decide what a store feeds.",
             "With fewer than three rounds nothing is decided.",
             *(
                 f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
@@ -130,7 +131,7 @@ def error_table(rooflines: Sequence[Roofline]) -> Table:
             "backend",
             "accelerator, images/s",
             "step",
-            "delivered, images/s",
+            f"delivered, images/s [{SINGLE}]",
             "predicted",
             "error",
             "explanation",

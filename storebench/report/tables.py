@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storebench.plain_text import csv_cell, markdown, plain
@@ -14,6 +14,9 @@ from storebench.report.frame import PLACE_COLUMNS
 from storebench.report.intervals import Interval
 from storebench.report.panels import Panel
 from storebench.report.texts.labels import (
+    BRACKETS,
+    SIMULTANEOUS,
+    SINGLE,
     backend_label,
     caveats,
     dataset_label,
@@ -22,6 +25,7 @@ from storebench.report.texts.labels import (
     panel_label,
     percent,
     size,
+    with_family,
     with_interval,
 )
 from storebench.report.texts.notes import cache_notes
@@ -127,11 +131,6 @@ RAW_HEAD = (
 )  # fmt: skip
 
 _WITHIN = "Within this run"
-_INTERVALS = (
-    "Intervals of ratios hold simultaneously over the entire page, with probability 95%. Intervals of rates are single: each"
-    " holds by itself. An interval whose ends differ by more than a factor of 100 is called unknown, unless it decides which"
-    " side is faster."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +214,9 @@ _COLUMNS: tuple[tuple[str, Callable[[_Listed], str]], ...] = (
 )
 """Head of a column, and its text for one cell; a column that is empty for every cell of a table is left out."""
 
+_FAMILIES = {"times as fast as {base}": SIMULTANEOUS, "compute inflation": SIMULTANEOUS}
+"""Head of a column -> the family of its intervals; those of all others are single."""
+
 _ALWAYS = ("samples/s", "data wait", "limit", "size on disk", "build")
 _STORE = ("size on disk", "build")
 
@@ -241,14 +243,19 @@ def panel_table(panel: Panel, facts: Facts) -> Table:
     listed = [_Listed(cell=cell, panel=panel, facts=facts) for cell in panel.listed]
     shown = [(head, text) for head, text in _COLUMNS if _is_shown(head, text, panel, listed)]
     base = backend_label(panel.base.backend) if panel.base else ""
+    rows = tuple(_row(entry, shown) for entry in listed)
+    heads = (
+        with_family(head.format(base=base), (row[place] for row in rows), _FAMILIES.get(head, SINGLE))
+        for place, (head, _) in enumerate(shown, start=1)
+    )
     return Table(
         caption=caption,
-        head=("backend", *(head.format(base=base) for head, _ in shown)),
-        rows=tuple(_row(entry, shown) for entry in listed),
+        head=("backend", *heads),
+        rows=rows,
         raw_head=RAW_HEAD,
         raw=tuple(_raw(entry, setting) for entry in listed),
         marks=tuple(mark(cell) for cell in panel.listed),
-        notes=(_INTERVALS, *cache_notes(panel.cells)),
+        notes=tuple(cache_notes(panel.cells)),
     )
 
 
@@ -266,9 +273,10 @@ def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: S
 
 
 def dataset_tables(facts: Facts) -> list[Table]:
-    """Return one table per panel for the cells of one dataset, in the order of importance."""
+    """Return one table per panel for the cells of one dataset, in the order of importance; the first explains intervals."""
     listed = sorted(facts.panels, key=lambda panel: panel is not facts.main)
-    return [panel_table(panel, facts) for panel in listed]
+    tables = [panel_table(panel, facts) for panel in listed]
+    return [replace(one, notes=(BRACKETS, *one.notes)) if one is tables[0] else one for one in tables]
 
 
 def mark(cell: CellSummary) -> str:

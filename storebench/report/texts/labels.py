@@ -342,6 +342,21 @@ def _told(interval: Interval, digits: int) -> tuple[str, str]:
     return number(interval.mid, digits), _UNKNOWN
 
 
+SINGLE, SIMULTANEOUS = "single 95%", "simultaneous 95%"
+"""Families of intervals: one that holds by itself, and one that holds together with all others of its page."""
+
+BRACKETS = (
+    "Brackets hold 95% intervals. Those of ratios are simultaneous: all of this page hold at once. A page with fewer comparisons"
+    " has narrower ones for the same ratio, and a single interval is narrower still. Those of rates are single: each holds by"
+    " itself."
+)
+
+
+def with_family(head: str, texts: Iterable[str], family: str) -> str:
+    """Return the head of a column of `texts`, with the family of the intervals that it shows: "samples/s [single 95%]"."""
+    return f"{head} [{family}]" if any("[" in text for text in texts) else head
+
+
 _SIZES = {30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes"}
 
 

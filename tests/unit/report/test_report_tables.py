@@ -141,9 +141,11 @@ def test_each_ratio_has_its_verdict_against_one_base_that_no_figure_chose(tmp_pa
         "LMDB": "faster",
         "raw files": "slower",
     }
-    assert column(table, "times as fast as PNG files")["LMDB"].startswith("2.00 [")
-    assert "Intervals of ratios hold simultaneously" in table.notes[0]
-    assert "Intervals of rates are single" in table.notes[0]
+    ratios = column(table, "times as fast as PNG files [simultaneous 95%]")
+    assert ratios["LMDB"].startswith("2.00 [")
+    assert column(table, "samples/s [single 95%]")["LMDB"].endswith("]")
+    assert "Those of ratios are simultaneous" in table.notes[0]
+    assert "Those of rates are single" in table.notes[0]
     assert "Within this run" in table.caption
 
 
@@ -159,7 +161,10 @@ def test_what_loading_costs_the_network_stands_in_the_table(tmp_path: Path) -> N
     records = [make_record("null", cache="any", wait_ms=0.1, replicate=n) for n in range(3)]
     records += replicates("lmdb", [4.0] * 3, compute_ms=15.0)
     (table,) = write_report(write_run(tmp_path / "run", records), tmp_path / "out").tables
-    assert column(table, "compute inflation") == {"LMDB": "1.50 [1.50, 1.50]", "null (no loading)": ""}
+    assert column(table, "compute inflation [simultaneous 95%]") == {
+        "LMDB": "1.50 [1.50, 1.50]",
+        "null (no loading)": "",
+    }
 
 
 def test_a_cold_table_has_a_column_for_the_whole_epoch(tmp_path: Path) -> None:
