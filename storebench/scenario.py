@@ -22,7 +22,7 @@ A scenario is bounded by `MOST_CELLS` and `MOST_REPLICATES`, which are checked b
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -33,6 +33,7 @@ from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
 from storebench.fileio.json_text import brief
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
+from storebench.formats.earlier_names import renamed_backend
 from storebench.matrix import Matrix, Seed, Strict
 from storebench.results import Cell
 from storebench.rounds import (
@@ -241,6 +242,17 @@ class Scenario(Strict):
         """Return every cell once, in the order of the file."""
         return list(dict.fromkeys(cell for matrix in self.matrix for cell in matrix.cells()))
 
+    def chosen(self, only: Collection[str]) -> list[Cell]:
+        """Return the cells that any of some names means; all cells without a name.
+
+        Parameters
+        ----------
+        only
+            Backends, formats, datasets or cell ids. Earlier names of backends are known, too.
+        """
+        wanted = {*only, *map(renamed_backend, only)}
+        return [cell for cell in self.cells() if not wanted or wanted & names_of(cell)]
+
     def impossible(self) -> list[str]:
         """Return one line per backend of a matrix that has no cell in a cache state, with the reason."""
         return list(dict.fromkeys(line for matrix in self.matrix for line in matrix.impossible()))
@@ -249,6 +261,11 @@ class Scenario(Strict):
         """Return the cells that may be left out, because only optional matrices contain them."""
         asked = {cell for matrix in self.matrix if not matrix.optional for cell in matrix.cells()}
         return {cell for matrix in self.matrix if matrix.optional for cell in matrix.cells()} - asked
+
+
+def names_of(cell: Cell) -> set[str]:
+    """Return the names by which `Scenario.chosen` knows a cell."""
+    return {cell.cell_id, cell.backend.name, cell.backend.format, cell.data.name}
 
 
 def load_scenario(path: Path, *, tell: Callable[[str], None] | None = None) -> Scenario:

@@ -19,7 +19,6 @@ from storebench.check.sides.model import PAIRING_NAME
 from storebench.check.sides.records import label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
 from storebench.fileio.whole_files import write_whole
-from storebench.formats.earlier_names import renamed_backend
 from storebench.progress import Say, mute
 from storebench.results import Cell
 from storebench.rounds import within_budget
@@ -78,15 +77,6 @@ class Options:
     budget_s: float | None = None
     drop_caches: bool = False
 
-    def chosen(self, scenario: Scenario) -> list[Cell]:
-        """Return the cells of a scenario to run."""
-        wanted = {*self.only, *map(renamed_backend, self.only)}
-        return [
-            cell
-            for cell in scenario.cells()
-            if not wanted or {cell.cell_id, cell.backend.name, cell.backend.format, cell.data.name} & wanted
-        ]
-
 
 def run_against(
     ref: str,
@@ -133,7 +123,7 @@ def run_against(
     options = options or Options()
     if options.replicates is None and options.budget_s is None:
         _rounds_of(scenario)  # refuses before anything is checked out
-    repo = find_repository(repository, {cell.backend.format for cell in options.chosen(scenario)})
+    repo = find_repository(repository, {cell.backend.format for cell in scenario.chosen(options.only)})
     commit = commit_of(repo.root, ref)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
     with contextlib.ExitStack() as running:
@@ -142,6 +132,8 @@ def run_against(
             if folder.exists():
                 raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
         say(f"{repo.title}: revision {commit[:12]} against the working tree")
+        if words := one_format_words(scenario.chosen(options.only)):
+            say(words)
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(source, scenario, repo, worktree, say)
         replicates = _replicates_of(options, before, scenario)
@@ -178,9 +170,17 @@ def run_against(
     return sides
 
 
+def one_format_words(cells: Collection[Cell]) -> str:
+    """Return how to compare the cells of one format alone; "" if all cells have the same format."""
+    formats = sorted({cell.backend.format for cell in cells})
+    if len(formats) <= 1:
+        return ""
+    return f"after a change of one format, --only FORMAT compares its cells alone in less time ({', '.join(formats)})"
+
+
 def _runnable(scenario: Scenario, options: Options, stores: Path, say: Say) -> list[Cell]:
     """Return the chosen cells of a scenario that this process may run."""
-    cells = options.chosen(scenario)
+    cells = scenario.chosen(options.only)
     if not cells:
         return []
     allowed = permitted(scenario, cells, stores)

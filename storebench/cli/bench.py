@@ -60,7 +60,7 @@ def bench(
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="Run only cells of this backend or dataset; may be repeated."),
+        typer.Option("--only", help="Run only cells of this backend, format or dataset; may be repeated."),
     ] = None,
     replicates: Annotated[
         int | None,
@@ -188,19 +188,21 @@ def _budget_s(budget: str | None, against: str | None) -> float | None:
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
-    from storebench.formats.earlier_names import renamed_backend
-
+    """Return the cells that ``--only`` names; refuse a name without a cell, because its cells would not be missed."""
     cells = scenario.cells()
-    wanted = {*only, *map(renamed_backend, only)}
-    chosen = [
-        cell
-        for cell in cells
-        if not only or {cell.backend.name, cell.backend.format, cell.data.name} & wanted
-    ]
-    if not chosen:
-        names = sorted({cell.backend.name for cell in cells} | {cell.data.name for cell in cells})
-        raise UsageError("no cell is left", where="--only", hint=f"Use one of: {', '.join(names)}.")
-    return chosen
+    for name in only:
+        if not scenario.chosen([name]):
+            raise UsageError(
+                f"no cell is called {name!r}", where="--only", hint=f"Use one of: {', '.join(_names(cells))}."
+            )
+    return scenario.chosen(only)
+
+
+def _names(cells: list["Cell"]) -> list[str]:
+    """Return the backends, formats and datasets of cells, sorted."""
+    from storebench.scenario import names_of
+
+    return sorted({name for cell in cells for name in names_of(cell) - {cell.cell_id}})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +338,7 @@ def _against(
     repository: Path | None,
     options: "Options",
 ) -> None:
-    from storebench.check.against import run_against
+    from storebench.check.against import one_format_words, run_against
 
     sides = run_against(
         ref, scenario, folder, stores, source=path, repository=repository, options=options, say=say
@@ -346,6 +348,8 @@ def _against(
         f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
         f"{sides.repository} against the working tree"
     )
+    if words := one_format_words(scenario.chosen(options.only)):
+        say(words)
 
 
 def scenarios(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from storebench.check.against import Options, Sides, run_against
+from storebench.check.against import Options, Sides, one_format_words, run_against
 from storebench.check.judge import State, judge
 from storebench.check.policy import Policy
 from storebench.check.revisions import checked_out, find_repository
@@ -92,7 +92,7 @@ def scenario() -> Scenario:
         "synthetic": True,
         "model": "none",
         "compute": "emulated:0.01",
-        "backends": ["memory:python"],
+        "backends": ["memory:python", "lmdb"],
     }
     return Scenario.model_validate({"name": "tiny", "replicates": 2, "test_limit": 0, "matrix": [matrix]})
 
@@ -179,6 +179,7 @@ def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_pat
     done = storebench(tmp_path, *words, "--repository", untouched, path=str(site))
     assert done.returncode == 0, done.stderr
     lmdb = LABELS["reader"]
+    assert done.stderr.count("--only FORMAT compares its cells alone in less time (lmdb, memory)") == 2
     assert f"the scenario here lacks a cell of the revision's: {lmdb} (max_steps None)" in done.stderr
     assert f"the scenario here has a new cell: {lmdb} (max_steps 2)" in done.stderr
     found = verdicts(tmp_path / "out")
@@ -193,7 +194,10 @@ def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_pat
 
 @pytest.fixture(scope="module")
 def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[Sides, list[str]]:
-    """Compare HEAD with this working tree; return the run folders and what was said, to a second process, too."""
+    """Compare one format of HEAD and of this working tree; return the run folders and what was said.
+
+    A second process tries to write into the same folders meanwhile, and what it says is among that.
+    """
     folder, told = tmp_path_factory.mktemp("same"), list[str]()
     path, out = write_scenario(folder / "tiny.toml", PLACES[2]), folder / "out"
 
@@ -209,7 +213,8 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(folder))
-        sides = run_against("HEAD", scenario, out, folder / "stores", say=tell)
+        only = Options(only=["memory"])
+        sides = run_against("HEAD", scenario, out, folder / "stores", options=only, say=tell)
     assert str(folder) not in git(ROOT, "worktree", "list")
     assert not list(folder.glob("storebench-against-*"))
     return sides, told
@@ -340,11 +345,37 @@ def test_an_unknown_revision_is_one_line(tmp_path: Path, scenario: Scenario) -> 
         run_against("HEAD", scenario, tmp_path / "out", tmp_path / "stores", repository=tmp_path)
 
 
-def test_only_names_cells_backends_or_datasets(scenario: Scenario) -> None:
-    [cell] = scenario.cells()
-    for name in (cell.cell_id, "memory:python", "memory", "mnist"):
-        assert Options(only=[name]).chosen(scenario) == [cell]
-    assert Options(only=["lmdb"]).chosen(scenario) == []
+def test_only_names_cells_backends_formats_or_datasets(scenario: Scenario) -> None:
+    memory, lmdb = scenario.cells()
+    for name in (memory.cell_id, "memory:python", "memory"):
+        assert scenario.chosen([name]) == [memory]
+    assert scenario.chosen(["mnist"]) == scenario.chosen(["lmdb", "memory"]) == [memory, lmdb]
+    assert scenario.chosen(["hdf5"]) == []
+
+
+def test_only_the_chosen_format_is_built_run_and_judged(same: tuple[Sides, list[str]]) -> None:
+    sides, told = same
+    label = CONTROL.replace("batch-16", "batch-64")
+    assert verdicts(sides.baseline.parent) == [(label, State.INCONCLUSIVE)]  # and no cell is missing or new
+    stores = [str(path) for path in (sides.baseline.parent.parent / "stores").rglob("manifest.json")]
+    assert stores
+    assert not [path for path in stores if "lmdb" in path]
+    assert not [line for line in told if "lmdb" in line]
+
+
+def test_only_refuses_every_name_that_no_cell_has() -> None:
+    words = ["bench", "gate", "--against", "HEAD", "--dry-run", "--only", "lmdb", "--only", "ldmb"]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith(
+        "storebench: --only: no cell is called 'ldmb'. Use one of: cifar10, files, hdf5,"
+    )
+
+
+def test_one_format_is_offered_where_there_are_several(scenario: Scenario) -> None:
+    words = one_format_words(scenario.cells())
+    assert words.endswith("--only FORMAT compares its cells alone in less time (lmdb, memory)")
+    assert one_format_words(scenario.chosen(["lmdb"])) == ""
 
 
 @pytest.mark.slow
