@@ -1,20 +1,19 @@
 """A folder of image files: one folder per class, as of an unpacked ImageNet, or images without classes."""
 
 from pathlib import Path
+from typing import NoReturn
 
 from storebench.datasets import images
 from storebench.datasets.base import FOLDER_PREFIX, Dataset, Origin, Provenance
 from storebench.datasets.files import FileDataset, FoundFiles, look_at
 from storebench.datasets.listing import Listings, found_files
 from storebench.datasets.sources import Statuses
+from storebench.datasets.splits import find_splits
 from storebench.datasets.walk import ClassFolders, Seen
 from storebench.errors import DataNotFoundError
 from storebench.names import text_of_name
 from storebench.settings.words import Split
 from storebench.units import number_of
-
-TRAIN_FOLDER = "train"
-TEST_FOLDERS = ("val", "test", "validation")
 
 ONE_CLASS = "images"
 """Name of the only class of images that are in no class folder."""
@@ -23,7 +22,7 @@ ONE_CLASS = "images"
 def open_folder(
     path: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
-    """Open ``folder:PATH``: PATH/train and PATH/val (or test, validation) if they exist, else PATH as the train split.
+    """Open ``folder:PATH``: its train and val folders (see `find_splits`) if it has them, else PATH as the train split.
 
     Parameters
     ----------
@@ -37,7 +36,7 @@ def open_folder(
     DataNotFoundError
         The folder is missing, holds no images, or has no such split.
     CorruptDataError
-        The folder holds something that is refused; see `ClassFolders.images`.
+        The folder holds something that is refused (see `ClassFolders.images`), or its layout is ambiguous.
     """
 
     def scan(seen: Seen) -> tuple[FoundFiles, Statuses]:
@@ -84,38 +83,21 @@ def open_class_folders(
     return FileDataset(name, split, found, image_size)
 
 
-def has_class_folders(root: Path, seen: Seen | None = None) -> bool:
-    """Return whether `root` holds a folder that contains an image.
-
-    Parameters
-    ----------
-    seen
-        Receives every folder that is looked into.
-    """
-    if not root.is_dir():
-        return False
-    folders = ClassFolders(root, seen)
-    return any(next(folders.images(name), None) is not None for name in folders.names())
-
-
 def _scan_split(path: Path, split: Split, seen: Seen) -> tuple[FoundFiles, Statuses]:
     """Find the images of a split of ``folder:PATH``."""
-    for name in ("", TRAIN_FOLDER, *TEST_FOLDERS):
-        seen.look(path / name)  # which of them exist decides what the splits are
-    train = path / TRAIN_FOLDER if _is_split(path, TRAIN_FOLDER, seen) else path
-    test = next((path / one for one in TEST_FOLDERS if _is_split(path, one, seen)), None)
+    splits = find_splits(path, seen)
     if split == Split.TRAIN:
-        if train == path and test is not None:
-            _refuse_test_only(path, test, seen)
-        return _scan_classes(train, None, None, seen)
-    if test is None or (train == path and not _only_tests(path, seen)):
+        if splits.train is None and splits.test is not None:
+            _refuse_test_only(path, splits.test)
+        return _scan_classes(splits.train or path, None, None, seen)
+    if splits.test is None:
         raise DataNotFoundError(
             "no test split: there are no class folders in train and one of val, test, validation",
             where=path,
             hint="Put them there, or use the train split only.",
         )
-    classes = None if train == path else tuple(_images_by_class(train, seen))
-    return _scan_classes(test, classes, None, seen)
+    classes = None if splits.train is None else tuple(_images_by_class(splits.train, seen))
+    return _scan_classes(splits.test, classes, None, seen)
 
 
 def _scan_classes(
@@ -179,35 +161,10 @@ def _images_by_class(root: Path, seen: Seen) -> dict[str, list[str]]:
     return found
 
 
-def _has_images(root: Path, seen: Seen) -> bool:
-    """Return whether `root` holds an image, in a folder or directly."""
-    return root.is_dir() and (has_class_folders(root, seen) or bool(ClassFolders(root, seen).loose()))
-
-
-def _is_split(path: Path, name: str, seen: Seen) -> bool:
-    """Return whether a folder is a split: it has class folders, or it has images and all folders beside it are splits.
-
-    A class may be called "train".
-    """
-    if has_class_folders(path / name, seen):
-        return True
-    return _has_images(path / name, seen) and _folders_of(path, seen) <= {TRAIN_FOLDER, *TEST_FOLDERS}
-
-
-def _only_tests(path: Path, seen: Seen) -> bool:
-    """Return whether all folders of `path` are those of test splits."""
-    return _folders_of(path, seen) <= set(TEST_FOLDERS)
-
-
-def _folders_of(path: Path, seen: Seen) -> set[str]:
-    return set(ClassFolders(path, seen).names())
-
-
-def _refuse_test_only(path: Path, test: Path, seen: Seen) -> None:
+def _refuse_test_only(path: Path, test: Path) -> NoReturn:
     """Refuse to train on a folder that holds test splits and nothing else."""
-    if _only_tests(path, seen):
-        raise DataNotFoundError(
-            f"only a test split, {test.name}/, and no training images",
-            where=path,
-            hint=f"Put training images into {TRAIN_FOLDER}/, use --split test, or name {test} to train on it.",
-        )
+    raise DataNotFoundError(
+        f"only a test split, {test.name}/, and no training images",
+        where=path,
+        hint=f"Put training images into train/, use --split test, or name {test} to train on it.",
+    )

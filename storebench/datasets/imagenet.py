@@ -17,10 +17,11 @@ import numpy as np
 from storebench.datasets import devkit, images, tars
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.decoding import checked, decode_rgb
-from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, open_class_folders
+from storebench.datasets.folder import open_class_folders
 from storebench.datasets.geometry import HEADER_BYTES, change_note, probed_sizes, square
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
+from storebench.datasets.splits import TEST_FOLDERS, has_class_folders
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
 from storebench.names import text_of_name

@@ -21,7 +21,7 @@ MOST_ENTRIES = 50_000_000
 MOST_DEPTH = 32
 """Most levels of nested folders."""
 
-_LEFT_OUT = "lost+found"
+LEFT_OUT = "lost+found"
 """Folder that fsck creates at the top of a file system; only root may read it."""
 
 
@@ -148,7 +148,7 @@ class ClassFolders:
                         raise self._refused(
                             "", f"more than {MOST_ENTRIES:,} files and folders", "Name a smaller folder."
                         )
-                    if not entry.name.startswith(".") and entry.name != _LEFT_OUT:
+                    if not entry.name.startswith(".") and entry.name != LEFT_OUT:
                         yield entry
         except OSError as error:
             raise unreadable(self._root / folder, error) from error

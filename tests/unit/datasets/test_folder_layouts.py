@@ -25,14 +25,16 @@ def write(path: Path, size: tuple[int, int] = (300, 280), number: int = 0, kind:
     return path
 
 
-def test_a_folder_with_a_test_split_only_is_no_training_data(tmp_path: Path) -> None:
-    write(tmp_path / "test" / "cat" / "1.jpg")
+@pytest.mark.parametrize("name", ["test", "Valid"])
+def test_a_folder_with_a_test_split_only_is_no_training_data(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name / "cat" / "1.jpg")
+    (tmp_path / "labels").mkdir()
     with pytest.raises(
-        DataNotFoundError, match=r"only a test split, test/, and no training images.*--split test"
+        DataNotFoundError, match=rf"only a test split, {name}/, and no training images.*--split test"
     ):
         open_at(tmp_path)
     assert len(open_at(tmp_path, split=Split.TEST)) == 1
-    assert open_at(tmp_path / "test").info.class_names == ("cat",)
+    assert open_at(tmp_path / name).info.class_names == ("cat",)
 
 
 def test_images_without_class_folders_are_one_class_and_said_to_be(tmp_path: Path) -> None:
@@ -66,10 +68,61 @@ def test_flat_train_and_val_folders_are_splits(tmp_path: Path) -> None:
     assert (len(open_at(tmp_path)), len(open_at(tmp_path, split=Split.TEST))) == (2, 1)
 
 
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    for name in ("bus", "car", "train"):
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("Train", "Val"),
+        ("TRAIN", "TEST"),
+        ("training", "validation"),
+        ("Training", "Testing"),
+        ("training_set", "test_set"),
+        ("train-images", "valid"),
+    ],
+)
+@pytest.mark.parametrize("classes", ["cat dog", ""])
+def test_splits_are_found_as_people_spell_them(train: str, test: str, classes: str, tmp_path: Path) -> None:
+    for number, name in enumerate(classes.split() or [""]):
+        write(tmp_path / train / name / "1.jpg", number=number)
+        write(tmp_path / test / name / "1.jpg", number=number + 2)
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "1.xml").write_text("no image")
+    for split in Split:
+        dataset = open_at(tmp_path, split=split)
+        assert dataset.info.class_names == (tuple(classes.split()) or ("images",))
+
+
+@pytest.mark.parametrize(("first", "second"), [("Train", "train"), ("train", "training"), ("Test", "test")])
+def test_two_folders_for_one_split_are_refused(first: str, second: str, tmp_path: Path) -> None:
+    for name in (first, second):
+        write(tmp_path / name / "cat" / "1.jpg")
+    with pytest.raises(CorruptDataError, match=rf"both {first}/ and {second}/ may be the t\w+ split.*Rename"):
+        open_at(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Train", "train", "val", "Testing"])
+def test_a_split_beside_class_folders_is_refused(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name / "steam" / "1.jpg")
+    write(tmp_path / "bus" / "1.jpg")
+    with pytest.raises(
+        CorruptDataError, match=rf"{name}/ has class folders .*bus/ .*a split or a class.*Name "
+    ):
+        open_at(tmp_path)
+    assert open_at(tmp_path / name).info.class_names == ("steam",)
+
+
+def test_images_beside_both_splits_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    for name in ("Train/cat", "Val/cat", "examples", "test", "lost+found"):
         write(tmp_path / name / "1.jpg")
-    assert open_at(tmp_path).info.class_names == ("bus", "car", "train")
+    for split in Split:
+        assert open_at(tmp_path, split=split).info.class_names == ("cat",)
+
+
+@pytest.mark.parametrize("name", ["train", "Train", "training", "valid", "Test"])
+def test_a_class_may_be_called_like_a_split(name: str, tmp_path: Path) -> None:
+    names = sorted(["bus", "car", name])
+    for each in names:
+        write(tmp_path / each / "1.jpg")
+    assert open_at(tmp_path).info.class_names == tuple(names)
 
 
 def test_nested_folders_belong_to_the_class_at_the_top(tmp_path: Path) -> None:

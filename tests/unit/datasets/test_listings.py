@@ -114,7 +114,9 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "another name": lambda root: (root / "train/a/a_1.JPEG").rename(root / "train/a/a_2.JPEG"),
     "a new class": lambda root: write_class_folders(root / "train", {"b": 1}),
     "a link in the place of a class": linked,
-    "no split any more": lambda root: (root / "train").rename(root / "training"),
+    "no splits any more": lambda root: [
+        (root / name).rename(root / f"my {name}") for name in ("train", "val")
+    ],
 }
 
 
@@ -131,7 +133,8 @@ def test_a_split_that_comes_later_is_seen(tmp_path: Path, stores: Path) -> None:
     write_class_folders(tmp_path / "photos", {"a": 1})
     time.sleep(SETTLED_S)
     assert len(open_at(tmp_path / "photos", stores)) == 1
-    write_class_folders(tmp_path / "photos" / "train", {"b": 2})
+    for name in ("train", "val"):
+        write_class_folders(tmp_path / "photos" / name, {"b": 2})
     assert open_at(tmp_path / "photos", stores).info.class_names == ("b",)
 
 

@@ -1,0 +1,145 @@
+"""Find the splits in a folder of images: train and val, as people spell them. Ambiguous layouts are refused.
+
+A class may be called "train", too. A folder of that name is a split if it holds class folders, or if it holds images
+and all folders with images beside it are splits.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storebench.datasets.sources import unreadable
+from storebench.datasets.walk import LEFT_OUT, ClassFolders, Seen
+from storebench.errors import CorruptDataError
+
+TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
+"""Words for a test split; of several splits, the first one in this order is used."""
+
+_TRAIN_FOLDERS = ("train", "training")
+_NAME = re.compile(
+    rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The folders of the splits.
+
+    Attributes
+    ----------
+    train
+        The folder of the training images. None without one: all images are training data, unless there is a test split.
+    test
+        The folder of the test images; None without one.
+    """
+
+    train: Path | None = None
+    test: Path | None = None
+
+
+def find_splits(path: Path, seen: Seen) -> Splits:
+    """Return the splits of a folder of images. Capitals do not matter.
+
+    Parameters
+    ----------
+    path
+        A folder, which need not exist.
+    seen
+        Receives every folder that is looked into.
+
+    Raises
+    ------
+    CorruptDataError
+        Two folders may be the same split, or a folder may be a split or a class; see also `ClassFolders.images`.
+    DataNotFoundError
+        A folder cannot be read.
+    """
+    seen.look(path)
+    if not path.is_dir():
+        return Splits()
+    folders = _folders(path)
+    named = [name for name in folders if _word(name)]
+    deep = [name for name in named if has_class_folders(path / name, seen)]
+    if {_is_train(name) for name in deep} == {True, False}:
+        return _chosen(path, deep)
+    flat = [name for name in named if name not in deep and _has_images(path / name, seen)]
+    if not deep and not flat:
+        return Splits()
+    others = (name for name in folders if name not in named and _has_images(path / name, seen))
+    other = next(others, None)
+    if other is None:
+        return _chosen(path, deep + flat)
+    if deep:
+        _refuse_split_or_class(path, deep[0], other)
+    return Splits()
+
+
+def has_class_folders(root: Path, seen: Seen | None = None) -> bool:
+    """Return whether `root` holds a folder that contains an image.
+
+    Parameters
+    ----------
+    seen
+        Receives every folder that is looked into.
+    """
+    if not root.is_dir():
+        return False
+    folders = ClassFolders(root, seen)
+    return any(next(folders.images(name), None) is not None for name in folders.names())
+
+
+def _has_images(root: Path, seen: Seen) -> bool:
+    """Return whether `root` holds an image, in a folder or directly."""
+    return has_class_folders(root, seen) or bool(ClassFolders(root, seen).loose())
+
+
+def _folders(path: Path) -> list[str]:
+    """Return the names of the folders in `path`, sorted. Links that lead nowhere and hidden names are skipped."""
+    try:
+        names = sorted(os.listdir(path))  # noqa: PTH208 - of a million names only a few become paths
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return [
+        name for name in names if not name.startswith(".") and name != LEFT_OUT and (path / name).is_dir()
+    ]
+
+
+def _word(name: str) -> str:
+    """Return the word for a split that a folder's name stands for, in small letters; "" if there is none."""
+    found = _NAME.fullmatch(name)
+    return found[1].lower() if found else ""
+
+
+def _is_train(name: str) -> bool:
+    return _word(name) in _TRAIN_FOLDERS
+
+
+def _chosen(path: Path, names: Sequence[str]) -> Splits:
+    """Return the splits among folders that can be nothing else."""
+    trains = [name for name in names if _is_train(name)]
+    tests = sorted(set(names) - set(trains), key=lambda name: (TEST_FOLDERS.index(_word(name)), name))
+    for title, several in (
+        ("training", trains),
+        ("test", [name for name in tests if _word(name) == _word(tests[0])]),
+    ):
+        if len(several) > 1:
+            raise CorruptDataError(
+                f"both {several[0]}/ and {several[1]}/ may be the {title} split",
+                where=path,
+                hint="Rename or remove one of them, or name the folder to train on.",
+            )
+    return Splits(
+        train=path / trains[0] if trains else None,
+        test=path / tests[0] if tests else None,
+    )
+
+
+def _refuse_split_or_class(path: Path, name: str, other: str) -> None:
+    """Refuse a folder that holds class folders and lies beside other folders with images."""
+    raise CorruptDataError(
+        f"{name}/ has class folders of its own, and {other}/ beside it has images: it may be a split or a class",
+        where=path,
+        hint=f"Name {path / name} to use it alone, move one of them, or rename {name}/ if it is a class.",
+    )
