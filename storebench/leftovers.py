@@ -4,7 +4,6 @@ Anything that a running process uses stays, and so does anything of other users:
 `storebench.probes.cgroup`. Two processes may do this at the same time.
 """
 
-import contextlib
 from pathlib import Path
 
 from storebench.probes.cgroup import sweep_groups
@@ -22,8 +21,9 @@ def sweep(stores: Path | None = None) -> None:
         The folder of all stores, which may contain hidden work; None checks fixed places only.
     """
     sweep_folders()
-    with contextlib.suppress(RuntimeError):  # a user without a home folder
-        sweep_folders(user_cache_folder())
+    cache = user_cache_folder()
+    if cache is not None:
+        sweep_folders(cache)
     if stores is not None:
         for place in (stores, *stores.glob("*/")):
             sweep_folders(place)

@@ -114,8 +114,8 @@ def below_cache(
         return _unknown(f"{mount.fstype} has no device")
     if mount.device is None:
         return _unknown(f"{mount.fstype} on {mount.point} names no block device")
-    folders = [user_cache_folder() if state is None else state, *([fallback] if fallback else [])]
-    kept = _Kept.read([place / STATE_FILE for place in folders], device="{}:{}".format(*mount.device))
+    places = filter(None, (state or user_cache_folder(), fallback))
+    kept = _Kept.read([place / STATE_FILE for place in places], device="{}:{}".format(*mount.device))
     if kept.found and (kept.found.verdict is not BelowCache.UNKNOWN or kept.tries >= MOST_TRIES):
         return kept.found
     since = boot_time_s() if since_s is None else since_s

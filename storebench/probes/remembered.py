@@ -12,10 +12,17 @@ from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import made_folder, write_whole
 
 
-def user_cache_folder() -> Path:
-    """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "storebench"
+def user_cache_folder() -> Path | None:
+    """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``.
+
+    None for a user without a home folder, such as an arbitrary user id in a container.
+    """
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "storebench"
+    try:
+        return Path.home() / ".cache" / "storebench"
+    except RuntimeError:
+        return None
 
 
 def recall(path: Path) -> dict[str, Any]:

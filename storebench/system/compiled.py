@@ -18,7 +18,7 @@ _TIMEOUT_S = 60
 _MODE = 0o755
 
 
-def load_compiled(source: str, folder: Path) -> ctypes.CDLL | None:
+def load_compiled(source: str, folder: Path | None) -> ctypes.CDLL | None:
     """Return the library that C source compiles to, from `folder` if it was compiled before.
 
     Returns None if there is no compiler, or if it fails. ``$CC`` names the compiler, ``cc`` by default.
@@ -26,11 +26,12 @@ def load_compiled(source: str, folder: Path) -> ctypes.CDLL | None:
     Parameters
     ----------
     folder
-        Where libraries are kept. If it cannot be written, the source is compiled again in each process.
+        Where libraries are kept. If it is None or cannot be written, the source is compiled again in each process.
     """
     compiler = _compiler()
-    path = folder / _name(source, compiler)
-    return _load(path) or _compile(source, compiler, path)
+    name = _name(source, compiler)
+    known = None if folder is None else _load(folder / name)
+    return known or _compile(source, compiler, folder, name)
 
 
 def _compiler() -> list[str]:
@@ -56,14 +57,14 @@ def _load(path: Path) -> ctypes.CDLL | None:
         return None
 
 
-def _compile(source: str, compiler: list[str], path: Path) -> ctypes.CDLL | None:
-    """Compile and load; keep the library at `path` if that can be written and executed, or compile it for now."""
-    for parent in (path.parent, None):
+def _compile(source: str, compiler: list[str], folder: Path | None, name: str) -> ctypes.CDLL | None:
+    """Compile and load; keep the library in `folder` if that can be written and executed, or compile it for now."""
+    for parent in dict.fromkeys((folder, None)):
         with contextlib.suppress(OSError, StorebenchError, subprocess.SubprocessError):
             if parent is not None:
                 parent.mkdir(parents=True, exist_ok=True)
             with scratch_folder("kept", parent) as scratch:
-                built = scratch / path.name
+                built = scratch / name
                 command = [*compiler, *_FLAGS, "-o", str(built)]
                 subprocess.run(
                     command, input=source.encode(), capture_output=True, timeout=_TIMEOUT_S, check=True
@@ -71,6 +72,6 @@ def _compile(source: str, compiler: list[str], path: Path) -> ctypes.CDLL | None
                 built.chmod(_MODE)
                 library = ctypes.CDLL(str(built))
                 if parent is not None:
-                    built.replace(path)
+                    built.replace(parent / name)
                 return library
     return None

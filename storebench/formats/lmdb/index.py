@@ -30,6 +30,7 @@ from storebench.formats.lmdb.pages import (
     refuse_special,
     sub_databases,
 )
+from storebench.probes.remembered import user_cache_folder
 from storebench.system.scratch import scratch_folder
 
 _VERSION = 1
@@ -285,15 +286,14 @@ def kept_indexes(path: Path | str) -> list[Path]:
 
 
 def _cache_places(path: Path, database: str | None) -> list[Path]:
-    """Return the folders in which the index may be kept: beside the store, else the user's cache folder."""
+    """Return the files in which the index may be kept: one beside the store, else one in the user's cache folder."""
     real = path.resolve()
     # Beside the folder, not in it: a store's files are its data, and are sized, counted and evicted as such.
     store = real.parent if real.name == DATA_FILE else real
     suffix = "" if database is None else "." + hashlib.blake2b(database.encode(), digest_size=4).hexdigest()
     tag = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = f".{store.name}{suffix}.pages"
-    return [store.parent / name, home / "storebench" / f"{tag}{name}"]
+    name, cache = f".{store.name}{suffix}.pages", user_cache_folder()
+    return [store.parent / name, *([] if cache is None else [cache / f"{tag}{name}"])]
 
 
 def _digest(header: Ints, offsets: Ints, lengths: npt.NDArray[np.uint32]) -> bytes:

@@ -15,8 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storebench.errors import CorruptStoreError, StorebenchError, UnknownNameError, UsageError
-from storebench.formats.lmdb.index import PageIndex, build_index, data_file, find_tree, open_index
+from storebench.formats.kernel import load_kernel
+from storebench.formats.lmdb.index import (
+    PageIndex,
+    build_index,
+    data_file,
+    find_tree,
+    kept_indexes,
+    open_index,
+)
 from storebench.formats.lmdb.pages import PageFile, leaves
+from storebench.leftovers import sweep
 
 Records = dict[bytes, bytes]
 Changes = Mapping[bytes, bytes | None]
@@ -418,6 +427,25 @@ def test_a_store_in_a_read_only_place_keeps_its_index_in_the_users_cache(
     before = kept.stat().st_mtime_ns
     open_index(folder)
     assert kept.stat().st_mtime_ns == before
+    shutil.rmtree(beside)
+
+
+def test_a_user_without_a_home_folder_reads_without_a_cache(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_uid: int) -> None:
+        raise KeyError("no such user")
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    write(folder, numbered(20, 100))
+    beside = folder.parent / ".db.pages"
+    beside.mkdir()  # so that only the user's cache would be left
+    assert served(folder, open_index(folder)) == list(judged(folder).values())
+    assert kept_indexes(folder) == []
+    assert load_kernel.__wrapped__() is not None
+    sweep()
     shutil.rmtree(beside)
 
 
