@@ -4,6 +4,7 @@ import enum
 import functools
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -180,7 +181,7 @@ class CellSummary:
         if None in drifts:
             return True
         moved = [abs(math.log(drift)) if drift > 0 else math.inf for drift in drifts]
-        return bool(moved) and not steady(math.exp(_middle(moved)))
+        return bool(moved) and not steady(math.exp(statistics.median(moved)))
 
     @functools.cached_property
     def counted(self) -> tuple[Row, ...]:
@@ -221,7 +222,7 @@ class CellSummary:
     def median(self, metric: str) -> float | None:
         """Return the median over replicates, or None if nothing was measured."""
         values = list(self.values(metric).values())
-        return _middle(values) if values else None
+        return statistics.median(values) if values else None
 
     def per_step(self, metric: str) -> float:
         """Return a sum of time as seconds per timed step, the median over replicates; 0 if it is None."""
@@ -241,7 +242,7 @@ class CellSummary:
 
     def _per(self, metric: str, counter: str) -> float:
         values = list(self._rounds_per(metric, counter).values())
-        return _middle(values) if values else 0.0
+        return statistics.median(values) if values else 0.0
 
     def _rounds_per(self, metric: str, counter: str) -> dict[Round, float]:
         prefix = states.WHOLE if metric.startswith(states.WHOLE) else ""
@@ -288,12 +289,7 @@ def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
     found: dict[Round, list[float]] = {}
     for row, value in figures:
         found.setdefault((row["run_id"], row["replicate"]), []).append(value)
-    return {key: _middle(epochs) for key, epochs in found.items()}
-
-
-def _middle(values: Sequence[float]) -> float:
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    return {key: statistics.median(epochs) for key, epochs in found.items()}
 
 
 def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) -> list[CellSummary]:

@@ -1,9 +1,13 @@
 """Findings: each is one thing that is wrong with a result, and the rule that it breaks."""
 
 import enum
+import math
 from dataclasses import dataclass
 
 from storebench.results import Record
+
+ROUNDING = 1e-6
+"""Difference between two figures that rounding explains: as a share of them, or in seconds."""
 
 
 class Kind(enum.StrEnum):
@@ -67,3 +71,8 @@ def finding(kind: Kind, record: Record, figure: str, message: str) -> Finding:
         figure=figure,
         message=message,
     )
+
+
+def agree(one: float, other: float) -> bool:
+    """Return whether two figures are equal up to rounding."""
+    return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-9)

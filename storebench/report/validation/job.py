@@ -13,15 +13,12 @@ from storebench.ranks.merging import (
     waits_for_slowest_s,
 )
 from storebench.report.validation.data_store import check_waits
-from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Kind, agree, finding
 from storebench.report.validation.trainers import check_pauses, check_trainers, teams
 from storebench.results import JobFacts, RankFacts, Record
 from storebench.settings.words import ComputeKind, Share
 from storebench.training.step_table import StepTable, step_ends, wall_ns
 from storebench.units import number_of
-
-_SAME = 1e-6
-"""Relative difference that rounding explains."""
 
 _BEGIN_FRAC = 0.05
 _BEGIN_S = 0.05
@@ -94,7 +91,7 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
     yield from check_waits(record, steps)
     yield from check_pauses(record, steps)
     timed_s = wall_ns(job_steps(timed)) / 1e9
-    if not _close(record.timed_s, timed_s):
+    if not agree(record.timed_s, timed_s):
         message = f"{record.timed_s:.6g}, but the steps of its ranks last {timed_s:.6g}"
         yield finding(Kind.STEPS, record, "timed_s", message)
 
@@ -129,7 +126,7 @@ def _differing(
     """Find figures of a job or a rank that contradict its steps."""
     for name, right in figures.items():
         said = getattr(told, name)
-        if said is None or not _close(said, right):
+        if said is None or not agree(said, right):
             words = "nothing" if said is None else f"{said:.6g}"
             yield finding(Kind.STEPS, record, f"{part}.{name}", f"{words}, but its steps give {right:.6g}")
 
@@ -169,12 +166,12 @@ def _shares(record: Record, job: JobFacts) -> Iterator[Finding]:
         message = f"the ranks served {samples} samples in timed steps, the job {record.timed_samples}"
         yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
     longest_s = max(rank.seconds for rank in job.per_rank)
-    if longest_s > record.timed_s * (1 + _SAME) + _SAME:
+    if longest_s > record.timed_s * (1 + ROUNDING) + ROUNDING:
         message = f"a rank took {longest_s:.6g} s, longer than the {record.timed_s:.6g} s of the job"
         yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
     for name in ("data_wait_s", "compute_s"):
         mean_s = statistics.fmean(getattr(rank, name) for rank in job.per_rank)
-        if not _close(mean_s, getattr(record, name)):
+        if not agree(mean_s, getattr(record, name)):
             message = f"{getattr(record, name):.6g}, but the mean of the ranks is {mean_s:.6g}"
             yield finding(Kind.ARITHMETIC, record, name, message)
 
@@ -196,10 +193,10 @@ def _since_barrier(record: Record, job: JobFacts) -> Iterator[Finding]:
     if first_s < 0:
         message = f"a rank began {-first_s:.6g} s before its node left the barrier"
         yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
-    if record.timed_s > (last_s - first_s) * (1 + _SAME) + _SAME:
+    if record.timed_s > (last_s - first_s) * (1 + ROUNDING) + ROUNDING:
         message = f"{record.timed_s:.6g} s, but its ranks ran for {last_s - first_s:.6g} s since they left the barrier"
         yield finding(Kind.ARITHMETIC, record, "timed_s", message)
-    if any(seconds > (end - begin) * (1 + _SAME) + _SAME for begin, end, seconds in known):
+    if any(seconds > (end - begin) * (1 + ROUNDING) + ROUNDING for begin, end, seconds in known):
         message = "a rank's duration exceeds the time from its begin to its end"
         yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
 
@@ -216,7 +213,7 @@ def _spread(record: Record, job: JobFacts) -> Iterator[Finding]:
     }
     for name, right in expected.items():
         said = getattr(job, name)
-        if not _close(said, right):
+        if not agree(said, right):
             message = f"{said:.6g}, but the ranks give {right:.6g}"
             yield finding(Kind.ARITHMETIC, record, f"job.{name}", message)
 
@@ -246,12 +243,8 @@ def _ring(record: Record, job: JobFacts) -> Iterator[Finding]:
     }
     for name, right in expected.items():
         said = getattr(job, name)
-        agrees = said is right is None or (said is not None and right is not None and _close(said, right))
+        agrees = said is right is None or (said is not None and right is not None and agree(said, right))
         if not agrees:
             words = [f"{one:.6g}" if one is not None else "nothing" for one in (said, right)]
             message = f"{words[0]}, but bytes, link and exposed communication give {words[1]}"
             yield finding(Kind.ARITHMETIC, record, f"job.{name}", message)
-
-
-def _close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-9)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from storebench.report.cells import AUGMENTING
 from storebench.report.texts.labels import size
-from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Kind, finding
 from storebench.results import PortionKind, Record
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 
@@ -20,8 +20,6 @@ _WARM_MOST_BYTES = 16 << 20
 
 _LIMIT_HEADROOM = 1.02
 """A page cache is counted in whole pages, and its limit is kept by reclaim, which lags a little."""
-
-_SAME = 1e-6
 
 
 def check_limits(record: Record) -> Iterator[Finding]:
@@ -169,9 +167,9 @@ def _portion(record: Record) -> Iterator[Finding]:
         yield finding(Kind.ARITHMETIC, record, "portion.steps", message)
         return
     explained = part.data_wait_s + part.h2d_s + part.compute_s
-    if part.seconds <= 0 or abs(part.samples_per_s * part.seconds / part.samples - 1) > _SAME:
+    if part.seconds <= 0 or abs(part.samples_per_s * part.seconds / part.samples - 1) > ROUNDING:
         message = f"{part.samples_per_s:.6g}, but {part.samples} samples took {part.seconds:.6g} s"
         yield finding(Kind.ARITHMETIC, record, "portion.samples_per_s", message)
-    elif explained > part.seconds * (1 + _SAME) + 1e-6:
+    elif explained > part.seconds * (1 + ROUNDING) + 1e-6:
         message = f"wait, copy and compute add up to {explained:.6g} s, more than the {part.seconds:.6g} s"
         yield finding(Kind.ARITHMETIC, record, "portion.seconds", message)

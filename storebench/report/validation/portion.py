@@ -9,7 +9,7 @@ from storebench.errors import StorebenchError
 from storebench.formats.registry import get_format
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.report.texts.labels import size
-from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Kind, finding
 from storebench.report.validation.limits import DEVICE_LEAST_FRAC, rows_frac
 from storebench.results import Cell, Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.training.step_table import step_ends
@@ -21,7 +21,6 @@ COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
 LATER_COLUMNS = ("paused_ns", "device_read_bytes")
 """Columns that tables of earlier releases lack."""
 
-_SAME = 1e-6
 _Steps = Mapping[str, Any]
 
 
@@ -68,7 +67,7 @@ def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
         if said is None or right is None:
             same = said is right
         else:
-            same = abs(said - right) <= _SAME * max(1.0, abs(right))
+            same = abs(said - right) <= ROUNDING * max(1.0, abs(right))
         if not same:
             yield finding(Kind.STEPS, record, f"portion.{name}", f"{said}, but its steps give {right}")
 
@@ -80,7 +79,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
         return  # `validation.run` reports it
     last = part.first_step + part.steps - 1
     end_s = int(step_ends(dict(steps))[last] - steps["start_ns"][0]) / 1e9
-    if curve[-1].elapsed_s < end_s - _SAME:
+    if curve[-1].elapsed_s < end_s - ROUNDING:
         message = (
             f"residency was sampled for {curve[-1].elapsed_s:.4g} s, the portion ends after {end_s:.4g} s"
         )
@@ -94,7 +93,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
     asked = _asked(record, steps, store)
     excess = np.array([one.resident_frac for one in curve]) - expected_frac(asked, pages.samples_per_page)
     within = _within(record, curve, end_s)
-    over = within & (excess > pages.tolerated_frac + _SAME)
+    over = within & (excess > pages.tolerated_frac + ROUNDING)
     if over.any():
         first = int(np.argmax(over))
         message = (

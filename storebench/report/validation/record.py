@@ -4,18 +4,13 @@ import math
 import statistics
 from collections.abc import Iterator
 
+from storebench.probes.limited import TOLERATED_FRAC
+from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.report.texts.labels import size
-from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Kind, agree, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
 from storebench.settings.words import CacheState, ComputeKind, Share, TrainerData
 from storebench.units import format_bytes
-
-COLD_MOST_RESIDENT_FRAC = 0.01
-WARM_LEAST_RESIDENT_FRAC = 0.99
-LIMIT_TOLERATED_FRAC = 0.01
-
-_SAME = 1e-6
-"""Relative difference that rounding explains."""
 
 _OVERHEAD_FRAC = 0.05
 _OVERHEAD_STEP_S = 50e-6
@@ -33,7 +28,7 @@ _SPANS_STEP_S = 50e-6
 def check_record(record: Record) -> list[Finding]:
     """Return the findings about the arithmetic, the coverage and the cache state of one usable record."""
     checks = (_shares, _sums, _computed, _spans, _rates, _payload, _order, _coverage, _cache)
-    return [finding for check in checks for finding in check(record)]
+    return [found for check in checks for found in check(record)]
 
 
 def _shares(record: Record) -> Iterator[Finding]:
@@ -46,7 +41,7 @@ def _shares(record: Record) -> Iterator[Finding]:
         "resident_frac_after": cache.resident_frac_after if cache else None,
     }
     for name, value in shares.items():
-        if value is not None and not 0 <= value <= 1 + _SAME:
+        if value is not None and not 0 <= value <= 1 + ROUNDING:
             kind = Kind.CEILING if name == "accelerator_util_frac" else Kind.ARITHMETIC
             yield finding(kind, record, name, f"{value:.4g} is no share between 0 and 1")
 
@@ -58,7 +53,7 @@ def _sums(record: Record) -> Iterator[Finding]:
         if not (math.isfinite(value) and value >= 0):
             yield finding(Kind.ARITHMETIC, record, name, f"{value} is no duration")
     explained = record.data_wait_s + record.h2d_s + record.compute_s
-    if not _close(explained + record.overhead_s, record.timed_s):
+    if not agree(explained + record.overhead_s, record.timed_s):
         message = f"wait, copy, compute and overhead add up to {explained + record.overhead_s:.6g} s, not {record.timed_s:.6g} s"
         yield finding(Kind.ARITHMETIC, record, "timed_s", message)
     unexplained_s = abs(record.overhead_s - _idle_s(record))
@@ -67,7 +62,7 @@ def _sums(record: Record) -> Iterator[Finding]:
         share = record.overhead_s / record.timed_s if record.timed_s else math.inf
         message = f"{share:.0%} of the time ({unexplained_s * 1000:.3g} ms) is explained by nothing"
         yield finding(Kind.ARITHMETIC, record, "overhead_s", message)
-    if record.timed_s > record.epoch_s * (1 + _SAME) + 1e-3:
+    if record.timed_s > record.epoch_s * (1 + ROUNDING) + 1e-3:
         yield finding(Kind.ARITHMETIC, record, "epoch_s", "the epoch is shorter than its timed steps")
 
 
@@ -119,7 +114,7 @@ def _payload(record: Record) -> Iterator[Finding]:
         return
     expected = record.samples * store.payload_bytes / store.count
     pixels = record.samples * math.prod(store.image_shape)
-    if not (_close(record.payload_bytes, expected) or record.payload_bytes == pixels):
+    if not (agree(record.payload_bytes, expected) or record.payload_bytes == pixels):
         message = (
             f"{record.payload_bytes} bytes, but {record.samples} samples of this store are {expected:.0f}"
         )
@@ -138,13 +133,13 @@ def _rates(record: Record) -> Iterator[Finding]:
     }
     for name, right in expected.items():
         said = getattr(record, name)
-        if said is not None and not _close(said, right):
+        if said is not None and not agree(said, right):
             yield finding(Kind.ARITHMETIC, record, name, f"{said:.6g}, but the raw figures give {right:.6g}")
     if record.timed_samples > record.samples or record.timed_steps > record.steps:
         message = f"{record.timed_samples} timed of {record.samples} served"
         yield finding(Kind.ARITHMETIC, record, "timed_samples", message)
     most = record.payload_bytes / record.timed_s
-    if record.payload_bytes_per_s > most * (1 + _SAME):
+    if record.payload_bytes_per_s > most * (1 + ROUNDING):
         message = f"{record.payload_bytes_per_s:.6g}, but all payload over the timed seconds is {most:.6g}"
         yield finding(Kind.ARITHMETIC, record, "payload_bytes_per_s", message)
 
@@ -200,9 +195,9 @@ def _cache(record: Record) -> Iterator[Finding]:
     yield from _other_nodes(record)
     if before is None:
         yield finding(Kind.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
-    elif record.cell.cache == CacheState.COLD and before > COLD_MOST_RESIDENT_FRAC:
+    elif record.cell.cache == CacheState.COLD and before > COLD_MAX_FRAC:
         yield finding(Kind.CACHE, record, "resident_frac_before", f"called cold with {before:.1%} resident")
-    elif record.cell.cache == CacheState.WARM and before < WARM_LEAST_RESIDENT_FRAC:
+    elif record.cell.cache == CacheState.WARM and before < WARM_MIN_FRAC:
         yield finding(Kind.CACHE, record, "resident_frac_before", f"called warm with {before:.1%} resident")
     elif record.cell.cache == CacheState.LIMITED:
         yield from _limited(record, cache)
@@ -215,8 +210,8 @@ def _other_nodes(record: Record) -> Iterator[Finding]:
         before = rank.resident_frac_before
         if before is None or not rank.node:
             continue
-        warm = state == CacheState.COLD and before > COLD_MOST_RESIDENT_FRAC
-        cold = state == CacheState.WARM and before < WARM_LEAST_RESIDENT_FRAC
+        warm = state == CacheState.COLD and before > COLD_MAX_FRAC
+        cold = state == CacheState.WARM and before < WARM_MIN_FRAC
         if warm or cold:
             figure = f"job.per_rank[{number}].resident_frac_before"
             message = f"called {state} with {before:.1%} resident on node {rank.node}"
@@ -234,13 +229,9 @@ def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
     # `validation.limits` compares the samples in between with the limit.
     most = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0)
     stored = record.store.file_bytes if record.store else 0
-    if most * stored > cache.limit_bytes + LIMIT_TOLERATED_FRAC * stored:
+    if most * stored > cache.limit_bytes + TOLERATED_FRAC * stored:
         message = (
             f"called limited to {format_bytes(cache.limit_bytes)} with {most:.1%} of the store resident,"
             f" which is {size(most * stored)}"
         )
         yield finding(Kind.CACHE, record, "resident_frac_after", message)
-
-
-def _close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-9)

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from storebench.ranks.merging import RANK
 from storebench.ranks.trainers import pairs, part_sizes, tournaments_in
-from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Kind, finding
 from storebench.results import Game, JobFacts, Record, TrainersFacts
 from storebench.settings.loop import MOST_SEED
 from storebench.settings.words import TrainerData
 from storebench.training.step_table import StepTable
 
-_SAME = 1e-6
 _CLOCK_S = 1e-3
 """Tolerance for times from different ranks, or from slightly different moments."""
 
@@ -211,7 +210,7 @@ def _is_share(score: float, samples: int) -> bool:
     """Return True if a score is a share of this number of samples."""
     if not 0 <= score <= 1:
         return False
-    return samples > 0 and abs(score * samples - round(score * samples)) <= _SAME * max(1, samples)
+    return samples > 0 and abs(score * samples - round(score * samples)) <= ROUNDING * max(1, samples)
 
 
 def _name(game: Game, figure: str) -> str:
