@@ -155,7 +155,8 @@ def test_a_limited_cell_with_more_resident_than_its_limit_is_found(
         "resident_frac_before": 0.3,
         "resident_frac_after": 0.4,
     }
-    record = make_record("lmdb", cache="limited", memory_bytes=LIMIT, amplification=2.0)
+    record = make_record("lmdb", cache="limited", memory_bytes=LIMIT)
+    record = dataclasses.replace(record, counters=Counters(device_read_bytes=2 * record.payload_bytes))
     record = part(record, "cache", **(facts | changes))
     found = [one.figure for one in validate(write_run(tmp_path / "run", [record]))]
     assert found == ([figure] if figure else [])
