@@ -70,6 +70,7 @@ COUNTERS: dict[str, CounterGate] = {
     "major_faults": CounterGate(band_frac=0.10, slack=16),
     "open_s": CounterGate(band_frac=1.0, slack=0.5),
     "time_to_first_batch_s": CounterGate(band_frac=1.0, slack=0.5),
+    "warmup_s": CounterGate(band_frac=1.0, slack=0.5),
     "cpu_s_per_sample": CounterGate(band_frac=1.0, slack=5e-6),
 }
 """The gated counters and their tolerances: wide ones for durations beside the timed steps, because they vary."""

@@ -22,7 +22,7 @@ from storebench.runs.records import read_records
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 
 _EPOCHS_TAIL = "slowest tenth of the epochs"
-_LONGEST = ("open_s", "time_to_first_batch_s")
+_LONGEST = ("open_s", "time_to_first_batch_s", "warmup_s")
 _STEPS_FOR_P95, _STEPS_FOR_P99 = 20, 100
 
 
@@ -153,15 +153,18 @@ def _slow_step_s(record: Record, tail_of: str) -> float:
 
 
 def _replicate(epochs: Sequence[Record]) -> Replicate:
-    """Return one replicate: medians over its epochs, and the longest durations before the timed steps."""
+    """Return one replicate: its mean cost, medians of its counters, and its longest durations before the timed steps.
+
+    The cost is a mean over the epochs because a median of three or four would not show that one of them was slow.
+    """
     relative = [value for record in epochs if (value := _relative(record)) is not None]
     machine = [value for record in epochs if (value := _ceiling_s(record)) is not None]
     counted = [_counters(record) for record in epochs]
     names = set.intersection(*(set(counters) for counters in counted))
     return Replicate(
         number=epochs[0].replicate,
-        seconds=statistics.median(1 / record.samples_per_s for record in epochs),
-        relative=statistics.median(relative) if len(relative) == len(epochs) else None,
+        seconds=statistics.fmean(1 / record.samples_per_s for record in epochs),
+        relative=statistics.fmean(relative) if len(relative) == len(epochs) else None,
         counters={
             # Readers open only before the first epoch, and any epoch may begin late.
             name: (max if name in _LONGEST else statistics.median)(counters[name] for counters in counted)
@@ -216,6 +219,7 @@ def _counters(record: Record) -> dict[str, float]:
         "major_faults": record.counters.major_faults,
         "open_s": record.open_s,
         "time_to_first_batch_s": record.time_to_first_batch_s,
+        "warmup_s": max(0.0, record.epoch_s - record.timed_s),
         "cpu_s_per_sample": record.cpu_s_per_sample,
     }
     cache = record.cache
