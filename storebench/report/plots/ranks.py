@@ -28,11 +28,18 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
-from storebench.report.texts.labels import MODELS, backend_label, common_setting, state_label, with_interval
+from storebench.report.texts.labels import (
+    MODELS,
+    backend_label,
+    common_setting,
+    here,
+    state_label,
+    with_interval,
+)
 from storebench.report.texts.sentence import Sentence
 from storebench.settings.words import ComputeKind, Fill, Share, Sync
 
-QUESTION = "What do more ranks on this machine deliver?"
+QUESTION = "What do more ranks deliver?"
 
 MOST_PLOTS = 4
 """Settings drawn per dataset; the tables contain all of them."""
@@ -146,10 +153,13 @@ def ranks_answer(facts: Facts, panel: Panel) -> Sentence:
     if not asked:
         return Sentence(text="No backend was measured with several numbers of ranks in the same rounds.")
     said = tuple(claim for found in asked.values() for claim in found)
+    at = here(
+        cell for claim in said for cell in (claim.subject, claim.object) if cell and cell.cell.ranks > 1
+    )
     gains = [claim for claim in said if claim.kind is Kind.FASTER and claim.subject.cell.ranks > 1]
     if not gains:
         return Sentence(
-            text="No backend is proven to deliver more with several ranks on this machine than with one.",
+            text=f"No backend is proven to deliver more with several ranks {at} than with one.",
             claims=said,
         )
     most = max(gains, key=_times)
@@ -157,7 +167,7 @@ def ranks_answer(facts: Facts, panel: Panel) -> Sentence:
     verb, ranks = "is" if helped == 1 else "are", most.subject.cell.ranks
     share = most.figure.scaled(100 / ranks) if most.figure else None
     text = (
-        f"{helped} of {len(asked)} backends {verb} proven to deliver more with several ranks on this machine; the"
+        f"{helped} of {len(asked)} backends {verb} proven to deliver more with several ranks {at}; the"
         f" largest gain is {with_interval(most.figure)} times with {ranks} ranks instead of 1"
         f" ({backend_label(most.subject.backend)}), an efficiency of {with_interval(share, '%')}."
     )

@@ -18,6 +18,7 @@ from storebench.report.texts.labels import (
     backend_label,
     caveats,
     dataset_label,
+    here,
     size,
     state_label,
     store_label,
@@ -218,7 +219,8 @@ def _where(panel: Panel, shown: str = "") -> str:
     named = dataset_label(panel.first)
     state = _beyond_memory(panel)
     place = f"{named}, {state}" if state else f"{state_label(panel.speaker)}, {named}"
-    return f"On this machine, {place}{work}{said}"
+    at = here(panel.cells)
+    return f"{at[0].upper()}{at[1:]}, {place}{work}{said}"
 
 
 def _beyond_memory(panel: Panel) -> str:

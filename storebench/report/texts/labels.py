@@ -357,6 +357,14 @@ def with_family(head: str, texts: Iterable[str], family: str) -> str:
     return f"{head} [{family}]" if any("[" in text for text in texts) else head
 
 
+def here(cells: Iterable[CellSummary]) -> str:
+    """Return where cells were measured: "on this machine", or "on these 4 nodes" if jobs ran there."""
+    nodes = sorted({int(cell.fact("job_nodes") or 1) for cell in cells})
+    if not nodes or nodes[-1] == 1:
+        return "on this machine"
+    return f"on these {nodes[-1]} nodes" if len(nodes) == 1 else f"on up to {nodes[-1]} nodes"
+
+
 _SIZES = {30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes"}
 
 

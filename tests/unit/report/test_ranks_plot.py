@@ -16,8 +16,9 @@ from storebench.report.frame import to_frame
 from storebench.report.panels import Panel
 from storebench.report.plots.ranks import QUESTION, drawn, plot_ranks, rank_lines, rank_panels, ranks_answer
 from storebench.report.plots.selection import Selection
+from storebench.report.texts.headline import headline
 from storebench.results import Record
-from tests.support.planted import replicates
+from tests.support.planted import replicates, with_job
 
 STEP_MS, COMPUTE_MS = 20.0, 10.0
 SETTING: dict[str, Any] = {"cache": "warm", "batch_size": 32, "compute_ms": COMPUTE_MS}
@@ -60,6 +61,21 @@ def test_jobs_that_deliver_no_more_are_said_not_to() -> None:
         ranks_answer(facts, lead(facts)).text
         == "No backend is proven to deliver more with several ranks on this machine than with one."
     )
+
+
+def test_an_answer_on_jobs_of_several_nodes_does_not_say_this_machine() -> None:
+    alone = [*cell("png", 0.5), *cell("lmdb")]
+    jobs = [
+        with_job(record, nodes=2)
+        for name, times in (("png", 0.5), ("lmdb", 1.5))
+        for record in cell(name, times, ranks=2)
+    ]
+    facts = facts_of(alone, jobs)
+    assert "with several ranks on these 2 nodes;" in ranks_answer(facts, lead(facts)).text
+    answer = headline(facts_of(jobs)).answer
+    assert answer.startswith("On these 2 nodes, warm, ")
+    assert "this machine" not in answer
+    assert headline(facts_of(alone)).answer.startswith("On this machine, warm, ")
 
 
 def test_nothing_is_said_of_jobs_without_one_process_beside_them() -> None:
@@ -110,7 +126,7 @@ def test_each_setting_with_jobs_has_a_plot_and_decisions_of_its_own() -> None:
     assert [plot.name for plot in plots] == ["ranks", "ranks-2-warm"]
     assert plots[0].answer.startswith("No backend is proven to deliver more")
     assert plots[1].answer.startswith("1 of 1 backends is proven to deliver more")
-    assert plots[1].question == "What do more ranks on this machine deliver, warm, CaffeNet?"
+    assert plots[1].question == "What do more ranks deliver, warm, CaffeNet?"
     for plot in plots:
         assert all(claim.fair for claim in plot.claims)
 
