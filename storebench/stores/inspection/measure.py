@@ -27,6 +27,9 @@ MOST_RESIDENT_FRAC = 0.05
 LEAST_RESIDENT_PAGES = 64
 """As many pages may be resident in any case: a library maps some of them around each page that it touches."""
 
+FEWEST_PAGES = 4 * LEAST_RESIDENT_PAGES
+"""A file with fewer pages has no cold figure: the pages that may be resident are too large a part of it."""
+
 _WARM_TRIES = 2
 _VALUES = 8
 _MOST_VALUE_BYTES = 4 << 20
@@ -117,6 +120,10 @@ def _cold(source: Source, budget_s: float) -> Reads:
     facts = cache_facts(CacheState.COLD, resident(source.paths), paths=source.paths, how=method)
     if facts.verdict != CacheVerdict.VERIFIED:
         return Reads(samples=0, reason=facts.reason)
+    there = resident(source.paths).pages_total
+    if there < FEWEST_PAGES:
+        why = "after a few reads all of it is in memory"
+        return Reads(samples=0, reason=f"too small a file, {there} pages of at least {FEWEST_PAGES}: {why}")
     seconds: list[float] = []
     pages: list[int] = []
     *others, first = source.items

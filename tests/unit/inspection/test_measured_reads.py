@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -82,6 +83,17 @@ def test_a_file_in_memory_only_is_never_called_cold(in_memory: Path) -> None:
     assert "tmpfs" in done.stdout
 
 
+@pytest.mark.parametrize("write", [write_vlen, lambda path, images: write_lmdb(path, numbered(images))])
+def test_a_file_of_a_few_pages_has_no_cold_figure(write: Callable[..., Path], disk: Path) -> None:
+    path = write(disk / "few", IMAGES[:12])
+    done = storebench(disk, "inspect", path)
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert re.search(
+        r"cold not measured \(too small a file, \d+ pages of at least 256: .*\), warm [\d.]+", last
+    )
+
+
 def test_no_samples_means_no_reads_and_no_eviction(disk: Path) -> None:
     path = write_vlen(disk / "vlen.h5", IMAGES)
     warm([path])
@@ -92,7 +104,7 @@ def test_no_samples_means_no_reads_and_no_eviction(disk: Path) -> None:
 
 
 def test_the_last_line_says_what_a_sample_costs(disk: Path) -> None:
-    path = write_per_image(disk / "classes.h5", jpegs(600))
+    path = write_per_image(disk / "classes.h5", [image * 4 for image in jpegs(600)])
     done = storebench(disk, "inspect", path, "--samples", "10")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
