@@ -29,7 +29,7 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.report.texts.notes import cache_notes
-from storebench.report.texts.verdicts import decision_words
+from storebench.report.texts.verdicts import decision_words, verdict_notes
 from storebench.settings.words import BOUNDED_STATES, CacheState
 
 
@@ -241,6 +241,7 @@ def panel_table(panel: Panel, facts: Facts) -> Table:
     ]
     caption = ". ".join(said)
     listed = [_Listed(cell=cell, panel=panel, facts=facts) for cell in panel.listed]
+    compared = [entry.against for entry in listed if entry.against is not None]
     shown = [(head, text) for head, text in _COLUMNS if _is_shown(head, text, panel, listed)]
     base = backend_label(panel.base.backend) if panel.base else ""
     rows = tuple(_row(entry, shown) for entry in listed)
@@ -255,7 +256,7 @@ def panel_table(panel: Panel, facts: Facts) -> Table:
         raw_head=RAW_HEAD,
         raw=tuple(_raw(entry, setting) for entry in listed),
         marks=tuple(mark(cell) for cell in panel.listed),
-        notes=tuple(cache_notes(panel.cells)),
+        notes=(*verdict_notes(facts.decisions, compared), *cache_notes(panel.cells)),
     )
 
 

@@ -273,7 +273,7 @@ def _served_clause(cell: CellSummary) -> str:
 _MOST_ZEROS = 12
 """A figure that ends in more zeros is given as a power of ten."""
 
-_UNKNOWN = " [unknown]"
+_UNKNOWN = " [too few rounds]"
 """In place of an interval whose ends do not even tell the order of magnitude."""
 
 _NEAR_ONE = 2.0
@@ -320,7 +320,7 @@ def _aligned(value: float, decimals: int, digits: int) -> str:
 
 
 def with_interval(interval: Interval | None, suffix: str = "") -> str:
-    """Return "3.10 [2.91, 3.32]"; the figure alone if there is no interval, "3.10 [unknown]" if it says nothing."""
+    """Return "3.10 [2.91, 3.32]"; the figure alone if there is no interval, "3.10 [too few rounds]" if it says nothing."""
     if interval is None:
         return ""
     mid, ends = _told(interval, 3)
@@ -336,7 +336,7 @@ def times(interval: Interval | None) -> str:
 
 
 def _told(interval: Interval, digits: int) -> tuple[str, str]:
-    """Return a figure and its interval as `between` does; " [unknown]" for one that says nothing."""
+    """Return a figure and its interval as `between` does; " [too few rounds]" for one that says nothing."""
     if interval.lo is None or interval.hi is None or interval.known:
         return between(interval.mid, interval.lo, interval.hi, digits)
     return number(interval.mid, digits), _UNKNOWN

@@ -16,6 +16,10 @@ _PARTS = {
 """Limit -> the part of feeding the loop that it is in; any other limit is named after its part."""
 
 
+WIDE = 10.0
+"""An interval of a proven ratio whose ends differ by a larger factor tells the direction, but hardly the size."""
+
+
 def decision_words(decision: Decision) -> str:
     """Return a decision in words: "faster", "slower", "no difference" (within 10%) or "cannot be told"."""
     if decision.faster or decision.slower:
@@ -51,13 +55,39 @@ def bounded(claim: Claim) -> str:
 
 def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:
     """Return words for the number of further rounds that would detect a difference of 1.25 times."""
-    asked = [one.decision for one in undecided if one.decision is not None]
+    return rounds_words(decisions, [one.decision for one in undecided if one.decision is not None])
+
+
+def rounds_words(decisions: Decisions, asked: Sequence[Decision]) -> str:
+    """Return words for the number of further rounds in which comparisons would detect a difference of 1.25 times."""
     if min((one.ratio.n for one in asked), default=0) < 2:
         return "one round shows no spread, so at least 3 are needed"
     rounds = rounds_to_tell(decisions, asked)
     if rounds is None:
         return "with this spread, 200 rounds would not detect a difference of 1.25 times"
     return f"{number_of(rounds, 'more round')} would detect a difference of 1.25 times"
+
+
+def verdict_notes(decisions: Decisions, compared: Sequence[Decision]) -> list[str]:
+    """Return what the ratios of a table lack: why a verdict cannot be told, and that of a proven one the size is uncertain."""
+    named: dict[str, list[str]] = {}
+    for one in compared:
+        if lack := _lack(decisions, one):
+            named.setdefault(lack, []).append(backend_label(one.cell.backend))
+    return [f"{', '.join(names)}: {lack}." for lack, names in named.items()]
+
+
+def _lack(decisions: Decisions, one: Decision) -> str:
+    """Return what a ratio lacks; "" if it is told."""
+    ratio = one.ratio
+    if not (one.faster or one.slower or one.equal):
+        return f"cannot be told; {doubt_words(one.doubt) or rounds_words(decisions, [one])}"
+    if ratio.lo and ratio.hi and ratio.hi > WIDE * ratio.lo:
+        return (
+            f"proven {one.verdict}, but {number_of(ratio.n, 'round')} hardly tell by how much;"
+            f" {rounds_words(decisions, [one])}"
+        )
+    return ""
 
 
 def limit_sentence(verdict: CellVerdict) -> str:

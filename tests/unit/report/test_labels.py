@@ -79,21 +79,21 @@ def rate(mid: float, lo: float, hi: float) -> Interval:
 @pytest.mark.parametrize(
     ("interval", "text"),
     [
-        (rate(0.05157, 4.24e-50, 6.2e46), "0.0516 [unknown]"),
-        (rate(1.5, 0.002, 900.0), "1.50 [unknown]"),
+        (rate(0.05157, 4.24e-50, 6.2e46), "0.0516 [too few rounds]"),
+        (rate(1.5, 0.002, 900.0), "1.50 [too few rounds]"),
         (rate(1500.0, 150.0, 14_900.0), "1,500 [150, 14,900]"),
         (rate(3.0, -200.0, 206.0), "3.00 [-200.00, 206.00]"),
-        (rate(3.0, 2.0, float("inf")), "3.00 [unknown]"),
+        (rate(3.0, 2.0, float("inf")), "3.00 [too few rounds]"),
     ],
 )
-def test_an_interval_without_an_order_of_magnitude_is_unknown(interval: Interval, text: str) -> None:
+def test_an_interval_without_an_order_of_magnitude_asks_for_rounds(interval: Interval, text: str) -> None:
     assert with_interval(interval) == text
 
 
 def test_a_wide_interval_that_decides_is_told() -> None:
     decided = Ratio(mid=60.0, lo=2.0, hi=1800.0, n=3, verdict=Verdict.FASTER)
     assert times(decided) == "60.0 times [2.0, 1,800.0]"
-    assert times(dataclasses.replace(decided, verdict=Verdict.INCONCLUSIVE)) == "60 times [unknown]"
+    assert times(dataclasses.replace(decided, verdict=Verdict.INCONCLUSIVE)) == "60 times [too few rounds]"
 
 
 @pytest.mark.parametrize(

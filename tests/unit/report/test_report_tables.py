@@ -141,12 +141,25 @@ def test_each_ratio_has_its_verdict_against_one_base_that_no_figure_chose(tmp_pa
         "LMDB": "faster",
         "raw files": "slower",
     }
+    (note,) = [note for note in table.notes if "LevelDB" in note]
+    assert note.startswith("LevelDB: cannot be told; ")
+    assert note.endswith(" more rounds would detect a difference of 1.25 times.")
+    assert not any("HDF5" in note or "LMDB" in note for note in table.notes)
     ratios = column(table, "times as fast as PNG files [simultaneous 95%]")
     assert ratios["LMDB"].startswith("2.00 [")
     assert column(table, "samples/s [single 95%]")["LMDB"].endswith("]")
     assert "Those of ratios are simultaneous" in table.notes[0]
     assert "Those of rates are single" in table.notes[0]
     assert "Within this run" in table.caption
+
+
+def test_a_proven_ratio_of_uncertain_size_asks_for_more_rounds(tmp_path: Path) -> None:
+    records = [*replicates("png", [9900.0, 9902.0, 9904.0]), *replicates("lmdb", [10.0, 30.0, 60.0])]
+    (table,) = write_report(write_run(tmp_path / "run", records), tmp_path / "out").tables
+    assert column(table, "verdict")["LMDB"] == "faster"
+    (note,) = [note for note in table.notes if note.startswith("LMDB: proven faster")]
+    assert "but 3 rounds hardly tell by how much; " in note
+    assert "more round" in note
 
 
 def test_processor_time_and_cores_stand_in_the_table(tmp_path: Path) -> None:

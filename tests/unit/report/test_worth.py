@@ -212,7 +212,7 @@ def test_an_unknown_starving_point_promises_nothing(lmdb: float, spread: tuple[f
     records = loaders({"original": 900.0}, spread=(0.2, 1.0, 30.0)) + loaders({"lmdb": lmdb}, spread=spread)
     first = answer(records).sentences[0]
     assert first.startswith("It cannot be told yet ")
-    assert ("up to 1,000 [unknown] images/s" in first) == (lmdb > 1000)
+    assert ("up to 1,000 [too few rounds] images/s" in first) == (lmdb > 1000)
 
 
 @pytest.mark.parametrize(
