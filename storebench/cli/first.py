@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from storebench.report.texts.worth import Worth
     from storebench.scenario import Scenario
 
+_ONE_RUN = (
+    "Intervals describe this one run; another run may differ by more. --workers N measures another number of workers, such as that"
+    " of your training."
+)
+
 _ANY_BACKEND: dict[str, Any] = {"backends": ["files"]}
 """Completes a matrix whose backends are not chosen yet, so that its other keys can be validated."""
 
@@ -95,6 +100,7 @@ def print_first_answer(
         return False
     put_text(drawn(found.table))
     put(*filter(None, (found.handoff,)), *found.incomplete, *found.worth.named, *found.worth.sentences)
+    put(_ONE_RUN)
     if found.worth.store:
         put("To convert all images:", f"  {convert_command(scenario.matrix[0], found.worth, stores)}")
         put(*reading_lines(found.worth))

@@ -161,6 +161,7 @@ def choose(
             states=kept,
             backends=backends[:most],
             rounds=rounds,
+            asked=matrix,
         )
         for scale, kept in itertools.product(SCALES, [states] if wanted else [states, states[:1]])
         for most in range(len(backends), FEWEST_STORES - 1, -1)
@@ -174,7 +175,7 @@ def choose(
         no_cold or (too_long if option.states != states else ""),
     ]
     return FirstRun(
-        scenario=option.scenario(matrix),
+        scenario=option.scenario(),
         notes=tuple(filter(None, notes)),
         estimate_s=option.total_s,
         whole=Whole(
@@ -243,7 +244,7 @@ def _convert_s(samples: Samples, machine: Machine, raw_stores: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Option:
-    """One possible choice."""
+    """One possible choice, beside what was asked for."""
 
     samples: Samples
     machine: Machine
@@ -252,16 +253,28 @@ class _Option:
     states: Sequence[CacheState]
     backends: Sequence[str]
     rounds: int | None
+    asked: Mapping[str, Any]
 
     @property
-    def workers(self) -> int:
-        """Producers: one per core."""
-        return min(self.machine.cores, MOST_WORKERS)
+    def workers(self) -> list[int]:
+        """Numbers of producers: those that were asked for, or one per core."""
+        return list(self.asked.get("workers", [min(self.machine.cores, MOST_WORKERS)]))
+
+    @property
+    def busy_cores(self) -> int:
+        """Cores that the fewest producers keep busy; without any, the loop itself decodes."""
+        return max(1, min(self.machine.cores, *self.workers))
+
+    @property
+    def settings(self) -> int:
+        """Combinations of what was asked for, each of which measures every backend in every state."""
+        lists = [value for key, value in self.asked.items() if key != "cache" and isinstance(value, list)]
+        return math.prod(map(len, lists))
 
     @property
     def slow_s(self) -> float:
-        """Seconds per sample of an image file, with all workers."""
-        read_s = self.samples.read_s / self.workers + self.samples.file_bytes / CACHED_BYTES_PER_S
+        """Seconds per sample of an image file, with the fewest workers."""
+        read_s = self.samples.read_s / self.busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
         return read_s + self.fast_s
 
     @property
@@ -311,7 +324,7 @@ class _Option:
     @property
     def round_s(self) -> float:
         """Seconds for one replicate of every cell."""
-        return DEVICE_ROUND_S + sum(
+        return DEVICE_ROUND_S + self.settings * sum(
             PROCESS_START_S + self._cell_s(backend, state)
             for backend, state in itertools.product(self.backends, self.states)
         )
@@ -326,7 +339,7 @@ class _Option:
         served = min(self.steps, self.most_steps) * self.batch
         return served * (2 * sample_s + stored / READ_BYTES_PER_S)
 
-    def scenario(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def scenario(self) -> dict[str, Any]:
         """Return the table of the scenario, with what was asked for in place of what was chosen."""
         rule: dict[str, Any] = {"replicates": self.rounds}
         if self.rounds is None:
@@ -342,20 +355,20 @@ class _Option:
             "question": QUESTION,
             "test_limit": 0,
             **rule,
-            "matrix": [self._matrix(state, asked) for state in self.states],
+            "matrix": [self._matrix(state) for state in self.states],
         }
 
-    def _matrix(self, state: CacheState, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _matrix(self, state: CacheState) -> dict[str, Any]:
         chosen = {
             "threads": 1,
-            "workers": [self.workers],
+            "workers": self.workers,
             "batch_size": [self.batch],
             "backends": list(self.backends),
         }
         part = {"limit": self.count} if self.count < self.samples.count else {}
         side = {} if self.samples.side is None else {"image_size": self.samples.side}
-        length = {} if "max_steps" in asked else self._length(state)
-        return chosen | length | dict(asked) | {"cache": [str(state)]} | side | part
+        length = {} if "max_steps" in self.asked else self._length(state)
+        return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
 
     def _length(self, state: CacheState) -> dict[str, Any]:
         if state in _SEVERAL_PASSES:

@@ -113,6 +113,16 @@ def test_images_of_a_minute_each_are_measured_in_few_steps() -> None:
     assert len(backends(first)) >= 3
 
 
+def test_several_numbers_of_workers_are_measured_within_the_budget() -> None:
+    alone, first = chosen(), chosen(workers=[2, 8, 16])
+    cells = scenario_of(first).cells()
+    assert {cell.workers for cell in cells} == {2, 8, 16}
+    assert len(cells) % 3 == 0
+    assert len(cells) // 3 < len(scenario_of(alone).cells())
+    assert alone.estimate_s < first.estimate_s < BUDGET_S
+    assert chosen(workers=[1]).estimate_s < BUDGET_S
+
+
 def test_what_was_asked_for_replaces_what_is_chosen() -> None:
     first = chosen(cache=["cold"], workers=[0, 4], batch_size=[16], max_steps=1)
     cells = scenario_of(first).cells()

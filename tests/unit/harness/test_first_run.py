@@ -14,6 +14,7 @@ from storebench.runs.records import RECORDS_NAME
 from tests.support.harness_tools import Bench, CompletedText
 
 SHORT = ("--max-steps", "6", "--batch-size", "8", "--workers", "1")
+ONE_RUN = "Intervals describe this one run; another run may differ by more. --workers N measures"
 """Epochs of a few milliseconds; a first run chooses longer ones."""
 
 
@@ -54,6 +55,7 @@ def test_it_ends_with_the_starving_points_and_the_answer(answered: tuple[Path, C
         assert any(label in line for line in lines), done.stdout
     assert "starves above" in done.stdout
     assert any(line.startswith(("Not worth it ", "It cannot be told yet ")) for line in lines), done.stdout
+    assert [line for line in lines if line.startswith(ONE_RUN)]
     converts = [line for line in lines if line.startswith("  storebench convert ")]
     assert bool(converts) == ("To convert all images:" in lines)
 
