@@ -34,8 +34,8 @@ def formats(
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """Return the facts about one format, whether or not its library is installed."""
-    from storebench.errors import MissingDependencyError
+    """Return the facts about one format, whether or not it can be used."""
+    from storebench.errors import UsageError
     from storebench.formats.registry import BUILTIN, entry_points, get_format
 
     entry = BUILTIN.get(name) or entry_points()[name]
@@ -50,7 +50,7 @@ def _describe(name: str) -> dict[str, Any]:
     }
     try:
         return row | _facts(get_format(name))
-    except MissingDependencyError as error:
+    except UsageError as error:
         return row | {"available": False, "missing": error.what, "hint": error.hint}
 
 

@@ -120,6 +120,8 @@ def get_format(name: str) -> Format:
         No format has that name.
     MissingDependencyError
         The library that it needs is not installed.
+    UsageError
+        The entry point of the package that adds it does not name a subclass of `Format`.
     """
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
     if entry is None:
@@ -129,14 +131,19 @@ def get_format(name: str) -> Format:
         raise unknown
     module, _, attribute = entry.target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)()
+        found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"the format {name!r} needs the library {error.name!r}, which is not installed",
             hint=entry.hint,
         ) from error
-    assert isinstance(found, Format)
-    return found
+    if not (isinstance(found, type) and issubclass(found, Format)):
+        raise UsageError(
+            f"{entry.target} is no format",
+            where=name,
+            hint="The entry point of its package must name a subclass of storebench.formats.base.Format.",
+        )
+    return found()
 
 
 def parse_backend(text: str) -> Backend:
