@@ -55,7 +55,9 @@ def _run(team: Team, folder: Path, program: Sequence[str]) -> int:
 
     try:
         # torchrun replaces ${local_rank} in arguments.
-        elastic_launch(_config(team, folder), sys.executable)(*(one.replace("$", "$$") for one in program))
+        elastic_launch(_config(team, folder), sys.executable)(
+            *(argument.replace("$", "$$") for argument in program)
+        )
     except ChildFailedError as error:
         write_exits(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
         return _EXIT_FAILED

@@ -241,11 +241,10 @@ class DataStore:
             raise CellFailedError(
                 f"{self._held.missing} samples of this rank's part of the data store were not read"
             )
-        sizes = self._held.sizes
-        if self._pixels:
-            self._sizes = np.full(len(self._owners), self._source.manifest.dataset.image_bytes, np.int64)
+        if isinstance(self._held, HeldPayloads):
+            self._sizes = joined_sizes(self._group.exchange(self._held.sizes), self._owners)
         else:
-            self._sizes = joined_sizes(self._group.exchange(sizes), self._owners)
+            self._sizes = np.full(len(self._owners), self._source.manifest.dataset.image_bytes, np.int64)
         self.filled = True
         self.reader.let_go()
 

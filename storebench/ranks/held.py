@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +41,6 @@ class HeldSamples(ABC):
     def missing(self) -> int:
         """Number of own samples that are not in memory yet."""
         return len(self.own) - int(np.count_nonzero(self._kept))
-
-    @property
-    @abstractmethod
-    def sizes(self) -> Sizes:
-        """Bytes of each own sample, int64, in ascending order of the samples."""
 
     @abstractmethod
     def pack(self, samples: Indices) -> Content:
@@ -95,17 +89,13 @@ class HeldPixels(HeldSamples):
         super().__init__(own)
         take = spilled_array if spilled else _in_memory
         self._pixels = take((len(own), *shape))
-
-    @property
-    def sizes(self) -> Sizes:
-        """Bytes of each own sample, int64: all the same."""
-        return np.full(len(self.own), int(np.prod(self._pixels.shape[1:])), np.int64)
+        self._image_bytes = int(np.prod(shape))
 
     def keep(self, samples: Indices, pixels: Batch) -> None:
         """Keep the own samples among `samples`, whose `pixels` are uint8 [n, H, W, C]."""
         rows, places = self._new(samples)
         self._pixels[places] = pixels[rows]
-        self.held_bytes += len(rows) * int(np.prod(self._pixels.shape[1:]))
+        self.held_bytes += len(rows) * self._image_bytes
 
     def pack(self, samples: Indices) -> Content:
         """Return a copy of own samples, uint8 [n * H * W * C]."""
@@ -136,7 +126,7 @@ class HeldPayloads(HeldSamples):
 
     @property
     def sizes(self) -> Sizes:
-        """Bytes of each own payload, int64."""
+        """Bytes of each own payload, int64, in ascending order of the samples; 0 for those that are not in memory yet."""
         return self._sizes
 
     def keep(self, samples: Indices, payloads: Sequence[bytes]) -> None:
@@ -174,13 +164,13 @@ def cut(content: Content, sizes: Sizes) -> list[bytes]:
     return [content[end - size : end].tobytes() for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
-def joined_sizes(parts: Sequence[Any], owners: Owners) -> Sizes:
+def joined_sizes(parts: Sequence[Sizes], owners: Owners) -> Sizes:
     """Return the bytes of every sample, int64 [count], from the sizes of each rank's own samples.
 
     Parameters
     ----------
     parts
-        `HeldSamples.sizes` of all ranks, in rank order.
+        `HeldPayloads.sizes` of all ranks, in rank order.
     owners
         The owner of each sample, int32 [count].
     """

@@ -101,7 +101,7 @@ class Setup:
             torch.set_num_threads(cell.threads)
         device = device_of(cell, group.membership)
         trainer = Trainer.of(group.membership, cell.trainers)
-        together = _trainer_group(trainer, job)
+        together = _trainer_group(group, trainer, job)
         step = _step(cell, manifest, model, augment, device, group.membership, trainer, together)
         load = LoadJob(
             store=job.store,
@@ -313,9 +313,9 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: Progress, *, pin: 
     return shared_loader(cell.share, job, group=group, progress=progress, workers=cell.workers, pin=pin)
 
 
-def _trainer_group(trainer: Trainer, job: CellJob) -> "ProcessGroup | None":
+def _trainer_group(group: Group, trainer: Trainer, job: CellJob) -> "ProcessGroup | None":
     """Return the process group of a trainer's ranks; None if it has all ranks of the job, or only one."""
-    if 1 in (trainer.trainers, trainer.ranks):
+    if group.membership.alone:
         return None
     from storebench.ranks.games import trainer_group
 
