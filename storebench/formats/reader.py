@@ -38,7 +38,7 @@ class Traits:
 
 
 class Fetched(NamedTuple):
-    """What one call of `Reader.fetch_into` or `Reader.fetch_windows` did.
+    """The work of one call of `Reader.fetch_into` or `Reader.fetch_windows`.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Reader(SampleSequence):
     closed
         Whether `close` was called.
     asked_samples
-        Samples that `fetch`, `fetch_into` and `fetch_windows` were asked for since the opening, each as often as it was asked for.
+        Samples requested by `fetch`, `fetch_into` and `fetch_windows` since the opening, counting repetitions.
     """
 
     options_type: ClassVar[type[Options]] = Options
@@ -255,7 +255,7 @@ class Reader(SampleSequence):
         CorruptDataError
             A payload does not decode; the line names the sample.
         IndexError, ValueError, CorruptStoreError, RuntimeError
-            As by `fetch_into`.
+            As for `fetch_into`.
         """
         if self.payload_codec == "raw":
             self.fetch_into(indices, out)
@@ -361,7 +361,7 @@ def _closed() -> RuntimeError:
 
 @functools.cache
 def _overrides_windows(kind: type[Reader]) -> bool:
-    """Return whether the class that says how images are fetched, or one derived from it, says how windows are."""
+    """Return whether `_fetch_windows` is overridden in the class that overrides `_fetch_into`, or in one derived from it."""
     hooks = ("_fetch_into", "_fetch_windows")
     nearest = next(one for one in kind.__mro__ if any(name in vars(one) for name in hooks))
     return nearest is not Reader and "_fetch_windows" in vars(nearest)

@@ -109,7 +109,7 @@ class Batch:
     prepared, difference
         See `storebench.loading.decoded.Seen`.
     io
-        What the kernel counted for the process that made the batch; None if the counters have not been read yet.
+        The kernel's counters of the process that made the batch; None if the counters have not been read yet.
     """
 
     pixels: torch.Tensor

@@ -1,4 +1,4 @@
-"""Which bytes and pixels a producer served, for the proof: digests, and how far a decoder departs from the default one."""
+"""Digests of the bytes and pixels that a producer served, and the difference of a decoder from the default one."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ DigestRows = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a batch of an untimed pass consists of.
+    """The content of a batch of an untimed pass.
 
     Attributes
     ----------
     digests
-        What the store's table covers: decoded pixels by the default decoder, or the bytes of image files as they are.
+        Digests of the content that the store's table covers: decoded pixels by the default decoder, or the bytes of image files as they are.
     prepared
         Digests of the pixels that were served, where the table does not cover them: of image files after they were
         cut and resized, and of pixels by a decoder of choice before augmentation. None if the table covers them.

@@ -90,7 +90,7 @@ class Slots:
         self._free.append(self._lent.popleft())
 
     def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the chosen buffer, cut to `shape`: what the producer is given to allocate with.
+        """Return the chosen buffer, cut to `shape`; the producer allocates with this method.
 
         It has room for the largest batch, so a short one that comes first does not let a later one wait for new memory.
         """

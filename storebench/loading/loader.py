@@ -144,14 +144,14 @@ class ReusedBuffer:
                 if self._pin
                 else torch.from_numpy(np.empty(shape, dtype=np.uint8))
             )
-            # Whoever takes the memory pays for its page faults, milliseconds for each 2 MiB in a virtual machine.
+            # The first touch pays for the page faults, milliseconds for each 2 MiB in a virtual machine.
             self._buffer.zero_()
         self._given, self._shape = self._buffer[: shape[0]], shape
         return self._given
 
 
 def batch_shape(job: LoadJob) -> tuple[int, ...]:
-    """Return the shape (n, h, w, C) of the largest batch of a job; n is 0 where nobody knows it yet."""
+    """Return the shape (n, h, w, C) of the largest batch of a job; n is 0 if it is not known yet."""
     return (job.batch_size, *job.augment.output_shape(Manifest.read(job.store).dataset.image_shape))
 
 

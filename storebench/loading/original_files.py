@@ -11,7 +11,7 @@ from storebench.loading.augment import Augment
 
 
 class Spent(NamedTuple):
-    """How long a batch of image files took, in nanoseconds of wall time: decoding; resizing and mirroring."""
+    """Wall time of a batch of image files, in nanoseconds: decoding; resizing and mirroring."""
 
     decode_ns: int
     prep_ns: int

@@ -57,7 +57,7 @@ class Producer:
         An open reader to share with other producers; its owner opened it and will
         close it; None opens one of its own.
     lasting
-        Where ready-made batches go: memory that nobody else writes to.
+        Allocates memory for ready-made batches, which nothing else writes to.
     own_process
         Whether the producer has a process to itself: then its first batch of an epoch starts the counting.
     """
@@ -104,7 +104,7 @@ class Producer:
         return Opened(pid=os.getpid(), open_ns=open_ns, notes=self._notes())
 
     def close(self) -> Opened:
-        """Close the reader and say how it worked."""
+        """Close the reader, and return its notes."""
         notes = self._notes()
         if self._reader is not None and self._owns_reader:
             self._reader.close()
@@ -214,7 +214,7 @@ class Producer:
         )
 
     def produce_counted(self, request: BatchRequest) -> Batch:
-        """Make one batch beside the loop, with what the kernel counted meanwhile; ready-made batches read nothing."""
+        """Make one batch beside the loop, with the kernel's counters; ready-made batches read nothing."""
         if self._ready is not None:
             return self.produce(request)
         if self._own_process and request.plan is not None:

@@ -2,7 +2,7 @@
 
 It is a process beside each node's runner, which does not import torch. It reads one command per line from its standard
 input and answers each with one line: ``{"set": [KEY, TEXT]}`` with ``{}``, and ``{"get": KEY, "timeout_s": SECONDS}`` with
-``{"text": TEXT}`` once somebody has set the key, else ``{}``. The first line that it writes says that the store is
+``{"text": TEXT}`` once a node has set the key, else ``{}``. The first line that it writes says that the store is
 reached. A line with "error" is the last one.
 """
 
@@ -49,7 +49,7 @@ def _answer(store: Any, command: dict[str, Any]) -> dict[str, str]:
         return {}
     try:
         store.wait([command["get"]], timedelta(seconds=command["timeout_s"]))
-    except dist.DistStoreError:  # nobody has set it in time
+    except dist.DistStoreError:  # no node has set it in time
         return {}
     return {"text": store.get(command["get"]).decode()}
 

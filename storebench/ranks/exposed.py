@@ -27,7 +27,7 @@ BUDGET_S = 1.5
 
 
 def communication(step: Step, group: Group, batch_size: int) -> Communication | None:
-    """Measure what communication costs; every rank calls it at the same time.
+    """Measure the cost of communication; every rank calls it at the same time.
 
     Weights, statistics of the network and torch's random state are the same afterwards.
 

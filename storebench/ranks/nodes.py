@@ -95,7 +95,7 @@ def _bracketed(host: str) -> str:
 
 
 class Board:
-    """What the nodes of a run have told each other. Use it as a context manager.
+    """The values that the nodes of a run have told each other. Use it as a context manager.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class Board:
 
     def _command(self, command: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended; it says why below
+        with contextlib.suppress(OSError):  # it has ended, and its answer holds the reason
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         return self._answer()

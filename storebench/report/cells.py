@@ -27,7 +27,7 @@ AUGMENTING = {"caffenet": 227, "resnet50": 224}
 
 
 class Work(enum.StrEnum):
-    """What the loop does beside reading and decoding. Cells of different work are never compared with each other."""
+    """The work of the loop besides reading and decoding. Cells of different work are never compared with each other."""
 
     READING = "reading"
     """Nothing: the reader and the decoder run alone."""

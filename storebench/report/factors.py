@@ -227,7 +227,7 @@ def _by_round(slow: CellSummary, fast: CellSummary, name: str) -> dict[Round, fl
 
 @dataclass(frozen=True, kw_only=True)
 class Closing:
-    """How much of the gap between compressed images and raw pixels another decoder closes.
+    """The share of the gap between compressed images and raw pixels that another decoder closes.
 
     Attributes
     ----------

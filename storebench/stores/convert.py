@@ -53,7 +53,7 @@ FORCE = "Replace it with 'storebench convert --force'."
 
 
 class Replace(enum.StrEnum):
-    """What may be removed to make room for a store; see the table above."""
+    """The stores that may be removed to make room for another; see the table above."""
 
     NEVER = "never"
     STALE = "stale"
@@ -69,7 +69,7 @@ class BuildOptions:
     processes
         Number of encoding processes; None decides by the cost of encoding.
     replace
-        What may be removed to make room.
+        Stores that may be removed to make room.
     verify
         Whether every sample is read back before the store is published.
     progress

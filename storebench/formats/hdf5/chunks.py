@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from storebench.formats.common import damaged
 from storebench.formats.reads.direct_file import Offsets
+from storebench.units import number_of
 
 COSTLY_TIMES = 4
 
@@ -71,8 +72,8 @@ def diagnose_chunking(path: Path | str) -> str | None:
     Parameters
     ----------
     path
-        Any HDF5 file. Looked at are its data sets at the root with two axes or more,
-        the first of which counts samples.
+        Any HDF5 file. Its data sets at the root with two axes or more are examined; the
+        first axis counts samples.
     """
     with h5py.File(path, "r", locking=False) as file:
         for name, data in file.items():
@@ -108,6 +109,6 @@ def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | No
     mended = path.with_name(f"{path.stem}-repacked{path.suffix}")
     command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(mended)]
     return (
-        f"a random sample of {name!r} ({sample} bytes) costs {cost / 2**20:.1f} MiB: it lies on {touched} "
-        f"chunk(s) of {data.chunks}; fix it with: {shlex.join(command)}"
+        f"a random sample of {name!r} ({sample} bytes) costs {cost / 2**20:.1f} MiB: it spans "
+        f"{number_of(touched, 'chunk')} of {data.chunks}; fix it with: {shlex.join(command)}"
     )

@@ -12,7 +12,7 @@ value begins at byte 16.
 Whatever breaks a rule of that layout raises `CorruptStoreError`: nothing read
 from the file is used as an offset before it is checked, no page serves twice,
 and keys must ascend. LMDB has no checksums, so damage within a key or value
-that keeps these rules cannot be detected, by LMDB itself either.
+that keeps these rules cannot be detected. LMDB itself cannot detect it either.
 """
 
 import os

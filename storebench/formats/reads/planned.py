@@ -1,11 +1,10 @@
-"""Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served as asked.
+"""Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served in order.
 
-One background thread prepares windows while the consumer copies from earlier
-ones. Preparing a window means: see whether its bytes are resident; if not, ask
-for them in the order of the file, close ones together (`direct_file.merge`).
-Nothing is buffered in the process: what was asked for waits in the page cache,
-so the memory that a window takes belongs to the kernel and is shared by all
-processes. How far ahead is bounded in bytes.
+One background thread prepares windows while the consumer copies from earlier ones.
+To prepare a window, it counts the resident bytes and requests the others in the order
+of the file, close ones together (`direct_file.merge`). Nothing is buffered in the
+process: requested data waits in the page cache, so the memory of a window belongs to
+the kernel and is shared by all processes. The distance is bounded in bytes.
 """
 
 import os
@@ -70,7 +69,7 @@ class Window:
     Attributes
     ----------
     offsets, lengths
-        int64 [n] for the samples of all its batches, in the asked order.
+        int64 [n] for the samples of all its batches, in the requested order.
     ends
         End of each batch among the samples.
     mapped
@@ -101,7 +100,7 @@ class PlannedReads:
     locate
         Places of the samples.
     mean_bytes
-        About how many bytes a sample has.
+        Approximate bytes per sample.
     check
         Called before and after bytes are copied; raises an error if the file has changed.
     """

@@ -11,13 +11,13 @@ MOST_MIB = 1 << 20
 MOST_READERS = 1024
 
 WINDOW_BYTES = 64 * MIB
-"""How far ahead is read where nothing limits the memory of this process."""
+"""The read-ahead distance if nothing limits the memory of this process."""
 
 MIN_UNIT_BYTES = 4 * MIB
-"""What is read together at least where reads are merged: LMDBIO's figure for COAL."""
+"""Least bytes that are read together if reads are merged: LMDBIO's figure for COAL."""
 
 _SHARE_OF_LIMIT = 8
-"""Of limited memory, an eighth is asked for ahead. With a quarter, much of it was evicted before it was read."""
+"""With limited memory, an eighth of it is requested ahead. With a quarter, much data was evicted before it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)

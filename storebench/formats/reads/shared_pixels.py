@@ -1,8 +1,8 @@
 """Pixels in POSIX shared memory: filled by the first process that opens them, removed by the last.
 
-The segment is a file in /dev/shm. Whoever uses it holds a shared file lock on
-it, which the kernel drops when the process dies, however it dies. Whoever gets
-the exclusive lock therefore knows that no process uses the segment, and removes it.
+The segment is a file in /dev/shm. Each process that uses it holds a shared file lock
+on it, which the kernel drops whenever the process ends. A process that gets the
+exclusive lock therefore knows that no other one uses the segment, and removes it.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class SharedPixels:
     Parameters
     ----------
     identity
-        A word of letters and digits that two processes share exactly if they mean the same pixels.
+        A key of letters and digits, equal in two processes exactly if they need the same pixels.
     shape
         (N, H, W, C).
     fill
@@ -56,7 +56,7 @@ class SharedPixels:
     Attributes
     ----------
     filled_here
-        Whether this process was the one.
+        Whether this process has filled it.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def _is_complete(handle: int) -> bool:
 
 
 def store_tag(store: Path, manifest: Manifest) -> str:
-    """Return a word that changes with the store's place, its samples, its making, and what decodes it."""
+    """Return a key that changes with the store's path, samples, build and codec."""
     inode = store.stat().st_ino
     parts = (store.resolve(), manifest.samples_digest, manifest.created_utc, inode, manifest.codec)
     text = "\0".join(map(str, parts))

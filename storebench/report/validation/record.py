@@ -104,7 +104,7 @@ def _spans(record: Record) -> Iterator[Finding]:
 def _payload(record: Record) -> Iterator[Finding]:
     """Find a payload that the store cannot have served: samples of raw pixels all have the same size.
 
-    What holds decoded samples serves pixels, whatever the codec of the store.
+    A reader that holds decoded samples serves pixels, whatever the codec of the store.
     """
     store, seen = record.store, record.coverage
     if store is None or not store.count or record.cell.backend.is_null:
