@@ -29,9 +29,13 @@ from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
 from storebench.system.processes import marked
 from storebench.units import format_duration, number_of
+from storebench.worker.launch import end
 
 _SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
 _SETTINGS = ("seed", "check_pixels", "test_limit")
+
+_LEAVE_S = 10
+"""Seconds for a side to end by itself once its standard input is closed."""
 
 MOST_ROUNDS = 40
 """Most rounds that a budget adds."""
@@ -407,7 +411,6 @@ def _side(job: _Job) -> Iterator[_Side]:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
         try:
-            process.wait(10)
+            process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
+            end(process)
