@@ -12,7 +12,8 @@ from typing import Any
 import pandas as pd
 
 from storebench.codecs import any_size
-from storebench.formats.registry import PAPER_BACKENDS
+from storebench.errors import StorebenchError
+from storebench.formats.registry import PAPER_BACKENDS, get_format
 from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.intervals import Interval, Round, median_interval
@@ -376,3 +377,12 @@ def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
     )
     alike = {(cell.dataset_key, cell.setting, cell.backend) for cell in found}
     return varying if len(alike) == len({cell.key for cell in found}) else varying | {PASSES}
+
+
+def may_look_ahead(cell: Cell) -> bool:
+    """Return whether a cell's reader is told the order of the epoch; True if its format is not installed here."""
+    try:
+        reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
+    except (StorebenchError, KeyError):
+        return True
+    return reader.looks_ahead()

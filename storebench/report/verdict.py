@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storebench.report.cells import MEMORY_FORMAT, STATE_COLUMNS, CellSummary, ceiling_key, key_without
+from storebench.report.cells import (
+    MEMORY_FORMAT,
+    STATE_COLUMNS,
+    CellSummary,
+    ceiling_key,
+    key_without,
+    may_look_ahead,
+)
 from storebench.report.decisions import FED_FRAC, Decision, Decisions
 from storebench.results import PortionKind
 from storebench.settings.words import BOUNDED_STATES, CacheState
@@ -209,15 +216,18 @@ def _device_bound(cell: CellSummary, best: float | None) -> Bound:
 
 
 def arriving_bytes_per_s(cell: CellSummary) -> float | None:
-    """Return the rate at which the device serves a cell while it fetches, in bytes per second.
+    """Return the rate at which the device serves a cell while it reads, in bytes per second.
 
     The larger of useful bytes (payload) and delivered bytes (read-ahead included), over the time
-    that the producers fetch; None if nothing was fetched.
+    that the producers fetch; None if nothing was fetched. A reader that is told the order also reads while
+    the loop and its producers do something else, so for it all of the time counts.
     """
     side_by_side = max(cell.cell.workers, 1)
     fetching = cell.per_sample("fetch_s") / side_by_side
     if not fetching:
         return None
+    if may_look_ahead(cell.cell):
+        fetching = max(fetching, cell.per_sample("timed_s"))
     useful = (cell.median("payload_bytes_per_s") or 0.0) * cell.per_sample("timed_s")
     return max(useful, _delivered(cell)) / fetching
 

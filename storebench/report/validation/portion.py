@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from storebench.errors import StorebenchError
-from storebench.formats.registry import get_format
 from storebench.probes.page_count import PAGE_BYTES
+from storebench.report.cells import may_look_ahead
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Kind, finding
 from storebench.report.validation.limits import DEVICE_LEAST_FRAC, rows_frac
-from storebench.results import Cell, Portion, PortionKind, Record, ResidencyPoint, StoreFacts
+from storebench.results import Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.training.step_table import step_ends
 from storebench.worker.portion import KEPT_POINTS, StorePages, asked_frac, expected_frac, portion_sums
 
@@ -140,15 +139,6 @@ def _asked(record: Record, steps: _Steps, store: StoreFacts) -> Any:
     curve = record.cache.curve if record.cache else ()
     at_ns = np.array([round(one.elapsed_s * 1e9) for one in curve], np.int64) + int(steps["start_ns"][0])
     asked = asked_frac(dict(steps), at_ns, store.count)
-    if _is_planned(record.cell):
+    if may_look_ahead(record.cell):  # its read-ahead is not recorded, so it may have requested everything
         return np.where(asked > 0, record.samples / max(1, store.count), 0.0)
     return asked
-
-
-def _is_planned(cell: Cell) -> bool:
-    """Return whether the reader may know the order: its read-ahead is not recorded, so it may have requested everything."""
-    try:
-        reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
-    except (StorebenchError, KeyError):
-        return True
-    return reader.looks_ahead()

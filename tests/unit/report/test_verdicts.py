@@ -98,7 +98,7 @@ ARRIVING = 32 * 196_608 / 0.019
 """Bytes per second that `fetching` gets while it fetches."""
 
 
-def fetching(best: float, cache: str = "cold", **changes: Any) -> Record:
+def fetching(best: float, cache: str = "cold", backend: str = "lmdb", **changes: Any) -> Record:
     """Plant a cell that fetches a batch in 19 ms, beside a device of so many bytes per second."""
     parts: dict[str, Any] = {
         "wait_ms": 20.0,
@@ -108,7 +108,7 @@ def fetching(best: float, cache: str = "cold", **changes: Any) -> Record:
         "bytes_on_disk": 0,
     }
     ceilings = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=best)
-    return make_record("lmdb", cache=cache, ceilings=ceilings, **(parts | changes))
+    return make_record(backend, cache=cache, ceilings=ceilings, **(parts | changes))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,22 @@ def test_the_device_is_the_limit_only_where_it_delivers_nearly_all_it_can(share:
     verdict = verdict_of([fetching(ARRIVING / share)])
     assert verdict.bound is bound
     assert f"{share:.0%} of the device's best rate" in limit_figure(verdict)
+
+
+@pytest.mark.parametrize(
+    ("backend", "share", "bound"),
+    [
+        ("lmdb", 0.9, Bound.STORAGE),
+        ("lmdb:direct", 0.9, Bound.LATENCY),
+        ("lmdb:direct", 1.6, Bound.STORAGE),
+    ],
+)
+def test_a_reader_that_is_told_the_order_reads_while_the_network_computes(
+    backend: str, share: float, bound: Bound
+) -> None:
+    parts: dict[str, Any] = {"wait_ms": 20.0, "compute_ms": 19.0}
+    verdict = verdict_of([fetching(ARRIVING / share, backend=backend, **parts)], backend)
+    assert verdict.bound is bound
 
 
 def test_without_a_device_rate_a_slow_cold_fetch_has_no_known_cause() -> None:
