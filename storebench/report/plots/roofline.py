@@ -18,6 +18,7 @@ from storebench.datasets.base import FOLDER_PREFIX
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.plots.plot import Plot
+from storebench.report.plots.quick_figure import lay_out
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import (
     look,
@@ -324,7 +325,7 @@ def _stagger(ax: Axes, labels: Sequence[Annotation]) -> None:
     """Lift labels above the axes like flags: one that reaches over the next mark is above the label of that mark."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    figure.draw_without_rendering()
+    lay_out(figure)
     placed: list[tuple[float, int]] = []  # left edge and level of every label to the right
     for label in reversed(labels):
         box = label.get_window_extent()
@@ -337,7 +338,7 @@ def _set_apart(ax: Axes, labels: Sequence[Annotation]) -> None:
     """Move labels beside the axes up and down until none touches another."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    figure.draw_without_rendering()
+    lay_out(figure)
     wanted = [float(ax.transData.transform(label.xy)[1]) for label in labels]
     per_point = figure.dpi / 72
     gap, box = _LINE * _LABEL_PT * per_point, ax.get_window_extent()

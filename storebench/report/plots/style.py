@@ -26,6 +26,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Interval
+from storebench.report.plots import quick_figure
+from storebench.report.plots.quick_figure import lay_out
 from storebench.report.texts.labels import backend_label, caveats
 
 _T = TypeVar("_T")
@@ -154,7 +156,7 @@ def new_axes(height_in: float = 3.2, ax: Axes | None = None) -> Axes:
     """Return the axes to draw on: the caller's, or those of a new figure that pyplot does not manage."""
     if ax is not None:
         return ax
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    figure = quick_figure.Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure.subplots()
 
@@ -302,7 +304,7 @@ def make_room(ax: Axes) -> None:
     """Move the end of the x axis until what was written `beside` its marks ends within the figure."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    figure.draw_without_rendering()
+    lay_out(figure)
     box, edge, longer = ax.get_window_extent(), figure.bbox.x1, 1.0
     for text in ax.texts:
         if isinstance(text, Annotation):

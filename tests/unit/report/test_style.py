@@ -28,6 +28,7 @@ from storebench.report.plots.style import (
     png_bytes,
     shown_end,
     styled,
+    svg_bytes,
     title,
     whiskers,
 )
@@ -188,6 +189,18 @@ def test_an_axis_is_widened_until_the_texts_beside_its_bars_fit() -> None:
     make_room(ax)
     figure.draw_without_rendering()
     assert ax.texts[0].get_window_extent().x1 <= figure.bbox.x1 + 1
+
+
+def test_a_figure_that_is_only_laid_out_before_is_saved_as_the_same_bytes() -> None:
+    def drawn(ax: Axes) -> tuple[bytes, bytes]:
+        ax.plot([1, 20_000], [3, 7_000_000], label="a name beside others")
+        ax.set_ylabel("samples per second")
+        ax.legend(title="legends have their place in a layout")
+        return svg_bytes(ax), png_bytes(ax)
+
+    with styled():
+        plain_figure = Figure(figsize=(5.4, 3.2), layout="constrained")
+        assert drawn(new_axes(3.2)) == drawn(plain_figure.subplots())
 
 
 def test_a_plot_is_written_as_png() -> None:
