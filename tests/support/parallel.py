@@ -21,7 +21,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
         "tests/unit/formats_direct/test_planned_reads.py",
     ),
     "faults": ("tests/faults/",),
-    "a real run": ("tests/adversary/test_records.py",),
+    "a real run": ("tests/adversary/test_records.py", "tests/adversary/test_rounds.py"),
     "revisions": ("tests/unit/check/test_against.py",),
     "six backends": tuple(
         f"{HARNESS}{name}.py" for name in ("same_training", "interruptions", "time_attribution", "timeline")

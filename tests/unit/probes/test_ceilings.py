@@ -23,7 +23,6 @@ pytestmark = pytest.mark.still_pages
 LIMIT_S = 0.15
 
 
-@pytest.mark.quiet
 def test_the_device_is_read_at_random_and_in_a_row_within_the_time(big_file: Path) -> None:
     started = time.perf_counter()
     rates = device_rates([big_file], 3072, limit_s=LIMIT_S)
@@ -47,7 +46,6 @@ def test_it_neither_fills_nor_empties_the_page_cache(big_file: Path) -> None:
     assert (page_cache.resident([big_file]).frac or 0) >= 0.99
 
 
-@pytest.mark.quiet
 def test_what_counts_is_what_the_device_delivered(big_file: Path, own_read_bytes: Callable[[], int]) -> None:
     before = own_read_bytes()
     started = time.perf_counter()
@@ -78,7 +76,6 @@ def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path, 
         read_direct([(9999, 0)] * 4, size, 4, method=method)
 
 
-@pytest.mark.quiet
 def test_no_reader_exceeds_the_rate_of_a_throttled_disk(big_file: Path, disk: Path, root: None) -> None:
     """A large file and a store of small ones give the same ceiling, and plain readers stay below it."""
     limit = 100 << 20
