@@ -5,7 +5,8 @@ that command's arguments, folder and environment, and ends as any interpreter do
 The cells of a run are copies of it in turn (`tests.support.warm_cells`). Tests of starting, of imports, of signals, and of
 what a process inherits start an interpreter of their own instead.
 
-``python -m tests.support.quick_cli ask ADDRESS WORDS...`` is ``storebench WORDS...`` for scripts.
+``python -m tests.support.quick_cli ask ADDRESS WORDS...`` is ``storebench WORDS...`` for scripts, and
+``python -m tests.support.quick_cli here WORDS...`` in that interpreter, whose cells and ranks are copies of it.
 """
 
 import atexit
@@ -388,10 +389,12 @@ def preload() -> None:
 
 
 def main() -> None:
-    """Serve on the sockets that the arguments number, and go on as the command line in each child; or ask a server."""
+    """Serve on the sockets that the arguments number, and go on as the command line in each child; or as the words say."""
     first, *others = sys.argv[1:]
     if first == "ask":  # a script by its path, which finds no package
         sys.exit(ask(*others))
+    if first == "here":
+        here(*others)
     from tests.support.forks import leave_finalizers_to_this_process, ready_to_fork
 
     gc.disable()  # it would look through what is imported again and again
@@ -406,6 +409,16 @@ def main() -> None:
     if found is None:
         leave(0)
     become(*found)
+    leave(run_command())
+
+
+def here(*arguments: str) -> NoReturn:
+    """Be ``storebench ARGUMENTS`` with ranks, and import first what its cells would import."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    gc.disable()
+    import_now(("storebench.worker.replicate", *RANKS))
+    gc.enable()
+    sys.argv = ["storebench", *arguments]
     leave(run_command())
 
 

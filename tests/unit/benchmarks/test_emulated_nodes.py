@@ -21,6 +21,7 @@ from benchmarks.nodes.__main__ import limits_of, parsed
 from benchmarks.nodes.cluster import LIMITS_NAME, RUN, Cluster, Epoch, emulated
 from benchmarks.nodes.limits import MB, Limits, Observed, Probed
 from benchmarks.nodes.model import Hardware, Work, exchange_s, rate_of, skew_of
+from benchmarks.nodes.node import Node
 from benchmarks.nodes.report import print_epochs
 from benchmarks.nodes.skew import predicted_skew
 from benchmarks.nodes.tools import GROUP_PREFIX, why_not
@@ -60,13 +61,22 @@ def cluster(root: None, scenario: Path, tmp_path_factory: pytest.TempPathFactory
         yield cluster
 
 
+def copying(node: Node, *arguments: str) -> list[str]:
+    """Return the command of an interpreter on a node; cells and ranks of storebench are copies of it."""
+    if arguments[:2] == ("-m", "storebench"):
+        arguments = ("-m", "tests.support.quick_cli", "here", *arguments[2:])
+    return node.command(sys.executable, "-P", *arguments)
+
+
 @pytest.fixture(scope="module")
 def epochs(
     cluster: Cluster, scenario: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Epoch]]:
     """Run both cells while node 1 holds the pages of one store; return the run's folder and the epoch of each backend."""
     folder = tmp_path_factory.mktemp("run")
-    return folder, caches.held_on_one(cluster, scenario, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "python", copying)
+        return folder, caches.held_on_one(cluster, scenario, folder)
 
 
 @pytest.mark.root
