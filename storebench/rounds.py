@@ -59,7 +59,7 @@ class StoppingRule:
 
 @dataclass(frozen=True, kw_only=True)
 class PairPrecision:
-    """How precisely the ratio of two cells is known.
+    """The precision of the ratio of two cells.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class PairPrecision:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelPrecision:
-    """How precisely the ratios of a panel that matter are known.
+    """The precision of the ratios of a panel that matter.
 
     Attributes
     ----------
@@ -125,12 +125,12 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRounds:
-    """How a run decided on its rounds, as its ``run.json`` tells.
+    """The decisions of a run on its rounds, from its ``run.json``.
 
     Attributes
     ----------
     stops
-        Why each panel got no further round; empty while the run goes on.
+        The reason why each panel got no further round; empty while the run goes on.
     """
 
     rule: StoppingRule
@@ -147,7 +147,7 @@ class NextRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What the replicates of a run took so far.
+    """The time that the replicates of a run have taken so far.
 
     Attributes
     ----------

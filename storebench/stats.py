@@ -83,7 +83,7 @@ class Comparison:
     rounds
         Number of pairs, or the smaller side's replicates if the sides are not paired.
     better
-        Which direction of the metric is an improvement.
+        The direction of the metric that is an improvement.
     practical_frac
         Distance from 1 within which an interval means "no detectable difference".
     reason

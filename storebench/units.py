@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class Better(enum.StrEnum):
-    """Which direction is an improvement."""
+    """The direction that is an improvement."""
 
     HIGHER = "higher"
     LOWER = "lower"

@@ -1,7 +1,7 @@
-"""Which codecs there are, and how the name of a codec with its decoder is read.
+"""The codecs, and the parser of their names with decoders.
 
 A codec is ``NAME[:DECODER][?scale=dct]``: "raw", "jpeg", "jpeg:simplejpeg", "original:pillow?scale=dct".
-What is stored depends on NAME alone; the rest says how it is decoded.
+The stored bytes depend on NAME alone; the rest determines how they are decoded.
 """
 
 import functools
@@ -40,7 +40,7 @@ class Decoding:
     Attributes
     ----------
     codec
-        The codec's name, which says what is stored.
+        The codec's name, which determines the stored bytes.
     decoder
         The library that decodes.
     scaled
@@ -53,7 +53,7 @@ class Decoding:
 
     @property
     def options(self) -> Pairs:
-        """What differs from the default, as sorted pairs of a record's ``codec_options``."""
+        """The differences from the default, as sorted pairs of a record's ``codec_options``."""
         pairs = [(DECODER, self.decoder)] if self.decoder != DEFAULT_DECODER else []
         return (*pairs, *([(SCALE, DCT)] if self.scaled else []))
 

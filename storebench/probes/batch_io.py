@@ -1,4 +1,4 @@
-"""What the kernel counts for one batch: bytes from block devices, read calls and page faults of the process that made it.
+"""The kernel's counters for one batch: bytes from block devices, read calls and page faults of the process that made it.
 
 A reading costs a few microseconds (``python -m benchmarks.overhead --only counters``), so it stands in no span: the loop
 reads in a pause after its step, and a producer beside the loop after its batch is ready.

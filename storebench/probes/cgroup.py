@@ -43,7 +43,7 @@ _OOM = {1: "memory.oom_control", 2: "memory.events"}
 _CACHE = {1: "cache", 2: "file"}
 _ANONYMOUS = {1: "rss", 2: "anon"}
 _KERNEL_PARTS = ("kernel_stack", "pagetables", "percpu", "sock", "slab")
-"""What "kernel" in a memory.stat of version 2 sums up since Linux 5.18."""
+"""The parts that "kernel" in a memory.stat of version 2 sums up since Linux 5.18."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,11 +37,17 @@ __all__ = [
 ]
 
 COLD_MAX_FRAC = 0.01
+"""Share of a store's pages that may be resident while it counts as cold."""
+
 FEW_PAGES = 64
-"""What an open reader maps of a store is no more than this, 256 KiB: too much for cold in a store below 25 MiB only."""
+"""Most pages of a store that an open reader maps, 256 KiB: only below 25 MiB is that too much for a cold store."""
 
 WARM_MIN_FRAC = 0.99
+"""Share of a store's pages that must be resident for it to count as warm."""
+
 WARM_ENOUGH_FRAC = 0.995
+"""With less than this resident, a store is read again, up to `WARM_PASSES` times in all."""
+
 WARM_PASSES = 5
 """Some machines reclaim idle pages by themselves (DAMON); reclaimed pages are read again, a few times."""
 

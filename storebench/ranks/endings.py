@@ -1,4 +1,4 @@
-"""How the ranks of a job ended: what they and their agent write, and the one line that the launcher makes of it."""
+"""The endings of the ranks of a job: the files that they and their agent write, and the launcher's one line about them."""
 
 import dataclasses
 import json

@@ -29,7 +29,7 @@ Tell = Callable[[Sequence[Position]], None]
 
 
 def tell_nobody(_positions: Sequence[Position]) -> None:
-    """Show nothing."""
+    """Show nothing; the default for `Tell`."""
 
 
 _NOISE = ("[Gloo] Rank ",)
@@ -51,7 +51,7 @@ def agent_command(team: Team, folder: Path, program: Sequence[str]) -> list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnding:
-    """How a job of ranks ended.
+    """The ending of a job of ranks.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class JobEnding:
     consequence
         Whether the failure is only that another rank has gone.
     position
-        How far the rank that hangs has come, for comparison with those of other nodes; None for other failures.
+        The phase and the batch of the rank that hangs, for comparison with those of other nodes; None for other failures.
     """
 
     code: int | None
@@ -137,7 +137,7 @@ def _failed(failure: RankFailure, code: int | None) -> JobEnding:
 
 
 def collect_output(folder: Path, log: Path) -> None:
-    """Append to a log what each rank printed, under a line with its number."""
+    """Append the output of each rank to a log, under a line with its number."""
     with log.open("ab") as output:
         for rank in sorted(folder.glob("logs/*/attempt_*/*"), key=_number):
             for name in ("stdout.log", "stderr.log"):

@@ -1,4 +1,4 @@
-"""How far each rank of a job has come: a small file per rank, which the rank writes and the launcher reads.
+"""The progress of each rank of a job: a small file per rank, which the rank writes and the launcher reads.
 
 A rank counts the phases that it has begun and the batches of the current one. All ranks of a job begin the same phases
 in the same order, so the rank with the lowest count is the one that the others wait for.
@@ -110,7 +110,7 @@ NO_PROGRESS = Progress()
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """How far a rank has come.
+    """The position of a rank in its job.
 
     Attributes
     ----------

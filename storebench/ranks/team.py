@@ -15,7 +15,7 @@ class Team:
     ranks
         Ranks on all nodes.
     nodes, node
-        How many nodes there are, and the number of this one, from 0.
+        Number of nodes, and the number of this one, from 0.
     rendezvous
         HOST:PORT at which the nodes meet; "" for one node.
     """

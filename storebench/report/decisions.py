@@ -41,7 +41,7 @@ EXPOSED = "job_exposed_communication_s"
 
 
 class Topic(enum.StrEnum):
-    """What differs between the two sides of a decision."""
+    """The difference between the two sides of a decision."""
 
     BACKEND = "backend"
     WORKERS = "workers"
@@ -76,7 +76,7 @@ class Doubt:
     Attributes
     ----------
     kind
-        What is in doubt.
+        The kind of the doubt.
     cells
         The cells that the doubt is about.
     """
@@ -95,7 +95,7 @@ class Decision:
         How many times as fast `cell` is as `base`, paired by round, with an interval that holds together
         with all others of the page. For `Topic.COMPUTE`: how many times as long the network computes.
     doubt
-        Why nothing is decided although the interval would allow it; None if it is used.
+        The reason why nothing is decided although the interval would allow it; None if the interval is used.
     alpha
         Error of its interval; None if the page does not ask for this comparison, which then has the error of all settings
         but the leading ones.

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Facts:
-    """What follows from some cells.
+    """The facts that follow from some cells.
 
     Attributes
     ----------
@@ -33,22 +33,22 @@ class Facts:
     panels
         The same cells in groups that may be compared, null cells beside them. The points of rooflines are left out.
     ordered
-        The panels that have a rate, in the order in which they are asked.
+        The panels that have a rate, in the order of `storebench.report.main_panel.ordered`.
     decisions
         Every comparison of the page that the cells are on.
     claims
         Every assertion that sentences of the page may make.
     verdicts
-        What limits each measured cell, by (environment_key, cell_id); cells of other datasets may be among them.
+        The limit of each measured cell, by (environment_key, cell_id); cells of other datasets may be among them.
     ladders
         LMDBIO's ladder under each setting that has one.
     squares
-        Container and codec taken apart, for each pair of stores that allows it.
+        The costs of container and codec, for each pair of stores that allows it.
     break_evens
-        When each conversion that was measured has paid for itself, in every panel.
+        The break-even of each conversion that was measured, in every panel.
     rooflines
-        Which accelerators each backend feeds, under each setting in which a cell only loads; the one that speaks for the
-        others first.
+        The roofline of each setting in which a cell only loads, with the accelerators that each backend feeds; the one that
+        speaks for the others comes first.
     """
 
     cells: tuple[CellSummary, ...]
@@ -177,7 +177,7 @@ class PageFacts:
 
     @property
     def told(self) -> Facts:
-        """What sentences rest on: the sound cells, or all where none is sound."""
+        """The facts that sentences rest on: those of the sound cells, or of all cells if none is sound."""
         return self.sound if self.sound.cells else self.shown
 
     def sound_part(self, key: tuple[Any, ...]) -> Facts:

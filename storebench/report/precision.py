@@ -1,4 +1,4 @@
-"""How precisely a run knows the ratios that its page will rest on: the intervals are those of the page's own decisions.
+"""The precision of the ratios that a run's page will rest on: the intervals are those of the page's own decisions.
 
 A run that adds rounds until its ratios are precise enough asks this after each round (`storebench.rounds`).
 """

@@ -98,7 +98,7 @@ class Roofline:
 
     @property
     def speeds(self) -> int:
-        """How many speeds of emulated compute were measured."""
+        """Number of speeds of emulated compute that were measured."""
         return len({point.cell.cell.compute for point in self.points})
 
     def concluding(self, alpha: float) -> "Roofline":

@@ -42,7 +42,7 @@ class Explanation:
     Attributes
     ----------
     cause
-        What the records show.
+        The cause that the records show.
     figure
         FIRST_BATCH: its share of the timed part. PRODUCERS: how many times as long they take per sample. HANDOFF: its
         time over that of the accelerator's step. JITTER: the longest of 20 waits over the mean wait. Else 0.
@@ -70,7 +70,7 @@ class Miss:
     delivered
         Samples per second that were measured.
     band
-        What the formula gives for the ends of the supply rate's interval.
+        The formula's results for the ends of the supply rate's interval.
     """
 
     cell: CellSummary
@@ -183,4 +183,4 @@ _CAUSES: tuple[Callable[[Miss], Explanation | None], ...] = (
     _jitter,
     _spread,
 )
-"""What is tried, in order: the most certain first."""
+"""The causes that are tried, in order: the most certain first."""

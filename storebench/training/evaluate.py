@@ -27,8 +27,8 @@ def accuracy(
     Parameters
     ----------
     augment
-        How training images are made: the size of test images follows from it. Of images of one size the middle is
-        cropped; of image files as they are the short side is resized and the middle cropped.
+        The preparation of training images, from which the size of test images follows. Images of one size are cropped
+        to their middle. Original image files are first resized by their short side.
     after_batch
         Called after each batch of test samples.
     """

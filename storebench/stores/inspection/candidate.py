@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What is found in a file: candidates, and notes on the rest."""
+    """The content of a file: candidates, and notes on the rest."""
 
     candidates: Sequence[Candidate]
     notes: dict[str, str]

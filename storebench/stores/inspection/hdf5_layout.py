@@ -35,7 +35,7 @@ class Spans:
     Attributes
     ----------
     items
-        Where the samples begin and end.
+        Begin and end of each sample.
     sizes
         Their sizes, in bytes.
     """

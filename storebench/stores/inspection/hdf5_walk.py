@@ -59,7 +59,7 @@ class DataSet:
 
     @property
     def alike(self) -> tuple[int, int, str]:
-        """What data sets of the same kind have in common: the depth in the file, the number of axes, the type."""
+        """The properties that data sets of the same kind share: the depth in the file, the number of axes, the type."""
         return self.name.count("/"), len(self.shape), self.kind
 
 
