@@ -115,6 +115,9 @@ RAW_COLUMNS = (
 _FACTORS = {"data_wait_p99_ns": 1e-6, "data_wait_max_ns": 1e-6, "device_read_bytes": 2.0**-20}
 _MOST_NAMED = 8
 
+MOST_UNBROKEN, LONGEST_TITLE = 22, 240
+"""Characters up to which a figure of a table stays on one line, and above which the answer of a plot is no title."""
+
 MOST_TABLES = 40
 """Tables of one dataset on the page; a matrix of hundreds of settings is read from the CSV files."""
 
@@ -259,6 +262,8 @@ def _context(content: Content) -> dict[str, Any]:
         "backend_label": backend_label,
         "alt_text": alt_text,
         "most_tables": MOST_TABLES,
+        "most_unbroken": MOST_UNBROKEN,
+        "longest_title": LONGEST_TITLE,
     }
 
 

@@ -29,7 +29,7 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.report.texts.notes import cache_notes
-from storebench.report.texts.verdicts import decision_words, verdict_notes
+from storebench.report.texts.verdicts import bound_words, decision_words, verdict_notes
 from storebench.settings.words import BOUNDED_STATES, CacheState
 
 
@@ -165,8 +165,7 @@ class _Listed:
     def bounded(self) -> str:
         """Words before the ratio to the base where one of the two rates is only an upper bound; "" elsewhere."""
         base = self.panel.base
-        bounds = (self.cell.at_most, base is not None and base.at_most)
-        return {(True, False): "at most ", (False, True): "at least "}.get(bounds, "")
+        return "" if base is None else bound_words(self.cell, base)
 
     @property
     def is_base(self) -> bool:

@@ -92,8 +92,9 @@ def _were(cells: Sequence[CellSummary], state: str) -> str:
     """Return a sentence that names the cells in a state; "" for none."""
     if not cells:
         return ""
-    names = ", ".join(backend_label(cell.backend) for cell in cells)
-    return f"{names} {'were' if len(cells) > 1 else agreed(cells[0], 'was', 'were')} {state}."
+    *names, last = (backend_label(cell.backend) for cell in cells)
+    listed = f"{', '.join(names)} and {last}" if names else last
+    return f"{listed} {'were' if len(cells) > 1 else agreed(cells[0], 'was', 'were')} {state}."
 
 
 def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:

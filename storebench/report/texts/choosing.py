@@ -9,6 +9,7 @@ from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.decisions import FED_FRAC
 from storebench.report.panels import Panel
 from storebench.report.texts.labels import (
+    agreed,
     backend_label,
     dataset_label,
     panel_label,
@@ -158,7 +159,8 @@ def _decided(
         lead = min(direct, key=lambda one: one.figure.mid if one.figure else 0.0)
         chosen, rule = best, "R2 fastest"
         next_one = store_label(_other(lead, best), stored)
-        text = f"{where}: use {store_label(best, stored)}. It is {bounded(lead)}{with_interval(lead.figure)} times as fast as the next, {next_one}."
+        they = agreed(best, "It is", "They are")
+        text = f"{where}: use {store_label(best, stored)}. {they} {bounded(lead)}{with_interval(lead.figure)} times as fast as the next, {next_one}."
     if chosen.lossy:
         text += " Its pixels are not those of the originals: the codec loses some."
     faster, said = _lossy_gain(panel, stored, chosen, claims)

@@ -63,8 +63,8 @@ def _replicates(cells: Sequence[CellSummary]) -> str:
 _ENDS = {
     Why.PRECISE: "got there",
     Why.UNDECIDABLE: "could not, because more rounds would not decide their ratios",
-    Why.MAXIMUM: "did not within the largest number of rounds",
-    Why.BUDGET: "did not within the time",
+    Why.MAXIMUM: "did not get there within the largest number of rounds",
+    Why.BUDGET: "did not get there within the time",
 }
 """Why a panel got no further round -> what is said of the panels with that end."""
 

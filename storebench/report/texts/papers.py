@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.formats.lmdb.ladder import RUNGS
-from storebench.report.cells import CellSummary
+from storebench.report.cells import CellSummary, varying_fields
 from storebench.report.claims import Claim, Claims
 from storebench.report.decisions import Topic
 from storebench.report.factors import Square
@@ -25,7 +25,7 @@ from storebench.report.texts.labels import (
     state_label,
     with_interval,
 )
-from storebench.report.texts.verdicts import doubt_words
+from storebench.report.texts.verdicts import bound_words, decision_words, doubt_words
 from storebench.results import Cell
 from storebench.settings.words import ComputeKind, Share
 
@@ -183,15 +183,18 @@ def _gain(claim: Claim, cell: CellSummary) -> str:
     return f"{with_interval(gain)} times" + ("" if gain.proven else f" ({gain.verdict})")
 
 
-def _slowness(found: Iterable[Panel], store: str, claims: Claims) -> Iterator[Measured]:
+def _slowness(found: Sequence[Panel], store: str, claims: Claims) -> Iterator[Measured]:
+    varying = varying_fields(cell for panel in found for cell in panel.cells)
     for panel in found:
         slow, fast = panel.of("png"), panel.of(store)
         claim = claims.between(fast, slow) if slow and fast else None
-        if claim is not None and fast is not None and claim.decision is not None:
+        if claim is not None and slow is not None and fast is not None and claim.decision is not None:
             decision = claim.decision
-            doubt = "" if decision.faster else f" ({doubt_words(decision.doubt) or decision.verdict})"
-            figure = f"{with_interval(gain_of(claim, fast))} times{doubt}"
-            yield Measured(where=panel_label(panel), figure=figure, claims=(claim,))
+            told = decision.faster or decision.slower
+            doubt = "" if told else f" ({doubt_words(decision.doubt) or decision_words(decision)})"
+            most = bound_words(fast, slow)
+            figure = f"{most}{with_interval(gain_of(claim, fast))} times{doubt}"
+            yield Measured(where=panel_label(panel, varying), figure=figure, claims=(claim,))
 
 
 def _reliability(cells: Iterable[CellSummary]) -> Iterator[Measured]:

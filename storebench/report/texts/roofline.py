@@ -165,10 +165,13 @@ def error_words(errors: ErrorSummary) -> str:
     )
     if not errors.above:
         return f"{words}."
+    verb, own = ("is", "its") if errors.above == 1 else ("are", "their")
     left = (
-        f"{errors.unexplained} of them unexplained" if errors.unexplained else "each explained by its records"
+        f"{errors.unexplained} of them unexplained" if errors.unexplained else f"as {own} own records explain"
     )
-    return f"{words}; {number_of(errors.above, 'point')} off by more than {percent(ERROR_LIMIT)}, {left}."
+    return (
+        f"{words}; {number_of(errors.above, 'point')} {verb} off by more than {percent(ERROR_LIMIT)}, {left}."
+    )
 
 
 def explanation_words(found: Explanation | None) -> str:
@@ -252,7 +255,7 @@ def _starving_points(curve: RooflineCurve, beside: Sequence[Roofline], unit: str
         return words
     more = "".join(f" or {_with_unit(other, '')}" for _, other in differing)
     sizes = " or ".join(str(kib) for kib in (curve.loader.cell.readahead_kib, *(kib for kib, _ in differing)))
-    return f"{words}{more} (the disk reads ahead {sizes} KiB)"
+    return f"{words}{more} (if the disk reads ahead {sizes} KiB)"
 
 
 def _with_unit(curve: RooflineCurve, unit: str) -> str:
@@ -285,7 +288,8 @@ def _on_this_machine(lead: Roofline) -> str:
     if here is None:
         return ""
     curves = _decided(lead)
-    named = f"{trained_label(here)} at {with_interval(here.rate)} images/s"
+    device, _, network = trained_label(here).partition(", ")
+    named = f"{device} ({network} at {with_interval(here.rate)} images/s)"
     prep_s = more_prep_s(here, lead)
     told = [(curve, feeding_of(curve, here, prep_s)) for curve in curves]
     if all(feeding is Feeding.FEEDS for _, feeding in told):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from storebench.report.cells import FEWEST_TRAINING_STEPS
+from storebench.report.cells import FEWEST_TRAINING_STEPS, CellSummary
 from storebench.report.claims import Claim, Kind
 from storebench.report.decisions import Decision, Decisions, Doubt, DoubtKind, rounds_to_tell
 from storebench.report.texts.labels import backend_label, duration, number, percent, with_interval
@@ -51,6 +51,11 @@ def bounded(claim: Claim) -> str:
     """Return "at least " if the rate of the slower side is an upper bound, so the ratio is a lower bound."""
     slower = claim.object if claim.kind is Kind.FASTER else None
     return "at least " if slower is not None and slower.at_most else ""
+
+
+def bound_words(cell: CellSummary, base: CellSummary) -> str:
+    """Return words before the rate of a cell over that of a base where one of the two is an upper bound; "" elsewhere."""
+    return {(True, False): "at most ", (False, True): "at least "}.get((cell.at_most, base.at_most), "")
 
 
 def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:

@@ -155,7 +155,7 @@ def test_a_real_run_measures_its_own_precision_and_tells_the_report(
     cells = summarise(to_frame((one, tmp_path / RECORDS_NAME) for one in read_records(tmp_path)))
     told = dict(method(cells))
     assert "at least 5 rounds, at most 6." in told["Rounds"]
-    assert "Of 1 panel, 1 did not within the largest number of rounds." in told["Rounds"]
+    assert "Of 1 panel, 1 did not get there within the largest number of rounds." in told["Rounds"]
     assert "of 18 replicates." in told["Other work"]
 
 

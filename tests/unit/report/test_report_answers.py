@@ -234,7 +234,7 @@ def test_the_advice_gives_the_choice_of_each_cache_state() -> None:
     cold, warm = two([20] * 3, [40] * 3), two([40] * 3, [11] * 3, cache="warm")
     first, second = recommend(facts_of(cold + warm))[:2]
     assert (first.rule, second.rule) == ("R2 fastest", "R2 fastest")
-    assert ", cold: use PNG files. It is 2.00 [" in first.text
+    assert ", cold: use PNG files. They are 2.00 [" in first.text
     assert ", warm: use LMDB. It is 3.6" in second.text
     same = recommend(facts_of(two([40] * 3, [11] * 3) + warm))
     assert [one.rule for one in same].count("R2 fastest") == 1, "the same store is not advised twice"
@@ -422,6 +422,19 @@ def test_the_papers_claims_stand_beside_what_was_measured() -> None:
     assert slow.now[0].figure.startswith("8.00 [")
     assert "3 of 3" not in claims["Key-value stores are reliable"].now[0].figure
     assert claims["Key-value stores are reliable"].now[0].figure.startswith("6 of 6 epochs")
+
+
+def test_an_upper_bound_beside_a_papers_claim_is_called_one() -> None:
+    slower = replicates("lmdb", [60.0, 60.1, 60.0, 60.2])
+    bounded = [
+        dataclasses.replace(one, portion=dataclasses.replace(portion_of(one), upper_bound=True))
+        for one in slower
+    ]
+    undecided = replicates("leveldb", [5.0, 90.0, 30.0, 60.0])
+    claims = then_and_now(facts_of(replicates("png", [20.0, 20.1, 20.2, 20.0]) + bounded + undecided))
+    leveldb, lmdb = (one.now[0].figure for one in claims[:2])
+    assert lmdb.startswith("at most 0.4")
+    assert leveldb.endswith(" times (cannot be told)")
 
 
 def test_a_part_and_several_passes_are_not_called_every_sample_once() -> None:

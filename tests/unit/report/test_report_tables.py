@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -160,6 +161,15 @@ def test_a_proven_ratio_of_uncertain_size_asks_for_more_rounds(tmp_path: Path) -
     (note,) = [note for note in table.notes if note.startswith("LMDB: proven faster")]
     assert "but 3 rounds hardly tell by how much; " in note
     assert "more round" in note
+
+
+def test_short_figures_stay_on_one_line_and_long_ones_do_not(tmp_path: Path) -> None:
+    records = [*replicates("png", [40.0, 40.1, 40.0]), *replicates("lmdb", [15.0, 15.1, 15.0])]
+    write_report(write_run(tmp_path / "run", records), tmp_path / "out")
+    tables = (tmp_path / "out" / "report.html").read_text().partition('id="cells"')[0]
+    figures = re.findall(r'<td( class="short")?>([^<]*)</td>', tables)
+    assert {bool(short) for short, text in figures if 0 < len(text) <= 20} == {True}
+    assert {bool(short) for short, text in figures if len(text) > 30} <= {False}
 
 
 def test_processor_time_and_cores_stand_in_the_table(tmp_path: Path) -> None:

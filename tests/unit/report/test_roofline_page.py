@@ -68,9 +68,9 @@ def test_the_answer_says_who_is_fed_and_what_decides_it() -> None:
         "ImageNet, 4,000 images, larger than memory (page cache limited to 128 MiB), read-ahead 128 KiB, 2 workers: "
         "PNG files feed accelerators up to 600 images/s [585, 615], LMDB up to 250 [244, 256] or 2,780 ["
     )
-    assert "(the disk reads ahead 128 or 8192 KiB)" in first
+    assert "(if the disk reads ahead 128 or 8192 KiB)" in first
     assert first.endswith(
-        "; each of them keeps this CPU, CaffeNet at 25.0 [25.0, 25.0] images/s busy at least 90% of its time"
+        "; each of them keeps this CPU (CaffeNet at 25.0 [25.0, 25.0] images/s) busy at least 90% of its time"
     )
     assert second.startswith("whether the store fits into memory (LMDB in memory: up to 10,000 [")
     assert "the disk's read-ahead (LMDB)" in second
@@ -134,7 +134,7 @@ def test_a_network_that_some_stores_starve_is_not_said_to_be_fed() -> None:
     answer = roofline_answer(rooflines_of(*records))
     assert answer is not None
     assert (
-        "this CPU, CaffeNet at 200 [200, 200] images/s is kept busy at least 90% of its time by LMDB, starved by PNG files"
+        "this CPU (CaffeNet at 200 [200, 200] images/s) is kept busy at least 90% of its time by LMDB, starved by PNG files"
         in answer
     )
 
@@ -162,7 +162,7 @@ def test_an_unexplained_point_is_marked_and_counted() -> None:
     assert errors.marks == ("", "", "unexplained")
     assert errors.rows[-1][-1] == "unexplained"
     assert errors.rows[-1][-2] == "100%"
-    assert "1 point off by more than 20%, 1 of them unexplained." in errors.notes[0]
+    assert "1 point is off by more than 20%, 1 of them unexplained." in errors.notes[0]
 
 
 @pytest.mark.usefixtures("without_pictures")
