@@ -37,7 +37,11 @@ def open_folder(
         The folder is missing, holds no images, or has no such split.
     CorruptDataError
         The folder holds something that is refused (see `ClassFolders.images`), or its layout is ambiguous.
+    UsageError
+        The stores would be written into this folder.
     """
+    if listings is not None and path.is_dir():
+        listings.refuse_within(path)
 
     def scan(seen: Seen) -> tuple[FoundFiles, Statuses]:
         return _scan_split(path, split, seen)

@@ -1,6 +1,8 @@
 """A list of image files with their labels, one "PATH LABEL" per line, as Caffe's convert_imageset reads."""
 
 import codecs
+import os
+from collections import Counter
 from pathlib import Path
 
 from storebench.datasets.base import LIST_PREFIX, Dataset, Origin, Provenance
@@ -11,9 +13,13 @@ from storebench.datasets.walk import Seen
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.names import text_of_name
 from storebench.settings.words import Split
+from storebench.units import number_of
 
 MOST_LABEL = 99_999
 """Largest label: one class folder per label is written by the format ``files``."""
+
+MOST_PATH = 4_095
+"""Most characters of a path, as the kernel's PATH_MAX; a longer one is a sign of another kind of file."""
 
 
 def open_list(
@@ -59,9 +65,21 @@ def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
         raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
     names = tuple(map(str, range(max(label for _, label in files) + 1)))
     labels = {label for _, label in files}
-    note = f"one class only, so every label is {labels.pop()}" if len(labels) == 1 else ""
-    source = Provenance(origin=Origin.REAL, source="image files in a list", note=note)
+    notes = [
+        f"one class only, so every label is {next(iter(labels))}" if len(labels) == 1 else "",
+        _repeated([name for name, _ in files]),
+    ]
+    source = Provenance(
+        origin=Origin.REAL, source="image files in a list", note="; ".join(filter(None, notes))
+    )
     return look_at(path.parent, files, names, source)
+
+
+def _repeated(names: list[str]) -> str:
+    """Return a note on files that are listed more than once, which count as so many samples; "" if there are none."""
+    counts = Counter(map(os.path.normpath, names))
+    several = sum(count > 1 for count in counts.values())
+    return f"{number_of(several, 'file')} listed more than once, each time as a sample" if several else ""
 
 
 def _file(line: str, where: Path, number: int) -> tuple[str, int]:
@@ -69,11 +87,11 @@ def _file(line: str, where: Path, number: int) -> tuple[str, int]:
     line = line.strip()
     at = max(line.rfind(" "), line.rfind("\t"))
     name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]
-    if not (name and "\0" not in name and _is_label(label)):
+    if not (name and "\0" not in name and len(name) <= MOST_PATH and _is_label(label)):
         raise CorruptDataError(
             f"a line without a path and a label from 0 to {MOST_LABEL:,}",
             where=f"{where}:{number}",
-            hint="Write one PATH LABEL per line.",
+            hint="Write one PATH LABEL per line, without a heading, quotes or commas.",
         )
     return name, int(label)
 

@@ -22,7 +22,7 @@ from storebench.datasets.base import MOST_IMAGE_SIZE, Origin, Provenance
 from storebench.datasets.files import FoundFiles
 from storebench.datasets.sources import Refusal, Statuses, fingerprint, newest_change_ns, paths_of, statuses
 from storebench.datasets.walk import Seen
-from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
 from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
@@ -66,6 +66,24 @@ class Listings:
     def __init__(self, stores: Path) -> None:
         self._stores = stores
         self._pending: dict[str, bytes] = {}
+
+    def refuse_within(self, images: Path) -> None:
+        """Refuse stores in the folder of the images, which a later scan would take for images.
+
+        Raises
+        ------
+        UsageError
+            They are there, and not in a hidden folder.
+        """
+        place, root = self._stores.resolve(), images.resolve()
+        if not place.is_relative_to(root):
+            return
+        if not any(part.startswith(".") for part in place.relative_to(root).parts):
+            raise UsageError(
+                f"the stores would be written among the images of {images}, and later be taken for images",
+                where=self._stores,
+                hint="Name another folder for the stores: --stores, or --out of convert.",
+            )
 
     def get(self, name: str) -> bytes | None:
         """Return the content that was kept under a name; None if there is none, or it is damaged."""

@@ -56,8 +56,13 @@ def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
 
 def unreadable(path: Path, error: OSError) -> DataNotFoundError:
     """Return the error for a source file that the system refuses to read."""
+    missing = isinstance(error, FileNotFoundError)
     return DataNotFoundError(
-        f"cannot be read ({error.strerror or error})", where=path, hint="Check its permissions and the disk."
+        f"cannot be read ({error.strerror or error})",
+        where=path,
+        hint="Check the path; a list's paths begin at its folder."
+        if missing
+        else "Check its permissions and the disk.",
     )
 
 

@@ -214,24 +214,27 @@ def test_a_list_may_have_a_byte_order_mark_and_tabs(text: str, tmp_path: Path) -
     (tmp_path / "train.txt").write_bytes(text.format(line="a b.jpg").encode())
     dataset = open_dataset(DatasetSpec(name=f"list:{tmp_path / 'train.txt'}"))
     assert [dataset.sample(index)[1] for index in range(len(dataset))] == [1, 2]
-    assert not dataset.layout_note
+    assert dataset.layout_note == "1 file listed more than once, each time as a sample"
 
 
 def test_a_list_with_one_label_is_said_to_have_one_class(tmp_path: Path) -> None:
     write(tmp_path / "1.jpg")
-    (tmp_path / "train.txt").write_text("1.jpg 3\n1.jpg 3\n")
+    (tmp_path / "train.txt").write_text("1.jpg 3\n./1.jpg 3\n")
     dataset = open_dataset(DatasetSpec(name=f"list:{tmp_path / 'train.txt'}"))
-    assert dataset.layout_note == dataset.info.provenance.note == "one class only, so every label is 3"
+    note = "one class only, so every label is 3; 1 file listed more than once, each time as a sample"
+    assert dataset.layout_note == dataset.info.provenance.note == note
 
 
 @pytest.mark.parametrize(
-    "line", ["photo.jpg", "photo.jpg -1", "photo.jpg one", "7", "photo.jpg 100000", "a.jpg ²"]
+    "line",
+    ["photo.jpg", "photo.jpg -1", "photo.jpg one", "7", "photo.jpg 100000", "a.jpg ²", "a" * 5000 + " 1"],
 )
 def test_a_wrong_line_of_a_list_is_named(line: str, tmp_path: Path) -> None:
     listed = tmp_path / "train.txt"
     listed.write_text(f"fine.jpg 1\n{line}\n", encoding="utf-8")
-    with pytest.raises(CorruptDataError, match=r"train\.txt:2: a line without a path and a label"):
+    with pytest.raises(CorruptDataError, match=r"train\.txt:2: a line without a path and a label") as refused:
         open_dataset(DatasetSpec(name=f"list:{listed}"))
+    assert len(str(refused.value)) < 500
 
 
 def test_a_list_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -242,6 +245,19 @@ def test_a_list_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
     listed.write_text("\n")
     with pytest.raises(CorruptDataError, match="a list without a line"):
         open_dataset(DatasetSpec(name=f"list:{listed}"))
+
+
+@pytest.mark.parametrize("words", [("convert", "original"), ("run", "original", "--compute", "none")])
+def test_stores_among_the_images_are_refused(
+    words: tuple[str, ...], cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    write(tmp_path / "a" / "1.jpg")
+    done = cli(*words, "--dataset", ".")  # whose stores would be in ./stores
+    assert done.returncode == 2
+    assert "the stores would be written among the images of ., and later be taken for images" in done.stderr
+    assert not (tmp_path / "stores").exists()
+    place = "--out" if words[0] == "convert" else "--stores"
+    assert cli(*words, "--dataset", ".", place, ".cache/stores").returncode == 0
 
 
 def test_a_path_is_a_folder_unless_a_dataset_has_its_name(cli: Callable[..., Any], tmp_path: Path) -> None:
