@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.suite.drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
 from storebench.check.sides.benchmarks import FAILED_KEY, SKIPPED_KEY
@@ -30,6 +29,8 @@ _MEMORY_NEEDED = 256 << 20
 @pytest.fixture(scope="session", autouse=True)
 def steady_process() -> Iterator[None]:
     """Let torch compute in one thread, as a second core may or may not be free; keep freed memory."""
+    import torch  # not above: the process that starts the others of pytest-xdist does not need it
+
     settle_allocator()
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats as scipy_stats
+import scipy
 
 from benchmarks.adaptive_rounds import grown_page, outcomes, sequential_ratios
 from benchmarks.drawn_pages import BACKENDS, Truth
@@ -63,7 +63,7 @@ def test_intervals_hold_as_often_as_the_page_says(
     assert held >= FEWEST_COVERED - 0.006, "three standard errors of this simulation"
     # The misses of a page of 8 tables are one in thousands, too few for a bound from below.
     expected = TRIALS * error * misses
-    assert TRIALS * found.missed_frac <= scipy_stats.poisson.ppf(0.9999, expected + 0.05 * TRIALS * error)
+    assert TRIALS * found.missed_frac <= scipy.stats.poisson.ppf(0.9999, expected + 0.05 * TRIALS * error)
     assert misses <= MISSES_MOST
 
 
@@ -108,7 +108,7 @@ def test_at_most_5_of_100_pages_with_added_rounds_claim_falsely(
         for number in range(pages)
     )
     found = list(outcomes(truths, rule, seed=4, settings=2))
-    most = scipy_stats.binom.ppf(0.999, pages, 0.05)
+    most = scipy.stats.binom.ppf(0.999, pages, 0.05)
     assert sum(one.false > 0 for one in found) <= most
     assert sum(not one.held for one in found) <= most
     rates = [held for one in found for held in one.rates]

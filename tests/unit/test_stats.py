@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats as scipy_stats
 
 from storebench import stats, student_t
 from storebench.stats import Comparison, Verdict, compare, corrected, holm, median_interval
@@ -98,7 +98,7 @@ def test_a_fivefold_slow_down_survives_the_correction_over_forty_cells() -> None
 
 def test_the_rank_test_of_other_tools_cannot_call_it_at_all() -> None:
     fast, slow = [1.0, 1.01, 1.02, 1.03, 1.04], [5.0, 5.1, 5.2, 5.3, 5.4]
-    wilcoxon = scipy_stats.wilcoxon(np.log(slow) - np.log(fast)).pvalue
+    wilcoxon = scipy.stats.wilcoxon(np.log(slow) - np.log(fast)).pvalue
     assert wilcoxon > 0.05
     assert compare(fast, slow, better=Better.LOWER).verdict is Verdict.SLOWER
 
@@ -118,18 +118,18 @@ def test_paired_p_value_and_interval_agree_with_scipy() -> None:
     rng = np.random.default_rng(5)
     first, second = rng.normal(100, 5, 7), rng.normal(104, 5, 7)
     logs = np.log(second) - np.log(first)
-    expected = scipy_stats.ttest_1samp(logs, 0)
+    expected = scipy.stats.ttest_1samp(logs, 0)
     interval = expected.confidence_interval(0.95)
     found = compare(first, second)
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
     assert (found.low, found.high) == pytest.approx(np.exp([interval.low, interval.high]), rel=1e-9)
-    assert found.ratio == pytest.approx(scipy_stats.gmean(second / first))
+    assert found.ratio == pytest.approx(scipy.stats.gmean(second / first))
 
 
 def test_unpaired_agrees_with_scipys_welch_and_never_claims_more() -> None:
     rng = np.random.default_rng(6)
     first, second = rng.normal(100, 5, 12), rng.normal(108, 9, 9)
-    expected = scipy_stats.ttest_ind(np.log(second), np.log(first), equal_var=False).pvalue
+    expected = scipy.stats.ttest_ind(np.log(second), np.log(first), equal_var=False).pvalue
     found = compare(first, second, paired=False).p_value
     assert found is not None
     assert expected <= found <= 1.1 * expected
@@ -139,11 +139,11 @@ def test_unpaired_agrees_with_scipys_welch_and_never_claims_more() -> None:
 def test_students_t_agrees_with_scipy(freedom: int) -> None:
     for t in (0.0, 0.1, 1.0, 2.5, 7.0, 40.0):
         assert student_t.t_two_sided(-t, freedom) == pytest.approx(
-            2 * scipy_stats.t.sf(t, freedom), rel=1e-9, abs=1e-14
+            2 * scipy.stats.t.sf(t, freedom), rel=1e-9, abs=1e-14
         )
     for share in (0.95, 0.975, 0.995):
         assert student_t.t_quantile(share, freedom) == pytest.approx(
-            scipy_stats.t.ppf(share, freedom), rel=1e-9
+            scipy.stats.t.ppf(share, freedom), rel=1e-9
         )
 
 
@@ -169,7 +169,7 @@ def test_order_statistics_of_the_median_are_the_textbooks() -> None:
         interval = median_interval(values)
         assert interval is not None
         assert (interval.low, interval.high) == (rank, count + 1 - rank)
-        within = scipy_stats.binom.cdf(count - rank, count, 0.5) - scipy_stats.binom.cdf(rank - 1, count, 0.5)
+        within = scipy.stats.binom.cdf(count - rank, count, 0.5) - scipy.stats.binom.cdf(rank - 1, count, 0.5)
         assert within >= 0.95
 
 
@@ -261,7 +261,7 @@ def test_at_most_5_of_100_families_of_intervals_miss_the_truth() -> None:
 
 def test_an_interval_of_a_mean_agrees_with_scipy() -> None:
     values = [-0.4, 1.2, 0.3, 0.9]
-    expected = scipy_stats.ttest_1samp(values, 0).confidence_interval(0.99)
+    expected = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.99)
     found = stats.mean_interval(values, alpha=0.01)
     assert found is not None
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))

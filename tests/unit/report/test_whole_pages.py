@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats as scipy_stats
+import scipy
 
 from benchmarks.drawn_pages import BACKENDS, Truth, claimed, drawn_page, false_claims
 from storebench.report.claims import AMPLIFIED, Kind
@@ -25,7 +25,7 @@ def pages(request: pytest.FixtureRequest) -> int:
 
 def most_false(pages: int) -> int:
     """Return how many of so many pages may be false where 5% are, save once in 1,000 runs of this test."""
-    return int(scipy_stats.binom.ppf(0.999, pages, 0.05))
+    return int(scipy.stats.binom.ppf(0.999, pages, 0.05))
 
 
 @pytest.mark.slow
