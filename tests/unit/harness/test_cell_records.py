@@ -5,10 +5,12 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from storebench import __version__
+from storebench.digests import array_digest
 from storebench.loading.checks import PixelCheck, order_digest
 from storebench.loading.kept import TimedCheck
 from storebench.loading.order import epoch_order, split_batches
@@ -19,7 +21,7 @@ from storebench.settings.words import CacheState
 from storebench.worker.proof import Proof
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import Bench, cell_job, scenario
+from tests.support.harness_tools import Bench, cell_job, scenario, steps_of
 
 SAMPLES, BATCH, WARM_UP, SEED = 50, 8, 2, 3
 MATRIX: dict[str, Any] = {
@@ -79,6 +81,13 @@ def test_a_record_counts_the_work_and_its_warm_up(two: list[Record]) -> None:
         assert one.cache.resident_frac_after is not None
         assert one.portion is None
         assert one.ceilings.matrix_products_per_s is not None
+
+
+def test_the_digest_of_losses_is_that_of_the_step_table(two: list[Record], run_folder: Path) -> None:
+    for one in two:
+        losses = steps_of(one, run_folder)["loss"]
+        assert one.digests is not None
+        assert one.digests.loss == array_digest(losses.astype(np.float32))
 
 
 def test_a_record_proves_its_samples(two: list[Record]) -> None:

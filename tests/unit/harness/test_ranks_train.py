@@ -17,6 +17,7 @@ from storebench.loading.batch import Batch, EpochPlan
 from storebench.ranks import exposed
 from storebench.ranks.communication import Communication, ideal_ring_s
 from storebench.ranks.group import Group
+from storebench.ranks.progress import Progress
 from storebench.ranks.shards import shard_of
 from storebench.report.validation.validate import validate_records
 from storebench.results import CacheVerdict, Cell, JobFacts, LinkKind, Record
@@ -395,3 +396,34 @@ def test_the_cold_portion_of_a_job_is_found_from_the_steps_of_all_ranks(
     assert part is not None
     assert (part.steps, part.samples, part.first_step) == (5, SAMPLES, 0)
     assert part.seconds == pytest.approx(found.record.timed_s)
+
+
+class Noting(Progress):
+    """Note the phases of a job, by the names with which one that hangs is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases: list[str] = []
+
+    def begin(self, phase: str) -> None:
+        self.phases.append(phase)
+
+
+def noting_phases(group: Group, *, job: CellJob) -> tuple[list[Record], list[str]]:
+    progress = Noting()
+    return run_replicate(Setup.of(job, group=group, progress=progress)), progress.phases
+
+
+def test_every_phase_of_a_job_has_a_name(bench: Bench, run_folder: Path) -> None:
+    found = trained(cell_of("lmdb", cache="any", max_steps=2), bench, run_folder, noting_phases)
+    phases = list(dict.fromkeys(found.notes[1]))
+    assert phases == [
+        "the measurement of the link",
+        "the preparation of the page cache",
+        "the opening of the store",
+        "epoch 0",
+        "the check of epoch 0",
+        "the test of epoch 0",
+        "the measurement of communication",
+        "the measurement of ceilings",
+    ]
