@@ -124,6 +124,10 @@ def _scan_classes(
         f"{left_out} images left out: the train split lacks their classes" if left_out else "",
         "one class only, so every label is 0" if len(classes) == 1 else "",
     ]
+    others = [path for path in seen.others if path.is_relative_to(root)]
+    if others:
+        kinds = ", ".join(sorted({path.suffix.lower() for path in others}))
+        notes.append(f"{number_of(len(others), 'file')} in other image formats left out: {kinds}")
     if not flat and (loose := len(ClassFolders(root, seen).loose())):
         notes.append(f"{number_of(loose, 'image')} beside the class folders left out: no class")
     provenance = Provenance(

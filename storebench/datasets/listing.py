@@ -30,7 +30,7 @@ from storebench.fileio.whole_files import write_whole
 FOLDER = ".listings"
 """Folder of the listings, in the folder of all stores."""
 
-VERSION = 2
+VERSION = 3
 """Part of every listing's name; increased whenever a scan would find something else."""
 
 MOST_BYTES = 1 << 31

@@ -21,6 +21,9 @@ MOST_ENTRIES = 50_000_000
 MOST_DEPTH = 32
 """Most levels of nested folders."""
 
+OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
+"""Endings of image files that are not read."""
+
 LEFT_OUT = "lost+found"
 """Folder that fsck creates at the top of a file system; only root may read it."""
 
@@ -32,10 +35,13 @@ class Seen:
     ----------
     rows
         Absolute path -> its row in `storebench.datasets.sources.Statuses`.
+    others
+        Image files in class folders whose format is not read; see `OTHER_IMAGES`.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[int, ...]] = {}
+        self.others: set[Path] = set()
 
     def look(self, path: Path, status: os.stat_result | None = None) -> None:
         """Remember a folder or file, which may not exist; its first status counts.
@@ -101,6 +107,8 @@ class ClassFolders:
                     waiting.append(path)
                 elif _is_named_as_image(entry):
                     yield path
+                elif entry.name.lower().endswith(OTHER_IMAGES):
+                    self._seen.others.add(self._root / path)
 
     def loose(self) -> list[str]:
         """Return the image files that are in no class folder, sorted, as paths relative to the root.

@@ -61,6 +61,21 @@ def test_images_beside_class_folders_are_counted_and_said(backend: str, tmp_path
     assert [message.partition(": ")[2] for message in messages] == [note]
 
 
+def test_images_of_other_formats_are_counted_and_said(tmp_path: Path) -> None:
+    for name in (
+        "train/cat/1.jpg",
+        "train/dog/2.JPG",
+        "train/cat/3.HEIC",
+        "train/dog/sub/4.jfif",
+        "val/cat/5.heic",
+    ):
+        write(tmp_path / name)
+    write(tmp_path / "val" / "cat" / "6.jpg")
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
+    note = "2 files in other image formats left out: .heic, .jfif"
+    assert open_at(tmp_path).layout_note == open_at(tmp_path).info.provenance.note == note
+
+
 def test_flat_train_and_val_folders_are_splits(tmp_path: Path) -> None:
     write(tmp_path / "train" / "1.jpg")
     write(tmp_path / "train" / "2.jpg")
