@@ -386,7 +386,7 @@ def test_a_budget_decides_the_rounds_and_says_what_another_takes(
     copy_cells(untouched / "storebench" / "worker" / "launch.py")
     commit(untouched, "Let cells be copies of their side's process")
     told: list[str] = []
-    options = Options(budget_s=0.1)  # less than any round takes
+    options = Options(only=["memory"], budget_s=0.1)  # less than any round takes
     sides = run_against(
         "HEAD",
         scenario,
