@@ -19,6 +19,9 @@ SCOPES: dict[str, tuple[str, ...]] = {
         f"{HARNESS}limited_cells.py",
         f"{HARNESS}leftovers.py",
         "tests/unit/formats_direct/test_planned_reads.py",
+        "tests/unit/check/test_confirm.py",
+        "tests/unit/check/test_benchmark_sessions.py",
+        "tests/unit/formats/test_snapshot.py",
     ),
     "faults": ("tests/faults/",),
     "a real run": ("tests/adversary/test_records.py", "tests/adversary/test_rounds.py"),
@@ -37,7 +40,8 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "proof": (f"{HARNESS}timed_proof.py", f"{HARNESS}epoch_coverage.py"),
 }
 """What runs in one process, the longest first: tests that use the machine's page cache, or that share what is long in
-the making, and long files. Any other file is a scope of its own."""
+the making, and long files. Any other file is a scope of its own. Files with quiet tests are in the first scope: its quiet
+tests run in a row, before any other process has begun a long test for whose end they would wait."""
 
 
 def scope_of(nodeid: str) -> str:
