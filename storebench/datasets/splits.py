@@ -138,6 +138,10 @@ def _chosen(path: Path, names: Sequence[str]) -> Splits:
 
 def _refuse_split_or_class(path: Path, name: str, other: str) -> None:
     """Refuse a folder that holds class folders and lies beside other folders with images."""
+    if (path / name).samefile(path):
+        raise CorruptDataError(
+            "a link back to the folder that it is in", where=path / name, hint="Remove the link."
+        )
     raise CorruptDataError(
         f"{name}/ has class folders of its own, and {other}/ beside it has images: it may be a split or a class",
         where=path,
