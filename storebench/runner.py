@@ -6,6 +6,7 @@ cells that lack it (`storebench.rounds`). A replicate is recorded when all of it
 finished, by this process alone (`storebench.runs.folder`).
 """
 
+import contextlib
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
@@ -39,8 +40,9 @@ from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
 from storebench.surroundings import check_network, check_parts, check_size, refusals, surroundings
 from storebench.system.scratch import scratch_folder
+from storebench.worker.ahead import Together, groups
 from storebench.worker.job import CellJob
-from storebench.worker.launch import answer_of
+from storebench.worker.launch import Waiting, answer_of
 from storebench.worker.leading import Leader
 
 # Run has been imported from here since before it had its own module (`check/against_side.py`).
@@ -166,17 +168,22 @@ def execute(
             leader.wait_for_nodes(run.scenario.timeout_s)
         made = []
         while True:
-            for position, one in enumerate(work):
-                watcher.started(one, position, len(work))
-                made += _measured(
-                    run,
-                    one,
-                    prepared[one.cell],
-                    recorded.get(one.key, ()),
-                    watcher,
-                    drop_caches=drop_caches,
-                    leader=leader,
-                )
+            position = 0
+            for group in groups(work, alone=leader is not None):
+                with Together({one.key: _log(run, one) for one in group}) as together:
+                    for one in group:
+                        watcher.started(one, position, len(work))
+                        position += 1
+                        made += _measured(
+                            run,
+                            one,
+                            prepared[one.cell],
+                            recorded.get(one.key, ()),
+                            watcher,
+                            together,
+                            drop_caches=drop_caches,
+                            leader=leader,
+                        )
             run, more = _decided(run, assess, watcher)
             if not more:
                 break
@@ -239,7 +246,7 @@ def _costs(records: Iterable[Record]) -> Costs:
     for record in records:
         if record.conditions is not None:  # the same in each epoch of a replicate
             wall_s = record.conditions.wall_s * record.conditions.attempt
-            took.setdefault(record.cell.cell_id, {})[record.replicate] = wall_s
+            took.setdefault(record.cell.cell_id, {})[record.replicate] = wall_s + record.conditions.start_s
     return Costs(
         spent_s=sum(sum(walls.values()) for walls in took.values()),
         cell_s={cell_id: sum(walls.values()) / len(walls) for cell_id, walls in took.items()},
@@ -320,6 +327,7 @@ def _measured(
     prepared: Prepared,
     before: Sequence[Record],
     watcher: Watcher,
+    together: Together,
     *,
     drop_caches: bool,
     leader: Leader | None,
@@ -330,21 +338,27 @@ def _measured(
     ----------
     before
         Its records of an earlier attempt, which the new ones replace; empty if there are none.
+    together
+        The processes that were started with that of this replicate.
     """
     while True:
         earlier = before[0].conditions if before and run.repeats(before) else None
-        attempt = 1 if earlier is None else earlier.attempt + 1
         with run.attempt() as tables:
-            records = _replicate(
-                run,
-                work,
-                prepared,
-                tables,
-                attempt=attempt,
-                drop_caches=drop_caches,
-                leader=leader,
-                tell=watcher.ranks,
-            )
+            with together.process(work.key) as waiting:
+                others = OtherWork(waiting.pid if waiting else None)
+                records = _answered(
+                    run,
+                    work,
+                    prepared,
+                    tables,
+                    waiting,
+                    drop_caches=drop_caches,
+                    leader=leader,
+                    tell=watcher.ranks,
+                )
+                conditions = others.conditions(1 if earlier is None else earlier.attempt + 1)
+            conditions = dataclasses.replace(conditions, start_s=together.start_s)
+            records = [dataclasses.replace(record, conditions=conditions) for record in records]
             records = run.record(records, tables, again=bool(before))
         watcher.finished(work, records)
         if not run.repeats(records):
@@ -352,36 +366,19 @@ def _measured(
         before = records
 
 
-def _replicate(
-    run: Run,
-    work: Work,
-    prepared: Prepared,
-    tables: Path,
-    *,
-    attempt: int,
-    drop_caches: bool,
-    leader: Leader | None,
-    tell: Tell,
-) -> list[Record]:
-    """Run one attempt at a replicate in a fresh process; return its records, with what else the machine did."""
-    others = OtherWork()
-    records = _answered(run, work, prepared, tables, drop_caches=drop_caches, leader=leader, tell=tell)
-    conditions = others.conditions(attempt)
-    return [dataclasses.replace(record, conditions=conditions) for record in records]
-
-
 def _answered(
     run: Run,
     work: Work,
     prepared: Prepared,
     tables: Path,
+    waiting: Waiting | None,
     *,
     drop_caches: bool,
     leader: Leader | None,
     tell: Tell,
 ) -> list[Record]:
     with (
-        scratch_folder("replicate") as scratch,
+        contextlib.nullcontext(waiting.scratch) if waiting else scratch_folder("replicate") as scratch,
         surroundings(work.cell, prepared.image) as around,
     ):
         job = CellJob(
@@ -401,9 +398,9 @@ def _answered(
             stall_s=run.scenario.stall_s,
             timeout_s=run.scenario.timeout_s,
         )
-        log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
+        log = _log(run, work)
         job = job if leader is None else leader.announced(job)
-        answer = answer_of(job, scratch, log, around, run.scenario.timeout_s, tell)
+        answer = answer_of(job, scratch, log, around, run.scenario.timeout_s, tell, waiting)
         answer = answer if leader is None else leader.blamed(job, answer)
     if "records" in answer:
         if not log.stat().st_size:
@@ -411,6 +408,10 @@ def _answered(
         records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
         return [proven(record, answer.get("package", "")) for record in records]
     return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
+
+
+def _log(run: Run, work: Work) -> Path:
+    return run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
 
 
 def _failed(run: Run, work: Work, prepared: Prepared, failure: str, epoch: int) -> Record:

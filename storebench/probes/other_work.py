@@ -38,9 +38,15 @@ class OtherWork:
     """Count the work of others from the moment it is made until `conditions`.
 
     The children that are to be told from others must have been waited for by then.
+
+    Parameters
+    ----------
+    child
+        A child that has worked already and is idle now: what it did until now does not count. None if there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, child: int | None = None) -> None:
+        self._earlier_s = 0.0 if child is None else _cpu_s(child)
         self._cpus = sorted(os.sched_getaffinity(0))
         self._load = _load()
         self._before = _totals(self._cpus)
@@ -49,7 +55,7 @@ class OtherWork:
         """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
         before, after = self._before, _totals(self._cpus)
         busy_s, steal_s = _grown(before.busy_s, after.busy_s), _grown(before.steal_s, after.steal_s)
-        own_s = after.own_s - before.own_s
+        own_s = after.own_s - before.own_s - self._earlier_s
         found = Conditions(
             wall_s=after.at_s - before.at_s,
             cores=len(self._cpus),
@@ -62,6 +68,13 @@ class OtherWork:
             attempt=attempt,
         )
         return dataclasses.replace(found, disturbed=disturbance(found))
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process and of those of its children that it waited for."""
+    # The name in parentheses may contain anything; the times of both, user and system, are fields 14 to 17.
+    fields = (read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) * _TICK_S
 
 
 def _grown(before: float | None, after: float | None) -> float | None:

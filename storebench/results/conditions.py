@@ -15,14 +15,15 @@ MOST_ATTEMPTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What else the machine did while the process of a replicate ran, from its start to its end.
+    """What else the machine did while the process of a replicate ran, from the start of its job to its end.
 
     A figure that could not be read is null.
 
     Attributes
     ----------
     wall_s
-        Seconds from the start of the process to its end, preparation and proof included.
+        Seconds from the start of the job to the end of its process, preparation and proof included. The start of the process
+        is included if it was started for this job alone.
     cores
         CPUs that the process may use. The CPU seconds below are of these alone.
     load
@@ -40,6 +41,9 @@ class Conditions:
     attempt
         1, or 2 if the first attempt was disturbed and the scenario repeats such replicates. The record of the first
         is then in `superseded.jsonl`.
+    start_s
+        Its share of the seconds that a group of processes took to start before the first of them got its job; 0 for a
+        process that was started alone.
     """
 
     wall_s: float
@@ -51,6 +55,7 @@ class Conditions:
     clock_throttles: int | None = None
     disturbed: str = ""
     attempt: int = 1
+    start_s: float = 0.0
 
     @property
     def others_frac(self) -> float | None:

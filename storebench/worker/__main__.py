@@ -1,18 +1,42 @@
 """The program of a replicate's process: import everything, then run the job.
 
 The runner starts ``python -P -m storebench.worker JOB.json``, a fresh process for every replicate; in a job of ranks,
-torchrun starts it once per rank.
+torchrun starts it once per rank. With ``--wait`` instead of a job, the process imports everything, says so on the
+socket that is its standard input, and waits there for the name of its job. If the runner ends first, so does the process.
 """
 
 import gc
+import os
+import signal
 import sys
 
 from storebench.system.imports import uncollected
 
+_LONGEST_NAME = 1 << 16
+
+
+def _ready_for(line: int) -> str | None:
+    """Say on a socket that everything is imported, and return the job that comes back; None if the runner has ended."""
+    try:
+        os.write(line, b".")
+        job = os.read(line, _LONGEST_NAME)
+    except OSError:
+        return None
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, line)
+    os.close(nothing)
+    return os.fsdecode(job) or None
+
+
 if __name__ == "__main__":
+    job: str | None = sys.argv[1]
+    waits = job == "--wait"
+    if waits and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to clean up yet, and nothing to say
     with uncollected():
         from storebench.worker.replicate import main
-
-    code = main(sys.argv[1:])
+    if waits:
+        job = _ready_for(sys.stdin.fileno())
+    code = main([job]) if job else 0
     gc.freeze()  # to leave in no time: the collector would go through everything that is left
     sys.exit(code)

@@ -12,6 +12,9 @@ from storebench.results import Cell
 EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
 """Exit code of a cell that cannot write its answer, usually because the disk is full."""
 
+WAIT = "--wait"
+"""Argument of a cell's process that is to wait for its job on standard input."""
+
 _MOST_WAIT_S = 7 * 24 * 3600.0
 """Timeout of operations without another limit; torch.distributed needs a finite one."""
 

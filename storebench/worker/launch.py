@@ -9,8 +9,10 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked
 from storebench.system.scratch import sweep_segments
-from storebench.worker.job import EXIT_NO_ANSWER, CellJob, write_job
+from storebench.worker.job import EXIT_NO_ANSWER, WAIT, CellJob, write_job
 
 GRACE_S = 3.0
 """Time for a process to end by itself before it is killed."""
@@ -49,6 +51,7 @@ def answer_of(
     around: Surroundings,
     timeout_s: float,
     tell: Tell = tell_nobody,
+    waiting: "Waiting | None" = None,
 ) -> dict[str, Any]:
     """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line.
 
@@ -64,10 +67,12 @@ def answer_of(
         Seconds after which the process and its descendants are killed.
     tell
         Called several times per second with the positions of a job's ranks.
+    waiting
+        The process for the job, if it was started before; it has `scratch` and `log`.
     """
     write_job(job, scratch / "job.json")
     memory = OomWatch(job.memory_group)
-    ending = _ending(job, scratch, log, around, timeout_s, tell)
+    ending = _ending(job, scratch, log, around, timeout_s, tell, waiting)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
     if "records" in answer:
         return answer
@@ -80,12 +85,21 @@ def answer_of(
 
 
 def _ending(
-    job: CellJob, scratch: Path, log: Path, around: Surroundings, timeout_s: float, tell: Tell
+    job: CellJob,
+    scratch: Path,
+    log: Path,
+    around: Surroundings,
+    timeout_s: float,
+    tell: Tell,
+    waiting: "Waiting | None",
 ) -> JobEnding:
     """Run a job in one process, or in as many as it has ranks, and return how that ended."""
+    path = scratch / "job.json"
     if job.by_torchrun:
-        return _ranks(job, scratch / "job.json", log, around, timeout_s, tell)
-    return JobEnding(code=_fresh_process(scratch / "job.json", log, around, timeout_s))
+        return _ranks(job, path, log, around, timeout_s, tell)
+    if waiting is not None and waiting.takes(path):
+        return JobEnding(code=waiting.ended(timeout_s))
+    return JobEnding(code=_fresh_process(path, log, around, timeout_s))
 
 
 def _reported(ending: JobEnding, answer: dict[str, Any], log: Path) -> str | None:
@@ -136,12 +150,76 @@ def _with_memory(explained: str, failure: str, memory: OomWatch) -> str:
 
 def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -> int | None:
     """Run one job in a fresh interpreter and return its exit code, None if it ran out of time; it never outlives us."""
-    command = [sys.executable, *_program(job)]
+    command = [sys.executable, *_program(str(job))]
     with _started(command, job.parent, log, around) as process:
+        return _exit_code(process, timeout_s)
+
+
+def _exit_code(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+class Waiting:
+    """A cell's process that was started without a job: it imports everything, says so, and waits, idle, for one job.
+
+    Parameters
+    ----------
+    process
+        The process.
+    line
+        The runner's end of the pair of sockets whose other end is the process's standard input.
+    scratch
+        The folder that the process was started for.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], line: socket.socket, scratch: Path) -> None:
+        self._process = process
+        self._line = line
+        self.scratch = scratch
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Return whether it can still take a job."""
+        return self._process.poll() is None
+
+    def ready(self, deadline: float) -> bool:
+        """Wait until it has imported everything; return False if it ends before, or if the deadline passes."""
+        self._line.settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+            return bool(self._line.recv(1))
+        except OSError:
+            return False
+
+    def takes(self, job: Path) -> bool:
+        """Hand over the file of a job; return False if the process has ended."""
+        try:
+            self._line.sendall(os.fsencode(job))
+        except OSError:
+            return False
+        return True
+
+    def ended(self, timeout_s: float) -> int | None:
+        """Return the exit code of the process once it has run its job, None if it ran out of time."""
+        with _ending_failed(self._process, self.scratch):
+            return _exit_code(self._process, timeout_s)
+
+
+@contextlib.contextmanager
+def waiting_process(scratch: Path, log: Path) -> Iterator[Waiting]:
+    """Start a process that waits for a job; it ends with the with statement, and when the runner ends."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, *_program(WAIT)]
+    # The runner's end closes first: a process that still waits then ends by itself.
+    with theirs, _started(command, scratch, log, Surroundings(), theirs.fileno()) as process, ours:
+        theirs.close()  # or the runner would not see that the process has ended
+        yield Waiting(process, ours, scratch)
 
 
 def _ranks(
@@ -151,21 +229,21 @@ def _ranks(
     folder = path.parent / RANKS_DIR
     team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
     watch = RankWatch(folder, team, stall_s=job.stall_s, timeout_s=timeout_s, tell=tell)
-    command = agent_command(team, folder, _program(path))
+    command = agent_command(team, folder, _program(str(path)))
     with _started(command, path.parent, log, around) as process:
         ending = watch.wait(process)
     collect_output(folder, log)
     return ending
 
 
-def _program(job: Path) -> list[str]:
-    """Return the arguments with which an interpreter runs a job."""
-    return ["-P", "-m", "storebench.worker", str(job)]
+def _program(job: str) -> list[str]:
+    """Return the arguments with which an interpreter runs a job, or waits for one (`WAIT`)."""
+    return ["-P", "-m", "storebench.worker", job]
 
 
 @contextlib.contextmanager
 def _started(
-    command: list[str], scratch: Path, log: Path, around: Surroundings
+    command: list[str], scratch: Path, log: Path, around: Surroundings, stdin: int = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants.
 
@@ -175,13 +253,20 @@ def _started(
         process = subprocess.Popen(
             around.command(command),
             env=_environment(scratch),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    try:
+    with _ending_failed(process, scratch):
         expend(process.pid)
         yield process
+
+
+@contextlib.contextmanager
+def _ending_failed(process: subprocess.Popen[bytes], scratch: Path) -> Iterator[None]:
+    """End a process and all of its descendants with the with statement, unless it has succeeded."""
+    try:
+        yield
     finally:
         if process.poll() != 0:
             with Held():

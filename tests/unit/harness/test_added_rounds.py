@@ -69,6 +69,7 @@ class Processes:
 def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     found = Processes()
     monkeypatch.setattr("storebench.runner.answer_of", found.answer_of)
+    monkeypatch.setattr("storebench.worker.ahead.MOST", 1)
     # What physics allows takes a second per replicate, and has tests of its own.
     monkeypatch.setattr("storebench.worker.replicate.measure_ceilings", lambda setup: Ceilings())
     return found

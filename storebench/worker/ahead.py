@@ -1,0 +1,118 @@
+"""Start the processes of the next replicates together: they import at the same time, and then wait, idle, for their jobs.
+
+A replicate of seconds spends most of them importing torch on one core. In a group, every process has imported everything
+before the first gets its job, and the jobs run one after the other. Whatever goes wrong before a process has its job only
+means that its replicate gets a process of its own when its turn comes.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from storebench.results import Cell
+from storebench.runs.schedule import Replicate, Work
+from storebench.system.scratch import scratch_folder
+from storebench.worker.launch import Waiting, waiting_process
+
+MOST = 4
+"""Largest group. A waiting process holds some 160 MB."""
+
+READY_S = 60.0
+"""Time for a group to import everything; processes that need longer are ended."""
+
+
+def groups(work: Sequence[Work], *, alone: bool) -> list[list[Work]]:
+    """Divide replicates, in their order, into those whose processes start together.
+
+    There are at most as many in a group as cores. A job of ranks and a cell with its own device are by themselves, because
+    other programs start their processes.
+
+    Parameters
+    ----------
+    alone
+        Start every process by itself.
+    """
+    most = 1 if alone else min(MOST, len(os.sched_getaffinity(0)))
+    found: list[list[Work]] = []
+    for one in work:
+        if found and len(found[-1]) < most and _is_plain(found[-1][-1].cell) and _is_plain(one.cell):
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+def _is_plain(cell: Cell) -> bool:
+    return cell.ranks == 1 and cell.readahead_kib is None
+
+
+class Together:
+    """The processes of a group of replicates. Those that got no job end with the with statement.
+
+    Parameters
+    ----------
+    logs
+        The replicates of the group, and the file to which the output of each process is appended. A single one is not
+        started here.
+
+    Attributes
+    ----------
+    start_s
+        Each replicate's share of the seconds that the group took to start; 0 for a single one.
+    """
+
+    def __init__(self, logs: Mapping[Replicate, Path]) -> None:
+        self._logs = logs
+        self.start_s = 0.0
+        self._begun = len(logs) < 2
+        self._waiting: dict[Replicate, tuple[Waiting, contextlib.ExitStack]] = {}
+        self._all = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._all:
+            for key in list(self._waiting):
+                self._drop(key)
+
+    @contextlib.contextmanager
+    def process(self, key: Replicate) -> Iterator[Waiting | None]:
+        """Provide the process that waits for the job of a replicate, once; None if there is none.
+
+        The first call starts the group. The process and its folder are gone when the with statement ends.
+        """
+        if not self._begun:
+            self._begun = True
+            self._begin()
+        waiting, its = self._waiting.pop(key, (None, contextlib.ExitStack()))
+        with its:
+            yield waiting if waiting is not None and waiting.alive() else None
+
+    def _begin(self) -> None:
+        """Start all, and wait until each has imported everything; end those that fail to."""
+        begun_s = time.monotonic()
+        for key, log in self._logs.items():
+            its = self._all.enter_context(contextlib.ExitStack())
+            scratch = its.enter_context(scratch_folder("replicate"))
+            with contextlib.suppress(OSError):  # if it cannot be started later either, that is an error
+                self._waiting[key] = its.enter_context(waiting_process(scratch, log)), its
+        deadline = time.monotonic() + READY_S
+        for key, (waiting, _) in list(self._waiting.items()):
+            if not waiting.ready(deadline):
+                self._drop(key)
+        self.start_s = (time.monotonic() - begun_s) / len(self._logs)
+
+    def _drop(self, key: Replicate) -> None:
+        """End a process without a job, and remove its log if it said nothing."""
+        _, its = self._waiting.pop(key)
+        its.close()
+        log = self._logs[key]
+        if log.is_file() and not log.stat().st_size:
+            log.unlink()

@@ -1,0 +1,239 @@
+"""The processes of the next replicates start together and wait: what they do meanwhile, and what ends them."""
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from storebench.runs.records import LOGS_DIR
+from storebench.worker import ahead
+from storebench.worker.ahead import Together
+from tests.support.harness_tools import (
+    SMALL_MATRIX,
+    Bench,
+    alive,
+    busy_run,
+    started,
+    survivors,
+    write_scenario,
+)
+
+WITNESS = '''
+"""Note what the processes of replicates do, and have those that wait for a job meet what a test plants."""
+import atexit, os, signal, sys, time
+
+NOTES = os.environ["WITNESS_NOTES"]
+
+def note(what):
+    with open(NOTES, "a") as notes:
+        notes.write(f"{time.monotonic()} {os.getpid()} {what}\\n")
+
+def others():
+    with open(NOTES) as notes:
+        return {int(line.split()[1]) for line in notes} - {os.getpid()}
+
+def children():
+    runner = os.getppid()
+    with open(f"/proc/{runner}/task/{runner}/children") as listed:
+        return [int(pid) for pid in listed.read().split()]
+
+def is_second():
+    """Whether this is the second process that the runner has started, ever."""
+    with open(NOTES) as notes:
+        return children()[1:] == [os.getpid()] and " job" not in notes.read()
+
+def is_idle(pid):
+    """Wait until a process has imported torch and does nothing more."""
+    before, used = None, ""
+    while before != used:
+        before = used
+        time.sleep(0.5)
+        with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/maps") as maps:
+            used = stat.read().split()[13:15] if "libtorch" in maps.read() else time.monotonic()
+
+def heard(event, arguments):
+    if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
+        return
+    path = os.fsdecode(arguments[0])
+    if path.endswith("/job.json"):
+        note("job")
+        if os.environ.get("WITNESS_PLANTS") == "kill" and waits:
+            for pid in others():
+                os.kill(pid, signal.SIGKILL)
+    elif "/stores/mnist-" in path:
+        note("store")
+
+if "storebench.worker" in sys.orig_argv:
+    waits = sys.orig_argv[-1] == "--wait"
+    note("waits" if waits else "begins")
+    sys.addaudithook(heard)
+    atexit.register(note, "ends")
+    plant = os.environ.get("WITNESS_PLANTS")
+    if plant == "second is slow" and waits and is_second():
+        is_idle(children()[0])
+        time.sleep(0.5)  # a job that did not wait for this process would begin now
+        note("slept")
+    if plant == "fail" and waits:
+        os._exit(3)
+'''
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What a process did, and when."""
+
+    at_s: float
+    pid: int
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witnessed:
+    """A command line whose processes of replicates are watched."""
+
+    bench: Bench
+    notes: Path
+
+    def run(self, scenario: Path, out: Path, plants: str = "") -> tuple[list[dict[str, Any]], list[Note]]:
+        """Run a scenario; return its records and what the processes did, in order."""
+        env = {**self.bench.env, "WITNESS_PLANTS": plants}
+        here = dataclasses.replace(self.bench, env=env)
+        words = ("bench", scenario, "--stores", scenario.parent / "stores", "--out", out, "--json")
+        with started(here, *words) as process:
+            stdout, _ = process.communicate(timeout=240)
+        lines = [line.split(maxsplit=2) for line in self.notes.read_text().splitlines()]
+        notes = [Note(at_s=float(at), pid=int(pid), what=what) for at, pid, what in lines]
+        return json.loads(stdout), sorted(notes, key=lambda one: one.at_s)
+
+
+@pytest.fixture
+def two_cores() -> Iterator[None]:
+    """Let this process, and so the processes that it starts, use two cores."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("processes start together only on several cores")
+    os.sched_setaffinity(0, sorted(cores)[:2])
+    yield
+    os.sched_setaffinity(0, cores)
+
+
+@pytest.fixture
+def here(bench: Bench, temporary: Path, two_cores: None) -> Bench:
+    """Return the command line with its own folder for temporary files, on two cores."""
+    return dataclasses.replace(bench, env={**bench.env, "TMPDIR": str(temporary)})
+
+
+@pytest.fixture
+def witnessed(here: Bench, tmp_path: Path) -> Witnessed:
+    (tmp_path / "witness").mkdir()
+    (tmp_path / "witness" / "sitecustomize.py").write_text(WITNESS)
+    notes = tmp_path / "notes"
+    notes.touch()
+    path = os.pathsep.join([str(tmp_path / "witness"), here.env["PYTHONPATH"]])
+    env = {**here.env, "PYTHONPATH": path, "WITNESS_NOTES": str(notes)}
+    return Witnessed(bench=dataclasses.replace(here, env=env), notes=notes)
+
+
+def of_kind(notes: list[Note], what: str) -> list[Note]:
+    return [one for one in notes if one.what == what]
+
+
+def scenario_of(folder: Path, *backends: str, **keys: Any) -> Path:
+    matrix: Mapping[str, Any] = {**SMALL_MATRIX, "backends": list(backends)}
+    return write_scenario(folder / "scenario.toml", matrix, ceilings=False, **keys)
+
+
+def test_a_group_is_ready_before_its_first_job_and_runs_one_after_the_other(
+    witnessed: Witnessed, temporary: Path, tmp_path: Path
+) -> None:
+    path = scenario_of(tmp_path, "lmdb", "planted:broken", replicates=2)
+    records, notes = witnessed.run(path, tmp_path / "run", "second is slow")
+    assert sorted(one["status"] for one in records) == ["failed", "failed", "ok", "ok"]
+    assert len({one.pid for one in of_kind(notes, "waits")}) == 4, "each replicate has its own process"
+    assert of_kind(notes, "begins") == []
+    [slept] = of_kind(notes, "slept")
+    jobs, ends = of_kind(notes, "job"), of_kind(notes, "ends")
+    assert slept.at_s < jobs[0].at_s, "the second process had not imported everything"
+    assert [one.pid for one in jobs] == [one.pid for one in ends]
+    assert all(end.at_s < job.at_s for end, job in zip(ends, jobs[1:], strict=False)), "two ran at once"
+    first_at = {one.pid: one.at_s for one in reversed(of_kind(notes, "store"))}
+    assert all(first_at[one.pid] > one.at_s for one in jobs), "a waiting process opened a store"
+    order = [(one.at_s, one.what) for one in notes if one.what in {"waits", "job"}]
+    assert [what for _, what in order] == ["waits", "waits", "job", "job"] * 2
+    logs = {one["failure"].rpartition("/")[2] for one in records if one["status"] == "failed"}
+    assert {one.name for one in (tmp_path / "run" / LOGS_DIR).iterdir()} == logs
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(("plant", "replaced"), [("kill", 1), ("fail", 2)])
+def test_a_process_that_dies_before_its_job_is_replaced(
+    plant: str, replaced: int, witnessed: Witnessed, temporary: Path, tmp_path: Path
+) -> None:
+    records, notes = witnessed.run(scenario_of(tmp_path, "lmdb", "png"), tmp_path / "run", plant)
+    assert [one["status"] for one in records] == ["ok", "ok"]
+    assert len(of_kind(notes, "waits")) == 2
+    assert len(of_kind(notes, "begins")) == replaced
+    assert list((tmp_path / "run" / LOGS_DIR).iterdir()) == []
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_waiting_process_is_idle_and_ends_with_the_run(
+    number: signal.Signals, here: Bench, temporary: Path, tmp_path: Path
+) -> None:
+    with busy_run(here, tmp_path, 0, "--replicates", "3") as (process, family):
+        [begun] = (tmp_path / "stores").glob("*/begun-*")
+        [waiting] = [one for one in family if str(one.pid) != begun.name.partition("-")[2]]
+        assert len(family) == 2
+        assert "libtorch" in Path(f"/proc/{waiting.pid}/maps").read_text()
+        assert waiting.open_files() == [] or {one.fd for one in waiting.open_files()} <= {1, 2}
+        before = waiting.cpu_times()
+        time.sleep(0.3)
+        assert waiting.cpu_times() == before
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        assert process.returncode == (-number if number == signal.SIGKILL else 130)
+        assert survivors(family, 20.0) == []
+    if number == signal.SIGKILL:
+        assert here.cli("formats").returncode == 0
+    else:
+        logs = tmp_path / "run" / LOGS_DIR
+        assert not logs.is_dir() or len(list(logs.iterdir())) <= 1, "the log of a replicate that did not run"
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_waiting_process_ends_when_nobody_can_tell_it_to(
+    here: Bench, temporary: Path, tmp_path: Path
+) -> None:
+    with busy_run(here, tmp_path, 0, "--replicates", "2") as (process, family):
+        for one in family:
+            one.suspend()
+        process.kill()
+        process.wait()
+        assert here.cli("formats").returncode == 0
+        assert survivors(family) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_processes_that_never_get_ready_are_ended(
+    two_cores: None, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "READY_S", 0.05)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    logs = {(name, 0): tmp_path / f"{name}.log" for name in ("first", "second")}
+    before = set(psutil.Process().children(recursive=True))
+    with Together(logs) as together:
+        for key in logs:
+            with together.process(key) as waiting:
+                assert waiting is None
+                assert list(temporary.iterdir()) == []
+    assert alive(set(psutil.Process().children(recursive=True)) - before) == []
+    assert list(tmp_path.glob("*.log")) == []
