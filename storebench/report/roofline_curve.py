@@ -239,8 +239,11 @@ def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Interval:
 
 
 def _handing(loader: CellSummary, emulated: Sequence[CellSummary]) -> list[CellSummary]:
-    """Return the cells of a curve that measure the handoff, the loader-only cell first."""
-    return [loader, *(cell for cell in emulated if cell.median("samples_per_s"))]
+    """Return the cells of a curve that measure the handoff, the loader-only cell first.
+
+    A cell of few rounds, whose handoff would have no interval, tests the curve and does not shape it.
+    """
+    return [loader, *(cell for cell in emulated if len(cell.values("samples_per_s")) >= stats.MIN_ROUNDS)]
 
 
 def _constant_s(loader: CellSummary, emulated: Sequence[CellSummary]) -> float:

@@ -46,7 +46,7 @@ _NO_OVERLAP = "Without workers it is 1 / (1/G + 1/F + c), and the starving point
 _TERMS = (
     "F is the supply rate, G the ingestion rate of the accelerator, and c the least time per image measured for handing a"
     " batch over and for the loop: with workers in any cell that has the same loader, without them in any cell of the backend."
-    " Only c may come from a point."
+    " Only c may come from a point, and only from one of three rounds or more."
 )
 _WORDS = {Feeding.FEEDS: "yes", Feeding.STARVES: "no", Feeding.UNDECIDED: "cannot be told"}
 

@@ -112,6 +112,19 @@ def test_the_handoff_of_a_store_without_points_is_that_of_its_loader() -> None:
     assert direct.starving.mid == pytest.approx(5_000 / 0.9)
 
 
+@pytest.mark.parametrize(("rounds", "constant_ms"), [(1, 1.0), (2, 1.0), (3, 0.25)])
+def test_points_of_few_rounds_do_not_shape_the_curve_they_test(rounds: int, constant_ms: float) -> None:
+    records = loader_records("lmdb", 20_000.0, workers=2, handover_ms=2.0)
+    records += point_records("lmdb", 4.0, 1000 * BATCH / 5.0, workers=2, handover_ms=1.0)
+    records += point_records(
+        "png", 100.0, 320.0, workers=2, handover_ms=0.25, spread=SPREAD[:rounds]
+    ) + loader_records("png", 600.0, workers=2, handover_ms=4.0)
+    for curve in roofline_of(*records).curves:
+        assert curve.constant_s == pytest.approx(constant_ms / 1000 / BATCH)
+        assert len(curve.points) == 1
+        assert curve.certain
+
+
 def missed(delivered: float, sleep_ms: float = 100.0, **changes: Any) -> Point:
     """Return the point of a loader of 600 samples per second that delivers another rate than predicted."""
     fields: dict[str, Any] = {"workers": 2, "fetch_ms": 2 * 1000 * BATCH / 600}
