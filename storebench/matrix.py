@@ -120,8 +120,8 @@ class _MatrixWithoutLoop(Strict, JobKeys):
     backends
         Container, codec and reader of each store.
     replicates
-        Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds. Default: the
-        scenario's number.
+        Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a run
+        that is extended adds none. Default: the scenario's number.
     optional
         Leave the matrix out where this machine lacks the rights for `memory` or `readahead`; otherwise refuse to run.
     """

@@ -189,7 +189,7 @@ def plan_run(
         replicates = fewer.get(cell, scenario.least_replicates)
         read_bytes += (once + again) * image_bytes * replicates
         fetch_bytes += round((once + again) * costs.payload_bytes) * replicates
-        replays = 0.0 if traits_of(cell.backend).ready_made else _replays(scenario)
+        replays = 0.0 if traits_of(cell.backend).ready_made else _replays(scenario, replicates)
         cell_s = Seconds(assumed=_start_s(cell)) * sides
         cell_s += _sample_seconds(cell, costs, image_bytes, READ_BYTES_PER_S) * once
         from_memory = _sample_seconds(cell, costs, image_bytes, CACHED_BYTES_PER_S)
@@ -278,10 +278,9 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _replays(scenario: Scenario) -> float:
-    """Return the share of rounds whose epochs are replayed to check every sample."""
-    checked = sum(scenario.checks_pixels(replicate) for replicate in range(scenario.least_replicates))
-    return checked / scenario.least_replicates
+def _replays(scenario: Scenario, replicates: int) -> float:
+    """Return the share of a cell's replicates whose epochs are replayed to check every sample."""
+    return sum(scenario.checks_pixels(replicate) for replicate in range(replicates)) / replicates
 
 
 def _device_s(scenario: Scenario, cells: Sequence[Cell]) -> float:

@@ -403,7 +403,7 @@ def _answered(
         answer = answer_of(job, scratch, log, around, run.scenario.timeout_s, tell, waiting)
         answer = answer if leader is None else leader.blamed(job, answer)
     if "records" in answer:
-        if not log.stat().st_size:
+        if log.is_file() and not log.stat().st_size:
             log.unlink()
         records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
         return [proven(record, answer.get("package", "")) for record in records]

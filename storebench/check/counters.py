@@ -29,7 +29,7 @@ class CounterResult:
     @property
     def sentence(self) -> str:
         """Return a sentence about the change."""
-        unit = METRICS[self.name].unit if self.name in METRICS else ""
+        unit = METRICS[self.name].unit if self.name in METRICS else "s" if self.name.endswith("_s") else ""
         unit = "bytes" if self.name.endswith("bytes") else unit
         change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
         figures = (

@@ -136,7 +136,8 @@ def bench(
         _divides(cells, nodes or 1)
         if dry_run:
             sides = 1 if against is None else 2
-            print_plan(loaded, cells, stores or stores_dir(), sides=sides, as_json=as_json)
+            planned = loaded if against is None else _every_round(loaded)
+            print_plan(planned, cells, stores or stores_dir(), sides=sides, as_json=as_json)
             return
         place = _place(nodes, rendezvous, node)
         if place is not None and against is not None:
@@ -174,6 +175,11 @@ def bench(
                 place=place,
             ),
         )
+
+
+def _every_round(scenario: "Scenario") -> "Scenario":
+    """Return a scenario as both sides of a comparison run it: every cell in every round."""
+    return scenario if scenario.stopping is not None else scenario.repeated(scenario.replicates)
 
 
 def _budget_s(budget: str | None, against: str | None) -> float | None:

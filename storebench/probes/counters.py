@@ -100,7 +100,11 @@ class CounterProbe:
         if "read_calls" in values:
             values["read_calls"] -= own_reads
         values |= _peak(self._pids, reasons)
-        if self._mount.fstype in _UNCOUNTED and values.pop("device_read_bytes", None) is not None:
+        # The kernel appends the kind of a FUSE filesystem: fuse.sshfs.
+        if (
+            self._mount.fstype.partition(".")[0] in _UNCOUNTED
+            and values.pop("device_read_bytes", None) is not None
+        ):
             reasons["device_read_bytes"] = (
                 f"reads of a {self._mount.fstype} filesystem are not attributed to processes"
             )

@@ -108,7 +108,7 @@ def _rounds(about: Mapping[str, Any]) -> list[list[Replicate]]:
     if not isinstance(least, int) or least * len(cells) > _MOST_REPLICATES:
         return []
     rounds = [
-        [(str(cell["cell_id"]), number) for cell in cells if number < cell.get("replicates", least)]
+        [(str(cell["cell_id"]), number) for cell in cells if number < (cell.get("replicates") or least)]
         for number in range(least)
     ]
     return [*rounds, *([(cell_id, one.replicate) for cell_id in one.cell_ids] for one in added_rounds(about))]

@@ -43,7 +43,7 @@ class Conditions:
         is then in `superseded.jsonl`.
     start_s
         Its share of the seconds that a group of processes took to start before the first of them got its job; 0 for a
-        process that was started alone.
+        replicate that was in no group.
     """
 
     wall_s: float

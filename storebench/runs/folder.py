@@ -168,7 +168,9 @@ class Run:
         return run
 
     def extended(self, replicates: int) -> "Run":
-        """Return this run with more rounds of every cell. Recorded replicates stay, and earlier rounds keep their order.
+        """Return this run with more rounds. Recorded replicates stay, and earlier rounds keep their order.
+
+        Cells of a matrix with its own number of replicates keep that number.
 
         Rounds may be added because the earlier results were undecided, which biases them. ``run.json`` therefore
         stores the time (``extended_utc``), and intervals become wider.
@@ -192,17 +194,14 @@ class Run:
                 where=self.folder,
                 hint="Ask for more, or leave out --replicates.",
             )
-        scenario = self.scenario.repeated(replicates)
+        scenario = self.scenario.model_copy(update={"replicates": replicates})
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
             about |= {
                 "scenario": scenario.model_dump(mode="json"),
-                "cells": [
-                    {name: cell[name] for name in cell if name != "replicates"} for cell in about["cells"]
-                ],
+                "cells": _described(self.cells, scenario),
             }
-            longer = replicates > self.scenario.replicates or self.scenario.fewer_replicates
-            if longer and self.recorded():
+            if replicates > self.scenario.replicates and self.recorded():
                 now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
                 about["extended_utc"] = [*about.get("extended_utc", ()), now]
             write_about(self.folder, about)

@@ -1,8 +1,8 @@
 """Start the processes of the next replicates together: they import at the same time, and then wait, idle, for their jobs.
 
 A replicate of seconds spends most of them importing torch on one core. In a group, every process has imported everything
-before the first gets its job, and the jobs run one after the other. Whatever goes wrong before a process has its job only
-means that its replicate gets a process of its own when its turn comes.
+before the first gets its job, and the jobs run one after the other. If a process ends or is late before it has its job, its
+replicate gets a process of its own when its turn comes. So do all of a group if the package changed while they imported it.
 """
 
 import contextlib
@@ -13,13 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from storebench.probes.cgroup import memory_room_bytes
+from storebench.probes.code import code_digest, package_folder, running_digest
+from storebench.probes.machine import memory_bytes
 from storebench.results import Cell
 from storebench.runs.schedule import Replicate, Work
 from storebench.system.scratch import scratch_folder
 from storebench.worker.launch import Waiting, waiting_process
 
 MOST = 4
-"""Largest group. A waiting process holds some 160 MB."""
+ROOM_BYTES = 2 << 30
+"""Free memory for each process that waits. It holds some 160 MB, which the cell that works must not lack."""
 
 READY_S = 60.0
 """Time for a group to import everything; processes that need longer are ended."""
@@ -28,7 +32,7 @@ READY_S = 60.0
 def groups(work: Sequence[Work], *, alone: bool) -> list[list[Work]]:
     """Divide replicates, in their order, into those whose processes start together.
 
-    There are at most as many in a group as cores. A job of ranks and a cell with its own device are by themselves, because
+    There are at most as many in a group as cores, and as memory has room for. A job of ranks and a cell with its own device are by themselves, because
     other programs start their processes.
 
     Parameters
@@ -36,7 +40,9 @@ def groups(work: Sequence[Work], *, alone: bool) -> list[list[Work]]:
     alone
         Start every process by itself.
     """
-    most = 1 if alone else min(MOST, len(os.sched_getaffinity(0)))
+    rooms = (memory_bytes("MemAvailable"), memory_room_bytes())
+    waiting = min((room // ROOM_BYTES for room in rooms if room is not None), default=MOST)
+    most = 1 if alone else min(MOST, len(os.sched_getaffinity(0)), 1 + waiting)
     found: list[list[Work]] = []
     for one in work:
         if found and len(found[-1]) < most and _is_plain(found[-1][-1].cell) and _is_plain(one.cell):
@@ -107,6 +113,9 @@ class Together:
         for key, (waiting, _) in list(self._waiting.items()):
             if not waiting.ready(deadline):
                 self._drop(key)
+        if not _same_code():
+            for key in list(self._waiting):
+                self._drop(key)
         self.start_s = (time.monotonic() - begun_s) / len(self._logs)
 
     def _drop(self, key: Replicate) -> None:
@@ -116,3 +125,11 @@ class Together:
         log = self._logs[key]
         if log.is_file() and not log.stat().st_size:
             log.unlink()
+
+
+def _same_code() -> bool:
+    """Return whether the package is still the one that this process runs."""
+    try:
+        return code_digest(package_folder()) == running_digest()
+    except OSError:  # a checkout that is just being changed
+        return False

@@ -187,7 +187,7 @@ class Waiting:
 
     def alive(self) -> bool:
         """Return whether it can still take a job."""
-        return self._process.poll() is None
+        return self._process.poll() is None and self.scratch.is_dir()
 
     def ready(self, deadline: float) -> bool:
         """Wait until it has imported everything; return False if it ends before, or if the deadline passes."""
@@ -202,6 +202,7 @@ class Waiting:
         try:
             self._line.sendall(os.fsencode(job))
         except OSError:
+            end(self._process)  # so that its processor time is known from here on
             return False
         return True
 
@@ -217,7 +218,7 @@ def waiting_process(scratch: Path, log: Path) -> Iterator[Waiting]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, *_program(WAIT)]
     # The runner's end closes first: a process that still waits then ends by itself.
-    with theirs, _started(command, scratch, log, Surroundings(), theirs.fileno()) as process, ours:
+    with ours, theirs, _started(command, scratch, log, Surroundings(), theirs.fileno()) as process, ours:
         theirs.close()  # or the runner would not see that the process has ended
         yield Waiting(process, ours, scratch)
 

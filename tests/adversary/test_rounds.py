@@ -58,6 +58,16 @@ def list_a_lucky_round(run: Path) -> None:
     rewrite(run, [*records, *lucky], added_rounds=[{"replicate": 2, "cell_ids": ids_of(run)}])
 
 
+def lose_a_late_round(run: Path) -> None:
+    """Drop the slow last round of PNG files, and say that they have fewer replicates than the others."""
+    records, path = records_of(run), run / "run.json"
+    kept = [one for one in records if (one["cell"]["backend"], one["replicate"]) != ("png", 1)]
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    rewrite(
+        run, kept, cells=[cell | ({"replicates": 1} if cell["backend"] == "png" else {}) for cell in cells]
+    )
+
+
 def hide_the_rule(run: Path) -> None:
     """Say nothing of the rule by which the run stopped, so that its intervals are not corrected for it."""
     rewrite(run, records_of(run), scenario=scenario_of(run, until=0.1), stopping=None)
@@ -78,6 +88,7 @@ def claim_a_rule(run: Path) -> None:
 ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a lost replicate is excused by an added round": (excuse_a_lost_replicate, "added_rounds"),
     "a round that the scenario does not have": (add_a_lucky_round, "replicate"),
+    "a lost last round is none of its cell's": (lose_a_late_round, "cells"),
     "a lucky round is listed as added": (list_a_lucky_round, "added_rounds"),
     "the rule for added rounds is hidden": (hide_the_rule, "stopping"),
     "the rule for added rounds is softened": (soften_the_rule, "stopping"),

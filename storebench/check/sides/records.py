@@ -22,6 +22,7 @@ from storebench.runs.records import read_records
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 
 _EPOCHS_TAIL = "slowest tenth of the epochs"
+_MEAN = "geometric mean of the epochs"
 _LONGEST = ("open_s", "time_to_first_batch_s", "warmup_s")
 _STEPS_FOR_P95, _STEPS_FOR_P99 = 20, 100
 
@@ -106,7 +107,7 @@ def _cell(records: list[Record], code: str) -> CellData:
         replicates=replicates,
         failure=_failure(failed) or _code_failure(usable, code) or _cache_failure(usable),
         rerun=first.cell.cell_id,
-        figure="mean",
+        figure=_MEAN if any(len(epochs) > 2 for epochs in rounds) else "mean",  # equal for one epoch
         tail_of=tail_of,
         samples=store.count if store else None,
         asked=json.loads(json.dumps(first.cell.fields())),
@@ -155,7 +156,8 @@ def _slow_step_s(record: Record, tail_of: str) -> float:
 def _replicate(epochs: Sequence[Record]) -> Replicate:
     """Return one replicate: its mean cost, medians of its counters, and its longest durations before the timed steps.
 
-    The cost is a mean over the epochs because a median of three or four would not show that one of them was slow.
+    The cost is a geometric mean over the epochs: a median of three or four would not show that one of them was slow, and
+    an arithmetic mean would not show that all but a long first one were.
     """
     relative = [value for record in epochs if (value := _relative(record)) is not None]
     machine = [value for record in epochs if (value := _ceiling_s(record)) is not None]
@@ -163,8 +165,8 @@ def _replicate(epochs: Sequence[Record]) -> Replicate:
     names = set.intersection(*(set(counters) for counters in counted))
     return Replicate(
         number=epochs[0].replicate,
-        seconds=statistics.fmean(1 / record.samples_per_s for record in epochs),
-        relative=statistics.fmean(relative) if len(relative) == len(epochs) else None,
+        seconds=statistics.geometric_mean(1 / record.samples_per_s for record in epochs),
+        relative=statistics.geometric_mean(relative) if len(relative) == len(epochs) else None,
         counters={
             # Readers open only before the first epoch, and any epoch may begin late.
             name: (max if name in _LONGEST else statistics.median)(counters[name] for counters in counted)
@@ -219,7 +221,8 @@ def _counters(record: Record) -> dict[str, float]:
         "major_faults": record.counters.major_faults,
         "open_s": record.open_s,
         "time_to_first_batch_s": record.time_to_first_batch_s,
-        "warmup_s": max(0.0, record.epoch_s - record.timed_s),
+        # With workers it includes the steps whose batches were made ahead, and their number varies.
+        "warmup_s": None if record.cell.workers else max(0.0, record.epoch_s - record.timed_s),
         "cpu_s_per_sample": record.cpu_s_per_sample,
     }
     cache = record.cache

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.formats.lmdb.ladder import RUNGS
-from storebench.report.cells import CellSummary, varying_fields
+from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims
 from storebench.report.decisions import Topic
 from storebench.report.factors import Square
@@ -81,7 +81,7 @@ def then_and_now(facts: Facts) -> list[PaperClaim]:
             source=LIM,
             claim=f"On ImageNet, image files are much slower than {backend_label(store)}",
             then="more than 17 times",
-            now=tuple(_slowness(imagenet, store, facts.claims)),
+            now=tuple(_slowness(imagenet, store, facts)),
         )
         for store in ("leveldb", "lmdb")
     ]
@@ -183,17 +183,17 @@ def _gain(claim: Claim, cell: CellSummary) -> str:
     return f"{with_interval(gain)} times" + ("" if gain.proven else f" ({gain.verdict})")
 
 
-def _slowness(found: Sequence[Panel], store: str, claims: Claims) -> Iterator[Measured]:
-    varying = varying_fields(cell for panel in found for cell in panel.cells)
+def _slowness(found: Sequence[Panel], store: str, facts: Facts) -> Iterator[Measured]:
     for panel in found:
         slow, fast = panel.of("png"), panel.of(store)
-        claim = claims.between(fast, slow) if slow and fast else None
+        claim = facts.claims.between(fast, slow) if slow and fast else None
         if claim is not None and slow is not None and fast is not None and claim.decision is not None:
             decision = claim.decision
             told = decision.faster or decision.slower
             doubt = "" if told else f" ({doubt_words(decision.doubt) or decision_words(decision)})"
             most = bound_words(fast, slow)
             figure = f"{most}{with_interval(gain_of(claim, fast))} times{doubt}"
+            varying = facts.datasets[fast.dataset_key].varying
             yield Measured(where=panel_label(panel, varying), figure=figure, claims=(claim,))
 
 

