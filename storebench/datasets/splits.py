@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from storebench.datasets.sources import unreadable
 from storebench.datasets.walk import LEFT_OUT, ClassFolders, Seen
@@ -136,7 +137,7 @@ def _chosen(path: Path, names: Sequence[str]) -> Splits:
     )
 
 
-def _refuse_split_or_class(path: Path, name: str, other: str) -> None:
+def _refuse_split_or_class(path: Path, name: str, other: str) -> NoReturn:
     """Refuse a folder that holds class folders and lies beside other folders with images."""
     if (path / name).samefile(path):
         raise CorruptDataError(

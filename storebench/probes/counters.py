@@ -100,11 +100,7 @@ class CounterProbe:
         if "read_calls" in values:
             values["read_calls"] -= own_reads
         values |= _peak(self._pids, reasons)
-        # The kernel appends the kind of a FUSE filesystem: fuse.sshfs.
-        if (
-            self._mount.fstype.partition(".")[0] in _UNCOUNTED
-            and values.pop("device_read_bytes", None) is not None
-        ):
+        if not counts_reads(self._mount.fstype) and values.pop("device_read_bytes", None) is not None:
             reasons["device_read_bytes"] = (
                 f"reads of a {self._mount.fstype} filesystem are not attributed to processes"
             )
@@ -166,6 +162,17 @@ class CounterProbe:
 
 
 _Reader = Callable[[int, _Sample], None]
+
+
+def counts_reads(fstype: str) -> bool:
+    """Return whether the kernel attributes reads of a filesystem to the process that asked for them.
+
+    Parameters
+    ----------
+    fstype
+        Type of a mount. The kernel appends the kind of a FUSE filesystem: ``fuse.sshfs``.
+    """
+    return fstype.partition(".")[0] not in _UNCOUNTED
 
 
 def _read_io(pid: int, sample: _Sample) -> None:

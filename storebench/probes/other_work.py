@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from storebench.probes.machine import cgroup_folders, read_text
 from storebench.results import Conditions, disturbance
 
@@ -72,9 +74,10 @@ class OtherWork:
 
 def _cpu_s(pid: int) -> float:
     """Return the CPU seconds of a process and of those of its children that it waited for."""
-    # The name in parentheses may contain anything; the times of both, user and system, are fields 14 to 17.
-    fields = (read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) * _TICK_S
+    with contextlib.suppress(psutil.NoSuchProcess):
+        times = psutil.Process(pid).cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
+    return 0.0
 
 
 def _grown(before: float | None, after: float | None) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from storebench.conversion_rounds import ConversionRounds
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.results import Record
-from storebench.runs.about import read_about
+from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.records import RECORDS_NAME, RUN_NAME
 from storebench.runs.schedule import Replicate, added_rounds
 
@@ -105,10 +105,12 @@ def _rounds(about: Mapping[str, Any]) -> list[list[Replicate]]:
     """Return the replicates of each round so far; empty if the description does not say how many there are."""
     rule, cells = about.get("stopping"), about["cells"]
     least = about.get("scenario", {}).get("replicates") if rule is None else rule.get("min_replicates")
-    if not isinstance(least, int) or least * len(cells) > _MOST_REPLICATES:
+    fewer = fewer_replicates(about)
+    if fewer is None or not isinstance(least, int) or least * len(cells) > _MOST_REPLICATES:
         return []
+    cell_ids = [str(cell["cell_id"]) for cell in cells]
     rounds = [
-        [(str(cell["cell_id"]), number) for cell in cells if number < (cell.get("replicates") or least)]
+        [(cell_id, number) for cell_id in cell_ids if number < fewer.get(cell_id, least)]
         for number in range(least)
     ]
     return [*rounds, *([(cell_id, one.replicate) for cell_id in one.cell_ids] for one in added_rounds(about))]

@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import pydantic
 
-from storebench.errors import CorruptDataError, from_os_error
+from storebench.errors import CorruptDataError, StorebenchError, from_os_error
 from storebench.fileio.json_text import complaint, parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 from storebench.formats.earlier_names import renamed_backend, renamed_cell_and_id
 from storebench.runs.records import MOST_RUN_BYTES, RUN_NAME
+from storebench.scenario import Scenario
 
 _HINT = "Start a new run."
 _Text = pydantic.StrictStr
@@ -20,7 +21,6 @@ _Text = pydantic.StrictStr
 
 class _Cell(pydantic.BaseModel):
     cell_id: _Text
-    replicates: pydantic.StrictInt | None = None
 
 
 class _AddedRound(pydantic.BaseModel):
@@ -35,6 +35,7 @@ class _Asked(pydantic.BaseModel):
     min_replicates: pydantic.StrictInt | None = None
     max_replicates: pydantic.StrictInt | None = None
     budget: _Text | None = None
+    matrix: list[dict[str, Any]] = []
 
 
 class _About(pydantic.BaseModel):
@@ -68,13 +69,27 @@ def read_about(path: Path) -> dict[str, Any]:
     except pydantic.ValidationError as error:
         raise CorruptDataError(f"not a run ({complaint(error)})", where=path, hint=_HINT) from None
     about["cells"] = [renamed_cell_and_id(cell) for cell in about["cells"]]
-    matrices = about.get("scenario", {}).get("matrix")
-    for matrix in matrices if isinstance(matrices, list) else ():
-        if isinstance(matrix, dict) and isinstance(matrix.get("backends"), list):
+    for matrix in about.get("scenario", {}).get("matrix", ()):
+        if isinstance(matrix.get("backends"), list):
             matrix["backends"] = [
                 renamed_backend(name) if isinstance(name, str) else name for name in matrix["backends"]
             ]
     return about
+
+
+def fewer_replicates(about: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the number of replicates of each cell that has fewer than its scenario, by the cell's id.
+
+    None if the scenario cannot be read here: it has a plugin's format that is not installed, or is of another release.
+    """
+    scenario = about.get("scenario", {})
+    if not any(matrix.get("replicates") for matrix in scenario.get("matrix", ())):
+        return {}
+    try:
+        numbers = Scenario.model_validate(scenario).fewer_replicates
+    except (StorebenchError, ValueError):
+        return None
+    return {cell.cell_id: number for cell, number in numbers.items()}
 
 
 def write_about(folder: Path, about: Mapping[str, object]) -> None:

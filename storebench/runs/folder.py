@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
@@ -100,7 +99,7 @@ class Run:
                 "storebench_version": __version__,
                 "scenario": scenario.model_dump(mode="json"),
                 "stopping": scenario.stopping and dataclasses.asdict(scenario.stopping),
-                "cells": _described(cells, scenario),
+                "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
                     {"cell_id": left.cell.cell_id, "backend": left.cell.backend.name, "reason": left.reason}
                     for left in left_out
@@ -197,10 +196,7 @@ class Run:
         scenario = self.scenario.model_copy(update={"replicates": replicates})
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
-            about |= {
-                "scenario": scenario.model_dump(mode="json"),
-                "cells": _described(self.cells, scenario),
-            }
+            about["scenario"] = scenario.model_dump(mode="json")
             if replicates > self.scenario.replicates and self.recorded():
                 now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
                 about["extended_utc"] = [*about.get("extended_utc", ()), now]
@@ -431,15 +427,6 @@ class Run:
         for file in steps.iterdir():
             if _TABLE.fullmatch(file.name) and f"{STEPS_DIR}/{file.name}" not in named:
                 file.unlink(missing_ok=True)
-
-
-def _described(cells: Sequence[Cell], scenario: Scenario) -> list[dict[str, Any]]:
-    """Return the fields of a run's cells with their ids, and the number of replicates of those that have fewer."""
-    fewer = scenario.fewer_replicates
-    return [
-        cell.fields() | {"cell_id": cell.cell_id} | ({"replicates": fewer[cell]} if cell in fewer else {})
-        for cell in cells
-    ]
 
 
 def _replicate_of(record: Record) -> Replicate:

@@ -205,6 +205,21 @@ def test_a_slow_last_epoch_of_few_is_not_green(tmp_path: Path, count: int, *, pa
     assert both(1.0) == 0
 
 
+def test_slow_epochs_after_a_long_first_one_are_not_green(tmp_path: Path) -> None:
+    """The first epoch fills a cache for a hundred times as long: its time must not hide that of the others."""
+
+    def epochs(seed: int, factor: float) -> list[Record]:
+        draw = np.random.default_rng(seed)
+        return [
+            record("lmdb", number, 1e-6 * draw.normal(1, 0.02) * (100 if epoch == 0 else factor), epoch=epoch)
+            for number in range(5)
+            for epoch in range(4)
+        ]
+
+    sides = [write_run(tmp_path / f"side-{n}", epochs(n, factor)) for n, factor in enumerate((1.0, 2.0))]
+    assert check(*sides)[0] == 1
+
+
 BESIDE_THE_STEPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "a reader that reads everything when it is opened": ("open_s", {"open_s": 0.01}, {"open_s": 3.0}),
     "the work of the epoch before its first batch": (

@@ -59,13 +59,10 @@ def list_a_lucky_round(run: Path) -> None:
 
 
 def lose_a_late_round(run: Path) -> None:
-    """Drop the slow last round of PNG files, and say that they have fewer replicates than the others."""
-    records, path = records_of(run), run / "run.json"
-    kept = [one for one in records if (one["cell"]["backend"], one["replicate"]) != ("png", 1)]
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    rewrite(
-        run, kept, cells=[cell | ({"replicates": 1} if cell["backend"] == "png" else {}) for cell in cells]
-    )
+    """Drop the slow last round of PNG files, and say that their matrix has fewer replicates than the scenario."""
+    kept = [one for one in records_of(run) if (one["cell"]["backend"], one["replicate"]) != ("png", 1)]
+    matrices = [matrix | {"replicates": 1} for matrix in scenario_of(run)["matrix"]]
+    rewrite(run, kept, scenario=scenario_of(run, matrix=matrices))
 
 
 def hide_the_rule(run: Path) -> None:
@@ -88,7 +85,7 @@ def claim_a_rule(run: Path) -> None:
 ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a lost replicate is excused by an added round": (excuse_a_lost_replicate, "added_rounds"),
     "a round that the scenario does not have": (add_a_lucky_round, "replicate"),
-    "a lost last round is none of its cell's": (lose_a_late_round, "cells"),
+    "a lost last round is none of its cell's": (lose_a_late_round, "replicate"),
     "a lucky round is listed as added": (list_a_lucky_round, "added_rounds"),
     "the rule for added rounds is hidden": (hide_the_rule, "stopping"),
     "the rule for added rounds is softened": (soften_the_rule, "stopping"),

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -147,8 +147,7 @@ class FilesThreadsReader(FilesReader):
 
 def _results(jobs: Sequence[Future[T]]) -> list[T]:
     """Return the results of all jobs once every one has ended: after an error, none may still write into a batch."""
-    for job in jobs:
-        job.exception()  # waits, and raises nothing
+    wait(jobs)
     return [job.result() for job in jobs]
 
 

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from storebench.errors import CorruptDataError, StorebenchError
+from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Kind, finding, record_name
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
-from storebench.runs.about import read_about
+from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.records import RUN_NAME
-from storebench.scenario import Scenario
 from storebench.units import parse_duration
 
 _EXCESS_MOST_FRAC = 0.5
@@ -82,36 +81,15 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
     if added != list(range(least, planned)) or (added and rule is None):
         message = f"rounds {added} are listed as added, but the run's scenario has {least} by itself"
         yield _of_run(about, "added_rounds", message if rule else f"{message} and adds none")
-    fewer = _fewer_replicates(about)
-    if (own := _fewer_by_scenario(scenario)) is not None and fewer != {
-        cell["cell_id"]: own[cell["cell_id"]] for cell in about["cells"] if cell["cell_id"] in own
-    }:
-        yield _of_run(about, "cells", "their numbers of replicates are not those of the run's scenario")
+    fewer = fewer_replicates(about)
+    if fewer is None:
+        return
     for record in records:
         number = fewer.get(record.cell.cell_id, planned)
         if record.replicate >= number:
             what = "the cell" if record.cell.cell_id in fewer else "the run"
             message = f"round {record.replicate} is recorded, and {what} has {number}"
             yield finding(Kind.RUN, record, "replicate", message)
-
-
-def _fewer_by_scenario(scenario: dict[str, Any]) -> dict[str, int] | None:
-    """Return the number of replicates of each cell that has fewer than its scenario; None if the scenario cannot be read."""
-    try:
-        numbers = Scenario.model_validate(scenario, strict=False).fewer_replicates
-    except (
-        StorebenchError,
-        ValueError,
-    ):  # a format that is not installed here, or a scenario of another release
-        return None
-    return {cell.cell_id: number for cell, number in numbers.items()}
-
-
-def _fewer_replicates(about: dict[str, Any]) -> dict[str, int]:
-    """Return the number of replicates of each cell that has fewer than the scenario, by the cell's id."""
-    return {
-        cell["cell_id"]: cell["replicates"] for cell in about["cells"] if cell.get("replicates") is not None
-    }
 
 
 def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
@@ -143,7 +121,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
     the cells that it lists for them.
     """
     added = {one["replicate"]: set(one["cell_ids"]) for one in about.get("added_rounds", ())}
-    fewer = _fewer_replicates(about)
+    fewer = fewer_replicates(about) or {}
     done = Counter((record.cell.cell_id, record.replicate) for record in records)
     last_round = max((record.replicate for record in records), default=0)
     of_cell = {record.cell.cell_id: record for record in records}

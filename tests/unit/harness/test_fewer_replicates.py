@@ -11,6 +11,7 @@ from storebench.errors import ScenarioError
 from storebench.plan import PROCESS_START_S, plan_run
 from storebench.report.shortfall import shortfalls
 from storebench.report.validation.validate import validate
+from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.folder import Run
 from storebench.runs.records import read_records
 from storebench.scenario import Scenario, make_scenario
@@ -74,12 +75,6 @@ def test_a_run_is_complete_without_the_rounds_that_a_cell_does_not_have(tmp_path
     run = Run.create(scenario, tmp_path / "run", scenario.cells())
     assert left(run) == {"png": 1, "lmdb": 3, "hdf5": 3}
     assert left(Run.read(run.folder)) == left(run)
-    cells = json.loads((run.folder / "run.json").read_text())["cells"]
-    assert {cell["backend"]: cell.get("replicates") for cell in cells} == {
-        "png": 1,
-        "lmdb": None,
-        "hdf5": None,
-    }
 
 
 def test_a_cell_of_two_matrices_has_the_larger_number() -> None:
@@ -133,8 +128,9 @@ def test_an_extended_run_has_no_gap_while_it_runs(tmp_path: Path) -> None:
     run = Run.create(scenario, tmp_path / "run", scenario.cells()).extended(5)
     assert left(run) == {"png": 1, "lmdb": 3, "hdf5": 3}
     assert left(Run.read(run.folder)) == left(run)
-    cells = json.loads((run.folder / "run.json").read_text())["cells"]
-    assert {cell["backend"]: cell.get("replicates") for cell in cells} == {"png": 1, "lmdb": 3, "hdf5": 3}
+    number = fewer_replicates(read_about(run.folder / "run.json"))
+    assert number is not None
+    assert of_backends(scenario, Counter(number)) == {"png": 1, "lmdb": 3, "hdf5": 3}
 
 
 @pytest.fixture
@@ -149,13 +145,12 @@ def parted(six: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> tuple[Path
     return tmp_path, about
 
 
-def rewritten(folder: Path, about: dict[str, Any], **keys: Any) -> list[str]:
-    """Give the first cell of a run, or its matrix, other numbers of replicates, and return what validation finds of them."""
-    about["cells"][0]["replicates"] = keys["cell"]
-    about["scenario"]["matrix"][0]["replicates"] = keys["matrix"]
-    about["scenario"]["replicates"] = keys["scenario"]
+def rewritten(folder: Path, about: dict[str, Any], *, matrix: int, scenario: int) -> list[str]:
+    """Give the first matrix of a run, and its scenario, other numbers of replicates; return what validation finds."""
+    about["scenario"]["matrix"][0]["replicates"] = matrix
+    about["scenario"]["replicates"] = scenario
     (folder / "run.json").write_text(json.dumps(about))
-    return [one.message for one in validate(folder) if one.figure in ("replicate", "cells")]
+    return [one.message for one in validate(folder) if one.figure == "replicate"]
 
 
 def lacking(folder: Path) -> list[tuple[int, int]]:
@@ -166,12 +161,17 @@ def lacking(folder: Path) -> list[tuple[int, int]]:
 def test_the_rounds_of_a_cell_are_those_of_its_matrix(parted: tuple[Path, dict[str, Any]]) -> None:
     folder, about = parted
     rounds = max(record.replicate for record in read_records(folder)) + 1
-    assert rewritten(folder, about, scenario=rounds + 1, matrix=rounds, cell=rounds) == []
+    assert rewritten(folder, about, matrix=rounds, scenario=rounds + 1) == []
     assert lacking(folder) == [(6 * rounds, 6 * rounds + 5)]
-    wrong = "their numbers of replicates are not those of the run's scenario"
-    assert wrong in rewritten(folder, about, scenario=rounds + 1, matrix=rounds, cell=None)
-    assert wrong in rewritten(folder, about, scenario=rounds + 1, matrix=None, cell=rounds)
-    assert wrong in rewritten(folder, about, scenario=rounds + 1, matrix=rounds, cell=99)
     if rounds > 1:
         beyond = f"round {rounds - 1} is recorded, and the cell has {rounds - 1}"
-        assert beyond in rewritten(folder, about, scenario=rounds, matrix=rounds - 1, cell=rounds - 1)
+        assert beyond in rewritten(folder, about, matrix=rounds - 1, scenario=rounds)
+
+
+def test_a_scenario_that_cannot_be_read_here_says_nothing_of_rounds(
+    parted: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, about = parted
+    about["scenario"]["matrix"][0]["backends"] = ["not-installed-here"]
+    assert rewritten(folder, about, matrix=1, scenario=9) == []
+    assert lacking(folder) == []

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
+from storebench.probes.code import package_folder
 from storebench.runs.records import LOGS_DIR
+from storebench.runs.schedule import schedule
+from storebench.scenario import make_scenario
 from storebench.worker import ahead
-from storebench.worker.ahead import Together
+from storebench.worker.ahead import Together, groups
 from tests.support.harness_tools import (
     SMALL_MATRIX,
     Bench,
@@ -237,3 +241,36 @@ def test_processes_that_never_get_ready_are_ended(
                 assert list(temporary.iterdir()) == []
     assert alive(set(psutil.Process().children(recursive=True)) - before) == []
     assert list(tmp_path.glob("*.log")) == []
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_processes_that_imported_other_code_are_ended(
+    changed: bool, two_cores: None, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is changed on disk while the processes of a group import it."""
+    package = tmp_path / "storebench"
+    shutil.copytree(package_folder(), package, ignore=shutil.ignore_patterns("__pycache__"))
+    if changed:
+        (package / "units.py").write_text((package / "units.py").read_text() + "\nCHANGED = True\n")
+    monkeypatch.setattr(ahead, "package_folder", lambda: package)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    logs = {(name, 0): tmp_path / f"{name}.log" for name in ("first", "second")}
+    before = set(psutil.Process().children(recursive=True))
+    with Together(logs) as together:
+        for key in logs:
+            with together.process(key) as waiting:
+                assert (waiting is None) == changed
+        assert alive(set(psutil.Process().children(recursive=True)) - before) == []
+
+
+def test_as_many_processes_wait_as_memory_has_room_for(
+    two_cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = make_scenario(
+        {"name": "four", "replicates": 2, "matrix": [{**SMALL_MATRIX, "backends": ["png", "lmdb"]}]}
+    )
+    work = schedule(scenario.cells(), 2, 0)
+    assert [len(group) for group in groups(work, alone=False)] == [2, 2]
+    assert [len(group) for group in groups(work, alone=True)] == [1, 1, 1, 1]
+    monkeypatch.setattr(ahead, "ROOM_BYTES", psutil.virtual_memory().total + 1)
+    assert [len(group) for group in groups(work, alone=False)] == [1, 1, 1, 1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from storebench.probes.counters import CounterProbe
+from storebench.probes.counters import CounterProbe, counts_reads
 from storebench.probes.mounts import mount_of
 from storebench.results import Counters
 
@@ -278,3 +278,11 @@ def test_mounts_of_nested_and_escaped_paths(tmp_path: Path) -> None:
     inside = tmp_path / "a b"
     inside.mkdir()
     assert mount_of(inside) == mount_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fstype", "counts"),
+    [("ext4", True), ("xfs", True), ("tmpfs", True), ("fuse", False), ("fuse.sshfs", False), ("9p", False)],
+)
+def test_reads_through_a_user_space_filesystem_are_not_attributed(fstype: str, counts: bool) -> None:
+    assert counts_reads(fstype) is counts
