@@ -18,6 +18,7 @@ from typing import Any
 from storebench._version import __version__
 from storebench.codecs import any_size
 from storebench.errors import StorebenchError
+from storebench.fileio.whole_files import write_message
 from storebench.formats import get_format, parse_backend
 from storebench.formats.registry import store_name_of, traits_of
 from storebench.probes.page_cache import evict, resident
@@ -208,10 +209,7 @@ def main(arguments: Sequence[str]) -> None:
         answer = measure_conversion(Path(job["source"]), job["target"], Path(job["folder"]))
     except (StorebenchError, OSError) as error:
         answer = {"failure": str(error)}
-    out = Path(job["out"])
-    unfinished = out.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(answer), encoding="utf-8")
-    unfinished.replace(out)
+    write_message(Path(job["out"]), answer)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,21 @@ the write ends. The next write into that place removes what a killed process lef
 - A new folder (`write_all`) appears with all of its files, or not at all, even if the process is killed.
 - Files of an existing folder (`write_all`) are renamed once all of them are on disk. An error or an interrupt puts the
   old ones back. After a kill during these renames every file is complete, but some are still the old ones.
+
+A message to another process (`open_message`, `write_message`) is in a scratch folder already: it is renamed when it is
+complete, and not synced.
 """
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from storebench.filesystem import sync
 from storebench.system.scratch import PREFIX, locked_folder, remove
@@ -70,6 +74,29 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
             _sync_file(new, like=target)
             new.replace(target)
         sync(target.parent)
+
+
+@contextmanager
+def open_message(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for another process to read; it gets the name `path` when the with statement ends without an error.
+
+    The reader finds it complete or not at all. It is not synced, so a crash of the machine may lose it.
+
+    Raises
+    ------
+    OSError
+        It cannot be written. An unfinished file may remain beside `path`.
+    """
+    unfinished = path.with_suffix(".tmp")
+    with unfinished.open("wb") as file:
+        yield file
+    unfinished.replace(path)
+
+
+def write_message(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON for another process to read; see `open_message`."""
+    with open_message(path) as file:
+        file.write(json.dumps(content).encode())
 
 
 def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:

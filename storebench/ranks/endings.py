@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from storebench.fileio.whole_files import write_message
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import Position
 
@@ -58,7 +59,7 @@ class RankFailure:
         OSError
             The file cannot be written.
         """
-        _write(_path(folder, self.rank), dataclasses.asdict(self))
+        write_message(_path(folder, self.rank), dataclasses.asdict(self))
 
     def __str__(self) -> str:
         """Return the line that names the rank, if it is one, its node and the reason."""
@@ -68,7 +69,7 @@ class RankFailure:
 
 def write_exits(folder: Path, exits: Mapping[int, int]) -> None:
     """Write the exit code of each rank that failed on this node, negative for a signal, by rank."""
-    _write(folder / _EXITS_NAME, {str(rank): code for rank, code in exits.items()})
+    write_message(folder / _EXITS_NAME, {str(rank): code for rank, code in exits.items()})
 
 
 def read_failures(folder: Path, ranks: range) -> list[RankFailure]:
@@ -112,12 +113,6 @@ def _ended(code: int) -> str:
 
 def _path(folder: Path, rank: int | None) -> Path:
     return folder / f"failure-{'agent' if rank is None else rank}.json"
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(content), encoding="utf-8")
-    unfinished.replace(path)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.fileio.whole_files import open_message
 from storebench.probes.batch_io import IO_COLUMNS
 
 if TYPE_CHECKING:  # the loop imports torch, which validating step tables does not need
@@ -108,16 +109,14 @@ def handover_ns(table: StepTable) -> Column:
 
 
 def write_steps(table: StepTable, path: Path) -> None:
-    """Write the table as Parquet, under a temporary name until it is complete."""
+    """Write the table as Parquet, for the runner to read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
     columns = {name: _arrow(column) for name, column in table.items()}
-    with unfinished.open("wb") as file:  # pyarrow itself opens no name that is not UTF-8
+    with open_message(path) as file:  # pyarrow itself opens no name that is not UTF-8
         pq.write_table(pa.table(columns), file, compression="zstd")
-    unfinished.replace(path)
 
 
 def _arrow(column: Column) -> Any:

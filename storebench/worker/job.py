@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storebench.fileio.whole_files import write_message
 from storebench.names import name_of_text, text_of_name
 from storebench.results import Cell
 
@@ -106,10 +107,8 @@ def job_text(job: CellJob) -> str:
 
 def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
     """Write the answer and return the exit code, or `EXIT_NO_ANSWER` if the answer cannot be written."""
-    unfinished = job.out.with_suffix(".tmp")
     try:
-        unfinished.write_text(json.dumps(answer), encoding="utf-8")
-        unfinished.replace(job.out)
+        write_message(job.out, answer)
     except OSError:
         return EXIT_NO_ANSWER
     return exit_code

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.fileio.whole_files import write_all, write_whole
+from storebench.fileio.whole_files import open_message, write_all, write_message, write_whole
 
 LargestFile = Callable[[int], AbstractContextManager[None]]
 
@@ -83,6 +83,25 @@ def test_a_link_stays_one_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert Path(os.devnull).is_char_device()
 
 
+def test_a_message_is_seen_only_when_it_is_complete(tmp_path: Path) -> None:
+    message = tmp_path / "answer.json"
+    with open_message(message) as file:
+        file.write(b"{")
+        file.flush()
+        assert not message.exists()
+    assert contents(tmp_path) == {"answer.json": b"{"}
+    write_message(message, {"rank": 3})
+    assert contents(tmp_path) == {"answer.json": b'{"rank": 3}'}
+
+
+def test_a_message_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    message = tmp_path / "answer.json"
+    write_message(message, {"rank": 3})
+    with pytest.raises(TypeError):
+        write_message(message, {"rank": object()})
+    assert message.read_bytes() == b'{"rank": 3}'
+
+
 def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     (tmp_path / "report.md").write_text("old")
@@ -117,7 +136,7 @@ def test_a_rename_that_fails_puts_the_files_before_it_back(tmp_path: Path) -> No
 WRITER = """\
 import sys
 from pathlib import Path
-from storebench.fileio.whole_files import write_all, write_whole
+from storebench.fileio.whole_files import open_message, write_all, write_message, write_whole
 number = 0
 while True:
     number += 1
