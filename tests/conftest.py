@@ -43,6 +43,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 gc.disable()  # until all tests are collected: the collector would go through all imported modules again and again
 
+WRITES_NO_BYTECODE = sys.dont_write_bytecode
+"""Whether this process was told to write none. It holds again after the collection: tests change modules in place."""
+sys.dont_write_bytecode = False  # or pytest rewrites all assertions in every run
+
 RERUNS = 4
 """How often a test that counts pages is run again, on a machine that takes pages away while they are counted."""
 
@@ -69,6 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector what was imported and collected: it lives to the end, and cells collect before they time."""
+    sys.dont_write_bytecode = WRITES_NO_BYTECODE
     ready_to_fork()
     gc.enable()
 
