@@ -87,7 +87,7 @@ def comparisons(records: Iterable[Record]) -> dict[Cell, Comparison]:
 
 
 def called_different(found: Iterable[Comparison]) -> int:
-    """Return how many comparisons see a difference."""
+    """Return the number of comparisons that see a difference."""
     return sum(one.verdict in (Verdict.FASTER, Verdict.SLOWER) for one in found)
 
 

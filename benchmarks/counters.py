@@ -1,15 +1,15 @@
-"""Are the counters right? Cold LMDB against what is known of it, and against the block device's own counter.
+"""Are the counters right? Cold LMDB compared with known values and with the block device's own counter.
 
 ``python -m benchmarks.counters [--replicates N] [--stores FOLDER]``
 
 The first tenth of a cold, shuffled epoch of ImageNet-256 (4,000 images), from LMDB with the kernel's readahead and
-without. Held against figures of an earlier prototype, which counted for itself, on a device that reads ahead by
-8 MiB; with another setting of the device the first amplification is another one, and the check says so.
+without. The known values hold for a device that reads ahead by 8 MiB. With another setting the amplification with
+readahead differs, and the check says so.
 
 - read amplification: 8.7 with readahead, 1.0 without;
-- major faults per sample without readahead: one for each of the 49 pages that an image lies on;
-- what the kernel counted for the processes, over what the block device delivered to anybody: within 10% on a
-  machine where nobody else reads.
+- major faults per sample without readahead: one for each of the 49 pages of an image;
+- the bytes that the kernel counted for the processes, divided by those that the block device delivered: within 10%
+  of 1 on a machine where nothing else reads.
 """
 
 import argparse
@@ -53,14 +53,14 @@ def middle(values: Sequence[float | None]) -> float:
 
 
 def within(words: str, found: float, expected: float) -> bool:
-    """Print a figure beside what is known of it, and return whether they agree."""
+    """Print a figure beside its known value, and return whether they agree."""
     good = expected / FACTOR <= found <= expected * FACTOR
     print(f"  {words}: {found:.2f} (known: {expected}) {'agrees' if good else 'DISAGREES'}")
     return good
 
 
 def check(backend: str, records: Sequence[Record]) -> list[bool]:
-    """Print what the counters of a backend say, and return what agreed."""
+    """Print the counters of a backend, and return one flag per check."""
     print(f"\n{backend}: {len(records)} replicates")
     counters = [one.counters for one in records]
     amplification = middle([one.read_amplification for one in counters])
@@ -81,9 +81,9 @@ def check(backend: str, records: Sequence[Record]) -> list[bool]:
 
 
 def main() -> int:
-    """Run the cells and print one block a backend."""
+    """Run the cells and print one block per backend."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--replicates", type=int, help="fresh processes a cell, 5 by default")
+    parser.add_argument("--replicates", type=int, help="fresh processes per cell, 5 by default")
     parser.add_argument("--stores", type=Path, help="keep the stores here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

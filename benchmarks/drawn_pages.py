@@ -158,7 +158,7 @@ def _varying(truth: Truth, rng: np.random.Generator) -> float:
 
 
 def claimed(cells: Sequence[CellSummary]) -> tuple[Decisions, list[Claim]]:
-    """Return what a page decides in its tables, and what its sentences assert."""
+    """Return the decisions of a page's tables, and the claims of its sentences."""
     facts = derive(cells)
     return facts.decisions, _said(facts)
 

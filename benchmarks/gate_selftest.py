@@ -86,7 +86,7 @@ def collect(pool: Path, sessions: int, kinds: Sequence[str]) -> None:
 
 
 def _wanted(kind: str, sessions: int) -> int:
-    """Return how many sessions of a kind are collected: three sets only where same code meets same code."""
+    """Return the number of sessions to collect of a kind: three sets only where the same code is compared with itself."""
     if kind in ("idle", "loaded"):
         return sessions
     return max(SESSIONS_A_SIDE, sessions // 2) if kind.startswith("slower") else SESSIONS_A_SIDE
@@ -241,7 +241,7 @@ def try_planted(pools: dict[str, list[Session]], factor: str, policy: Policy, rn
 
 
 def try_counters(pools: dict[str, list[Session]], policy: Policy, rng: random.Random) -> bool:
-    """Plant one more read call a sample and 5% more bytes into every cell in turn; each must be caught."""
+    """Plant one more read call per sample and 5% more bytes into every cell in turn; each must be caught."""
     caught = trials = 0
     baseline, contender, _ = draw(pools["idle"], rng)
     for cell in side(baseline).cells:

@@ -84,7 +84,7 @@ class Found:
 
 
 def measure(job: LoadJob, samples: int, rounds: int) -> dict[Name, Found]:
-    """Return what was found for each loader."""
+    """Return the result of each loader."""
     order = epoch_order(samples, seed=0, epoch=0)
     plan = EpochPlan(epoch=0, batches=split_batches(order, BATCH))
     found = {name: Found() for name in LOADERS}

@@ -102,7 +102,7 @@ def untraced(batches: Iterator[Batch], step: Step) -> None:
 def seconds(
     side: Callable[[Iterator[Batch], Step], None], loader: ProcessLoader, step: Step, case: Case, number: int
 ) -> float:
-    """Return how long one side of a round takes."""
+    """Return the seconds that one side of a round takes."""
     passes = -(-case.steps * BATCH // SAMPLES)
     plan = EpochPlan(epoch=number, batches=drawn(SAMPLES, number, passes)[: case.steps])
     start = time.perf_counter()

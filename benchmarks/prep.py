@@ -242,7 +242,7 @@ def _plan(count: int, epoch: int) -> EpochPlan:
 
 
 def _batches_in(loader: Loader, count: int, seconds: float) -> int:
-    """Return how many batches fit into `seconds`, at least 3; the epoch that tells it maps every page as well."""
+    """Return the number of batches that fit into `seconds`, at least 3; the epoch that finds it also maps every page."""
     plan = _plan(count, epoch=10_000)
     first = plan.batches[:3]
     run_epoch(loader.epoch(EpochPlan(epoch=0, batches=first)), NoStep())

@@ -27,7 +27,7 @@ BACKENDS = [name for name in FORMATS if name != "null"]
 
 
 def planted(cells: int, steps: int) -> Iterator[Record]:
-    """Yield one record a cell: backends, cold and warm, and as many batch sizes as it takes."""
+    """Yield one record per cell: backends, cold and warm, and enough batch sizes."""
     for number in range(cells):
         backend = BACKENDS[number % len(BACKENDS)]
         rest = number // len(BACKENDS)

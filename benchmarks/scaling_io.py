@@ -59,7 +59,7 @@ class Place:
 
 
 def seconds(way: Way, place: Place, processes: int, samples: int) -> float:
-    """Return how long `processes` of one machine take for `samples`, as the model says."""
+    """Return the seconds that `processes` of one machine take for `samples` in the model."""
     rate = min(processes * way.rate, place.cores / way.cpu_s)
     if not way.load_s:
         # One process has shown that the device gives at least this much to this way of reading.
@@ -68,7 +68,7 @@ def seconds(way: Way, place: Place, processes: int, samples: int) -> float:
 
 
 def cluster_seconds(way: Way, place: Place, machines: int, samples: int, shared_bytes_per_s: float) -> float:
-    """Return how long `machines` take for one epoch from a shared filesystem, each with `PROCESSES` readers."""
+    """Return the seconds that `machines` take for one epoch from a shared filesystem, each with `PROCESSES` readers."""
     if way.load_s:
         load_s = max(way.load_s, machines * place.store_bytes / shared_bytes_per_s)
         rate = machines * min(PROCESSES * way.rate, place.cores / way.cpu_s)
@@ -82,7 +82,7 @@ def _device_rate(way: Way, place: Place, bytes_per_s: float) -> float:
 
 
 def way_of(records: Sequence[Record]) -> Way:
-    """Return what the replicates of a cell with one process measured, medians."""
+    """Return the medians of the replicates of a cell with one process."""
     loads = records[0].cache.applies_to == "open"
     return Way(
         rate=statistics.median(one.samples_per_s for one in records),

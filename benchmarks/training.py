@@ -38,7 +38,7 @@ def rounds(records: Sequence[Record], **wanted: object) -> Rounds:
 
 
 def predicted_s(slow: Record, warm: Record, cold: Record) -> float:
-    """Return how many seconds the epoch from the direct reader should take."""
+    """Return the seconds that the epoch from the direct reader should take."""
     return max(slow.compute_s + slow.h2d_s + warm.timed_s, cold.timed_s)
 
 

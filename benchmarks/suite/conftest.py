@@ -50,7 +50,7 @@ def photographs() -> DrawnDataset:
 
 @pytest.fixture(scope="session")
 def stores(thumbnails: DrawnDataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Store]:
-    """Give the store of the thumbnails that a backend reads, built once a session on a real filesystem."""
+    """Give the store of the thumbnails that a backend reads, built once per session on a real filesystem."""
     return _builder(thumbnails, tmp_path_factory.mktemp("stores"))
 
 

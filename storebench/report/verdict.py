@@ -52,7 +52,7 @@ class Bound(enum.StrEnum):
     READER = "reader-bound"
     DECODE = "decode-bound"
     PREP = "prep-bound"
-    HANDOVER = "handoff-bound"
+    HANDOFF = "handoff-bound"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class _Sample:
     fetch: float
     decode: float
     prep: float
-    handover: float
+    handoff: float
 
     @classmethod
     def of(cls, cell: CellSummary) -> "_Sample":
@@ -122,10 +122,10 @@ class _Sample:
             cell.per_sample(name)
             for name in ("timed_s", "data_wait_s", "fetch_s", "decode_s", "prep_s", "handover_s")
         ]
-        total, wait, fetch, decode, prep, handover = per
+        total, wait, fetch, decode, prep, handoff = per
         compute = cell.per_sample("compute_s") + cell.per_sample("h2d_s")
         return cls(
-            total=total, wait=wait, compute=compute, fetch=fetch, decode=decode, prep=prep, handover=handover
+            total=total, wait=wait, compute=compute, fetch=fetch, decode=decode, prep=prep, handoff=handoff
         )
 
 
@@ -191,7 +191,7 @@ def _costs(
         Bound.DECODE: seconds.decode / side_by_side,
         Bound.PREP: seconds.prep / side_by_side,
         # A handoff costs the producer and the loop, and the one loop receives all batches.
-        Bound.HANDOVER: seconds.handover,
+        Bound.HANDOFF: seconds.handoff,
     }
 
 
@@ -274,13 +274,13 @@ def _gain(bound: Bound, cell: CellSummary, seconds: _Sample, costs: Mapping[Boun
     if not cell.cell.workers:
         saved = seconds.compute if bound is Bound.COMPUTE else costs[bound]
         return seconds.total / max(seconds.total - saved, 1e-12)
-    stages = (Bound.COMPUTE, Bound.CONTENTION, Bound.HANDOVER)
+    stages = (Bound.COMPUTE, Bound.CONTENTION, Bound.HANDOFF)
     producing = sum(cost for part, cost in costs.items() if part not in stages)
     computing = seconds.compute - (costs[bound] if bound is Bound.CONTENTION else 0.0)
     left = [
         producing - (0.0 if bound in stages else costs[bound]),
         0.0 if bound is Bound.COMPUTE else computing,
-        0.0 if bound is Bound.HANDOVER else costs[Bound.HANDOVER],
+        0.0 if bound is Bound.HANDOFF else costs[Bound.HANDOFF],
     ]
     return max(1.0, seconds.total / max(*left, 1e-12))
 

@@ -97,7 +97,7 @@ def queue_depth(table: StepTable) -> Column:
     return depth
 
 
-def handover_ns(table: StepTable) -> Column:
+def handoff_ns(table: StepTable) -> Column:
     """Return the handoff cost of each batch: the loop's wait after the batch was ready.
 
     If a batch was ready before the loop asked, this is only the time to take it

@@ -11,7 +11,7 @@ from storebench.ranks.merging import RANK, job_steps, rank_tables
 from storebench.results import Loss, Record
 from storebench.settings.words import ComputeKind
 from storebench.stats import percentiles
-from storebench.training.step_table import StepTable, handover_ns, wall_ns
+from storebench.training.step_table import StepTable, handoff_ns, wall_ns
 
 _SUMMED = ("samples", "timed_samples", "payload_bytes", "prefetched_samples")
 _AVERAGED = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s", "handover_s")
@@ -55,7 +55,7 @@ def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:
             fetch_s=_seconds(timed["fetch_ns"].sum()),
             decode_s=_seconds(timed["decode_ns"].sum()),
             prep_s=_seconds(timed["prep_ns"].sum()),
-            handover_s=_seconds(handover_ns(timed).sum()),
+            handover_s=_seconds(handoff_ns(timed).sum()),
         ),
         timed,
         timed_s,

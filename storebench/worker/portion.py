@@ -15,7 +15,7 @@ import numpy.typing as npt
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import Curve
 from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyPoint
-from storebench.training.step_table import Column, StepTable, handover_ns, step_ends, wall_ns
+from storebench.training.step_table import Column, StepTable, handoff_ns, step_ends, wall_ns
 
 EXCESS_MAX_FRAC = 0.10
 """Share of the store's pages that may be resident without having been requested while an epoch still counts as cold.
@@ -357,7 +357,7 @@ def portion_sums(part: StepTable, edge_steps: int = 0) -> dict[str, Any]:
         "seconds": seconds,
         "samples_per_s": samples / seconds,
         "payload_bytes": int(part["payload_bytes"].sum()),
-        "handover_s": int(handover_ns(part).sum()) / 1e9,
+        "handover_s": int(handoff_ns(part).sum()) / 1e9,
         "drift": drift,
         **sums,
     }

@@ -47,7 +47,7 @@ _NEXT_STEP = {
     Bound.READER: "a leaner reader or larger batches, because the data is already in memory",
     Bound.DECODE: "raw pixels, or more workers if there are idle cores",
     Bound.PREP: "cheaper augmentation or more workers",
-    Bound.HANDOVER: "fewer workers, larger batches or another loader",
+    Bound.HANDOFF: "fewer workers, larger batches or another loader",
 }
 
 

@@ -30,7 +30,7 @@ def test_one_machine_is_bound_by_its_processes_its_device_or_its_cores(
 def test_what_is_loaded_first_is_loaded_once_and_then_free_of_the_device() -> None:
     way = dataclasses.replace(WAY, rate=10_000.0, load_s=0.5)
     assert seconds(way, PLACE, 2, 10_000) == pytest.approx(0.5 + 0.5)
-    # 64 machines pull 64 stores through 6.4 GB/s: 4 s, and then 64 times 20,000 samples a second.
+    # 64 machines pull 64 stores through 6.4 GB/s: 4 s, and then 64 times 20,000 samples per second.
     assert cluster_seconds(way, PLACE, 64, 1_280_000, 6.4e9) == pytest.approx(4.0 + 1.0)
 
 

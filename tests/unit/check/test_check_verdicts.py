@@ -326,7 +326,7 @@ def test_below_the_floor_of_the_noisier_side_nothing_alarms(tmp_path: Path) -> N
 
 
 def test_holm_keeps_forty_cells_of_the_same_code_quiet() -> None:
-    """Forty cells at 5% spread, as in the simulation that condemns a gate at 10% (FACTS section 8)."""
+    """Forty cells at 5% spread, of which some would exceed a plain limit of 10%."""
     from storebench.check.sides.model import CellData, Place, Replicate, Side
 
     rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from storebench.loading.batch import Spans
 from storebench.results import Cell, Percentiles, Record
 from storebench.settings.words import ComputeKind
 from storebench.training.loop import StepTimes
-from storebench.training.step_table import StepTable, handover_ns, queue_depth, step_table
+from storebench.training.step_table import StepTable, handoff_ns, queue_depth, step_table
 from storebench.worker.measure import epoch_record
 
 MS = 1_000_000
@@ -197,9 +197,9 @@ def test_queue_depth_counts_batches_that_lay_ready_when_the_loop_asked() -> None
     assert queue_depth(table(0)).tolist() == [0, 1, 1, 0]
 
 
-def test_handover_is_the_time_from_ready_to_received() -> None:
+def test_handoff_is_the_time_from_ready_to_received() -> None:
     # Batch 0 ready at 38, had at 40; 1 ready before it was asked for at 51, had at 55; 2 likewise; 3 ready at 87.
-    assert handover_ns(table(0)).tolist() == [2 * MS, 4 * MS, 3 * MS, 2 * MS]
+    assert handoff_ns(table(0)).tolist() == [2 * MS, 4 * MS, 3 * MS, 2 * MS]
     expect(epoch_record(record(), table(0)), handover_s=0.011)
     expect(epoch_record(record(), table(1)), handover_s=0.009)
 

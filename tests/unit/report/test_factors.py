@@ -123,8 +123,8 @@ def test_shares_are_signed_and_taken_round_by_round() -> None:
 
 
 def test_with_workers_shares_are_of_the_producers_work() -> None:
-    png = replicates("png", [20.0] * 3, workers=4, fetch_ms=10, decode_ms=70, prep_ms=1, handover_ms=5)
-    lmdb = replicates("lmdb", [2.0] * 3, workers=4, fetch_ms=20, decode_ms=0, prep_ms=1, handover_ms=1)
+    png = replicates("png", [20.0] * 3, workers=4, fetch_ms=10, decode_ms=70, prep_ms=1, handoff_ms=5)
+    lmdb = replicates("lmdb", [2.0] * 3, workers=4, fetch_ms=20, decode_ms=0, prep_ms=1, handoff_ms=1)
     found = {one.part: one.share.mid for one in shares(*pair(png + lmdb))}
     assert found == pytest.approx({"decoding": 70 / 60, "fetching": -10 / 60, "preparing": 0.0})
 

@@ -60,7 +60,7 @@ PLANTED: dict[str, tuple[Kind, str, Callable[[Record], Record]]] = {
         Kind.ARITHMETIC, "data_wait_ns",
         lambda r: dataclasses.replace(r, data_wait_ns=Percentiles(p50=5, p95=4, p99=6, max=7)),
     ),
-    "nominal bytes a second": (
+    "nominal bytes per second": (
         Kind.ARITHMETIC, "payload_bytes_per_s",
         lambda r: dataclasses.replace(r, payload_bytes_per_s=r.payload_bytes_per_s * 1.5),
     ),

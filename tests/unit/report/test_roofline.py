@@ -76,7 +76,7 @@ def test_known_rates_give_their_curve_and_no_error(workers: int, starving: float
 
 
 def test_the_handoff_is_measured_and_taken_off_every_step() -> None:
-    handing = {"workers": 2, "handover_ms": 1.0}
+    handing = {"workers": 2, "handoff_ms": 1.0}
     step_ms = 4.0
     records = loader_records("lmdb", 20_000.0, **handing)
     records += point_records("lmdb", step_ms, 1000 * BATCH / (step_ms + 1.0), **handing)
@@ -88,23 +88,23 @@ def test_the_handoff_is_measured_and_taken_off_every_step() -> None:
 
 @pytest.mark.parametrize(("workers", "constant_ms"), [(2, 1.0), (0, 0.0)])
 def test_points_in_memory_give_the_handoff_of_a_limited_store(workers: int, constant_ms: float) -> None:
-    slow = loader_records("lmdb", 5_000.0, workers=workers, handover_ms=3.0, cache="cold")
-    warm = loader_records("lmdb", 20_000.0, workers=workers, handover_ms=2.0)
-    warm += point_records("lmdb", 4.0, 1000 * BATCH / 5.0, workers=workers, handover_ms=1.0)
+    slow = loader_records("lmdb", 5_000.0, workers=workers, handoff_ms=3.0, cache="cold")
+    warm = loader_records("lmdb", 20_000.0, workers=workers, handoff_ms=2.0)
+    warm += point_records("lmdb", 4.0, 1000 * BATCH / 5.0, workers=workers, handoff_ms=1.0)
     cold, _ = rooflines(cells_of(*slow, *warm))
     assert cold.first.cell.cache == "cold"
     assert cold.curves[0].constant_s == pytest.approx(constant_ms / 1000 / BATCH)
     assert cold.points == ()
-    own = point_records("lmdb", 4.0, 1000 * BATCH / 7.0, workers=workers, handover_ms=2.5, cache="cold")
+    own = point_records("lmdb", 4.0, 1000 * BATCH / 7.0, workers=workers, handoff_ms=2.5, cache="cold")
     cold, _ = rooflines(cells_of(*slow, *own, *warm))
     assert cold.curves[0].constant_s == pytest.approx(constant_ms / 1000 / BATCH)
 
 
 def test_the_handoff_of_a_store_without_points_is_that_of_its_loader() -> None:
     """A store that only ever loaded at full speed measured its handoff while its workers took the cores."""
-    records = loader_records("lmdb:direct", 5_000.0, workers=2, handover_ms=5.0, cache="cold")
-    records += loader_records("png", 600.0, workers=2, handover_ms=4.0)
-    records += point_records("png", 100.0, 320.0, workers=2, handover_ms=0.5)
+    records = loader_records("lmdb:direct", 5_000.0, workers=2, handoff_ms=5.0, cache="cold")
+    records += loader_records("png", 600.0, workers=2, handoff_ms=4.0)
+    records += point_records("png", 100.0, 320.0, workers=2, handoff_ms=0.5)
     cold, _ = rooflines(cells_of(*records))
     (direct,) = cold.curves
     assert direct.backend == "lmdb:direct"
@@ -114,11 +114,11 @@ def test_the_handoff_of_a_store_without_points_is_that_of_its_loader() -> None:
 
 @pytest.mark.parametrize(("rounds", "constant_ms"), [(1, 1.0), (2, 1.0), (3, 0.25)])
 def test_points_of_few_rounds_do_not_shape_the_curve_they_test(rounds: int, constant_ms: float) -> None:
-    records = loader_records("lmdb", 20_000.0, workers=2, handover_ms=2.0)
-    records += point_records("lmdb", 4.0, 1000 * BATCH / 5.0, workers=2, handover_ms=1.0)
+    records = loader_records("lmdb", 20_000.0, workers=2, handoff_ms=2.0)
+    records += point_records("lmdb", 4.0, 1000 * BATCH / 5.0, workers=2, handoff_ms=1.0)
     records += point_records(
-        "png", 100.0, 320.0, workers=2, handover_ms=0.25, spread=SPREAD[:rounds]
-    ) + loader_records("png", 600.0, workers=2, handover_ms=4.0)
+        "png", 100.0, 320.0, workers=2, handoff_ms=0.25, spread=SPREAD[:rounds]
+    ) + loader_records("png", 600.0, workers=2, handoff_ms=4.0)
     for curve in roofline_of(*records).curves:
         assert curve.constant_s == pytest.approx(constant_ms / 1000 / BATCH)
         assert len(curve.points) == 1
@@ -182,8 +182,8 @@ def test_a_first_batch_explains_a_short_epoch() -> None:
 def test_a_handoff_explains_a_step_that_is_too_short_for_it() -> None:
     records = loader_records("lmdb", 100_000.0, workers=2)
     other = {"workers": 2, "fetch_ms": 0.64}
-    records += point_records("lmdb", 100.0, 1000 * BATCH / 100.1, handover_ms=0.1, **other)
-    records += point_records("lmdb", 1.0, 1000 * BATCH / 3.0, handover_ms=2.0, **other)
+    records += point_records("lmdb", 100.0, 1000 * BATCH / 100.1, handoff_ms=0.1, **other)
+    records += point_records("lmdb", 1.0, 1000 * BATCH / 3.0, handoff_ms=2.0, **other)
     (curve,) = roofline_of(*records).curves
     fast = curve.points[-1]
     assert fast.explanation is not None
@@ -361,10 +361,10 @@ def test_the_band_of_a_curve_is_that_of_its_supply() -> None:
 def test_a_starving_point_that_the_handoff_limits_has_its_uncertainty() -> None:
     records = [
         record
-        for replicate, handover_ms in enumerate((0.8, 1.0, 1.2))
+        for replicate, handoff_ms in enumerate((0.8, 1.0, 1.2))
         for record in [
             dataclasses.replace(
-                loader_records("lmdb", 20_000.0, workers=2, handover_ms=handover_ms, spread=(1.0,))[0],
+                loader_records("lmdb", 20_000.0, workers=2, handoff_ms=handoff_ms, spread=(1.0,))[0],
                 replicate=replicate,
             )
         ]

@@ -205,7 +205,7 @@ def test_a_store_that_does_not_validate_is_not_said_to_starve_it(tmp_path: Path)
 def test_a_store_that_supplies_more_than_it_feeds_is_explained() -> None:
     slow = loader_records("png", 540.0, workers=2)
     assert handoff_sentence(rooflines_of(*slow)) == ""
-    handed = loader_records("lmdb", 9000.0, workers=2, handover_ms=2.0)
+    handed = loader_records("lmdb", 9000.0, workers=2, handoff_ms=2.0)
     said = handoff_sentence(rooflines_of(*slow, *handed))
     assert said.startswith(
         "LMDB supplies more than it feeds: between two steps the loader hands a batch over"

@@ -66,9 +66,9 @@ def test_with_the_cache_as_found_the_device_counter_decides(share: float, bound:
 
 
 def test_producers_that_wait_for_the_queue_are_handoff_bound() -> None:
-    parts: dict[str, Any] = {"fetch_ms": 2.0, "prep_ms": 1.0, "handover_ms": 12.0}
+    parts: dict[str, Any] = {"fetch_ms": 2.0, "prep_ms": 1.0, "handoff_ms": 12.0}
     verdict = verdict_of([make_record("lmdb", workers=2, wait_ms=11, compute_ms=1, **parts)])
-    assert verdict.bound is Bound.HANDOVER
+    assert verdict.bound is Bound.HANDOFF
     assert limit_sentence(verdict).startswith("handoff-bound: ")
 
 
@@ -208,11 +208,11 @@ def test_the_null_cell_never_raises_what_free_loading_could_gain(null_ms: float,
     assert verdict_of([cell, null]).feed_gain == pytest.approx(gain)
 
 
-def test_the_handover_limits_what_mending_another_stage_gains() -> None:
+def test_the_handoff_limits_what_mending_another_stage_gains() -> None:
     parts: dict[str, Any] = {
         "fetch_ms": 30.0,
         "prep_ms": 0.0,
-        "handover_ms": 8.0,
+        "handoff_ms": 8.0,
         "cache": "warm",
         "workers": 2,
     }
