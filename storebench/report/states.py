@@ -64,7 +64,8 @@ def is_upper_bound(row: Row) -> bool:
     if row["portion_upper_bound"]:
         return True
     drift = row["portion_drift"]
-    return row["portion_kind"] == PortionKind.COLD and drift is not None and drift > COLD_DRIFT_MOST
+    most = COLD_DRIFT_MOST * (row["portion_shared_drift"] or 1.0)
+    return row["portion_kind"] == PortionKind.COLD and drift is not None and drift > most
 
 
 def has_portion(row: Row) -> bool:

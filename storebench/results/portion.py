@@ -20,6 +20,8 @@ STEADY_DRIFT = (0.8, 1.25)
 COLD_DRIFT_MOST = 2.5
 """Above this drift, a cold rate is an upper bound: no device becomes that much faster within an epoch.
 
+Where samples share pages, it is that many times `Portion.shared_drift`.
+
 The drift of correct short portions reached 1.9.
 """
 
@@ -47,6 +49,9 @@ class Portion:
         Share of the pages of the store that were resident at its end without having been requested.
     drift
         Rate of the second half of the portion over the rate of the first half; null for fewer than 4 steps.
+    shared_drift
+        What `drift` would be if every new page took the same time: late samples lie on pages that earlier ones have
+        brought into memory. 1 where each sample has pages of its own, or residency does not show it.
     edge_steps
         Steps at either end of a steady portion that `drift` leaves out, because a reader that is told the order of the
         epoch reads ahead in the first of them, and has nothing left to read in the last.
@@ -72,5 +77,6 @@ class Portion:
     asked_frac: float = 0.0
     excess_frac: float = 0.0
     drift: float | None = None
+    shared_drift: float = 1.0
     edge_steps: int = 0
     reason: str = ""

@@ -6,6 +6,7 @@ an epoch shows the cost of every later one.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,7 +162,8 @@ def cold_portion(
     that later steps need; such a reader then has no portion.
 
     The portion is also an upper bound if its second half was served more than `COLD_DRIFT_MOST` times as fast as its
-    first: a private copy of the store, paid for in the first steps, would occupy no page that is counted.
+    first: a private copy of the store, paid for in the first steps, would occupy no page that is counted. Where samples
+    share pages, the second half needs fewer new pages, so it may be faster by that factor (`shared_drift`).
 
     Parameters
     ----------
@@ -202,23 +204,62 @@ def cold_portion(
         why = "to the last sample point no more was resident than was asked for"
     last = max(steps, 1) - 1
     point = min(int(np.searchsorted(at_ns, ends[last])), len(at_ns) - 1)
-    return Judgement(
-        portion=_bounded_by_drift(
-            _portion(
-                timed,
-                slice(max(steps, 1)),
-                kind=PortionKind.COLD,
-                upper_bound=not steps,
-                asked=float(asked_frac(table, ends[last : last + 1], store.count)[0]),
-                excess=float(excess[point]),
-                reason=why,
-            )
-        )
+    cut = slice(max(steps, 1))
+    portion = _portion(
+        timed,
+        cut,
+        kind=PortionKind.COLD,
+        upper_bound=not steps,
+        asked=float(asked_frac(table, ends[last : last + 1], store.count)[0]),
+        excess=float(excess[point]),
+        reason=why,
     )
+    points = residency_points(table, curve, store.count)
+    part = {name: column[cut] for name, column in timed.items()}
+    return Judgement(portion=_bounded_by_drift(portion, shared_drift(table, part, points, store)))
 
 
-def _bounded_by_drift(portion: Portion) -> Portion:
-    if portion.drift is None or portion.drift <= COLD_DRIFT_MOST:
+def shared_drift(
+    table: StepTable, part: StepTable, points: Sequence[ResidencyPoint], store: StorePages
+) -> float:
+    """Return by how much the rate of a cold portion rises because samples share pages; see `Portion.shared_drift`.
+
+    The sampled residency has to show the new pages, and no more is explained than random sharing brings about.
+
+    Parameters
+    ----------
+    table
+        All steps of the epoch.
+    part
+        The steps of the portion.
+    points
+        The recorded curve.
+    """
+    steps = len(part["samples"])
+    if steps < _FEWEST_FOR_DRIFT or store.samples_per_page == 1.0 or not points:
+        return 1.0
+    half = steps // 2
+    moments = np.array([part["start_ns"][0], *step_ends(part)[[half - 1, steps - 1]]], np.int64)
+    resident = np.interp(
+        (moments - int(table["start_ns"][0])) / 1e9,
+        [point.elapsed_s for point in points],
+        [point.resident_frac for point in points],
+    )
+    likely = expected_frac(asked_frac(table, moments - 1, store.count), store.samples_per_page)
+    samples = np.array([part["samples"][:half].sum(), part["samples"][half:].sum()])
+    (before, after), (likely_before, likely_after) = (
+        np.diff(share) / samples for share in (resident, likely)
+    )
+    if before <= 0 or likely_after <= 0:
+        return 1.0
+    found = before / after if after > 0 else np.inf
+    return float(max(1.0, min(found, likely_before / likely_after)))
+
+
+def _bounded_by_drift(portion: Portion, shared: float) -> Portion:
+    """Return the portion with the drift that shared pages explain, as an upper bound if the rate rose by more."""
+    portion = dataclasses.replace(portion, shared_drift=shared)
+    if portion.drift is None or portion.drift <= COLD_DRIFT_MOST * shared:
         return portion
     why = (
         f"its rate rose {portion.drift:.1f}-fold within the portion: something other than the device may have served "

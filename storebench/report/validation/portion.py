@@ -12,7 +12,14 @@ from storebench.report.validation.findings import ROUNDING, Finding, Kind, findi
 from storebench.report.validation.limits import DEVICE_LEAST_FRAC, rows_frac
 from storebench.results import Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.training.step_table import step_ends
-from storebench.worker.portion import KEPT_POINTS, StorePages, asked_frac, expected_frac, portion_sums
+from storebench.worker.portion import (
+    KEPT_POINTS,
+    StorePages,
+    asked_frac,
+    expected_frac,
+    portion_sums,
+    shared_drift,
+)
 
 COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
 """Columns of a step table that are needed besides those of `storebench.report.validation.validate`."""
@@ -89,6 +96,13 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
         pages=-(-store.file_bytes // PAGE_BYTES),
         payload_bytes=store.payload_bytes,
     )
+    origin = dict(steps)
+    shared = shared_drift(
+        origin, {key: column[part.first_step : last + 1] for key, column in origin.items()}, curve, pages
+    )
+    if part.shared_drift > shared * (1 + ROUNDING):
+        message = f"{part.shared_drift:.4g}, but pages that samples share explain {shared:.4g} at most"
+        yield finding(Kind.CACHE, record, "portion.shared_drift", message)
     asked = _asked(record, steps, store)
     excess = np.array([one.resident_frac for one in curve]) - expected_frac(asked, pages.samples_per_page)
     within = _within(record, curve, end_s)

@@ -114,6 +114,9 @@ def test_a_reader_with_its_own_copy_has_an_upper_bound_only(
     assert portion.drift > COLD_DRIFT_MOST
     assert portion.upper_bound
     assert "something other than the device may have served the later steps" in portion.reason
+    excused = dataclasses.replace(portion, upper_bound=False, shared_drift=portion.drift)
+    found = check_portion(dataclasses.replace(record, portion=excused), steps_of(record, run_folder))
+    assert "portion.shared_drift" in {one.figure for one in found}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -285,6 +285,30 @@ def test_a_rate_that_rises_threefold_is_an_upper_bound() -> None:
     assert "its rate rose 3.0-fold within the portion: something other than the device" in found.reason
 
 
+# 100 samples, four to a page: nine tenths of the pages are needed in the first half of the samples.
+SHARED = StorePages(count=100, pages=25, payload_bytes=100 * PAGE_BYTES // 4)
+
+
+@pytest.mark.parametrize(
+    ("half_way", "explained", "upper_bound"),
+    [(0.97, 31.0, False), (0.75, 3.0, False), (0.5, 1.0, True), (0.0, 1.0, True)],
+)
+def test_late_samples_on_pages_that_are_there_are_rightly_faster(
+    half_way: float, explained: float, upper_bound: bool
+) -> None:
+    """The rate rises sixfold; with a copy in memory of its own, a reader makes no page of the store resident."""
+    end = 1.0 if half_way else 0.0
+    steps = faster_after_half(6)
+    found = cold_portion(steps, curve((0, 0.0), (300, half_way), (350, end)), SHARED).portion
+    assert found is not None
+    assert found.drift == pytest.approx(6.0)
+    assert found.shared_drift == pytest.approx(explained, rel=0.05)
+    assert found.upper_bound is upper_bound
+    own = cold_portion(steps, curve((0, 0.0), (300, 0.5), (350, 1.0)), OWN).portion
+    assert own is not None
+    assert (own.shared_drift, own.upper_bound) == (1.0, True)
+
+
 def test_the_recorded_curve_is_thinned_evenly_and_keeps_both_ends() -> None:
     long = table(100, samples=1)
     # Ten times as many points in the first tenth of the epoch as in the rest.
