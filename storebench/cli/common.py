@@ -4,7 +4,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +14,7 @@ import typer
 from storebench import errors
 from storebench.cli.streams import put, put_json, put_text, say
 from storebench.plain_text import plain
+from storebench.progress import Advance
 from storebench.system import interrupts
 from storebench.system.unexpected import debugging, unexpected_line
 
@@ -148,10 +149,6 @@ def _place(error: OSError) -> Path:
     if isinstance(named, str | bytes) and named not in ("", ".", b"", b"."):
         return Path(os.fsdecode(named))
     return (_Written.folder or Path()).absolute()
-
-
-Advance = Callable[[int, int], None]
-"""Called with (done, total) as work proceeds."""
 
 
 @contextmanager

@@ -33,7 +33,7 @@ _TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _BATCHES = {Split.TRAIN: _TRAIN_BATCHES, Split.TEST: ("test_batch",)}
 _FETCH_HINT = "Fetch it again: storebench data fetch cifar10."
 
-Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+Records = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 """Planar images, uint8 [n, 3, 32, 32], and labels, int64 [n]."""
 
 
@@ -45,10 +45,10 @@ class Layout:
     folder: str
     archive: str
     suffix: str
-    parse: Callable[[bytes, str], Batch]
+    parse: Callable[[bytes, str], Records]
 
 
-def parse_binary(raw: bytes, where: str) -> Batch:
+def parse_binary(raw: bytes, where: str) -> Records:
     """Return the batch in the bytes of a binary file, or raise `CorruptDataError`."""
     if not raw or len(raw) % RECORD_BYTES:
         raise CorruptDataError(
@@ -60,7 +60,7 @@ def parse_binary(raw: bytes, where: str) -> Batch:
     return records[:, 1:].reshape(-1, 3, 32, 32), _checked_labels(records[:, 0], where)
 
 
-def parse_python(raw: bytes, where: str) -> Batch:
+def parse_python(raw: bytes, where: str) -> Records:
     """Return the batch in the bytes of a pickled file, or raise `CorruptDataError`."""
     batch = pickles.load_dict(raw, where)
     pixels, labels = batch.get("data"), batch.get("labels")

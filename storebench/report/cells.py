@@ -16,7 +16,7 @@ from storebench.errors import StorebenchError
 from storebench.formats.registry import PAPER_BACKENDS, get_format
 from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
-from storebench.report.intervals import Interval, Round, median_interval
+from storebench.report.intervals import Estimate, Round, median_interval
 from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import Row
 from storebench.results import Cell, PortionKind, steady
@@ -215,7 +215,7 @@ class CellSummary:
         """
         return _by_round(self._figures(metric))
 
-    def interval(self, metric: str) -> Interval | None:
+    def interval(self, metric: str) -> Estimate | None:
         """Return the median over replicates with its interval, or None if nothing was measured."""
         values = list(self.values(metric).values())
         return median_interval(values) if values else None

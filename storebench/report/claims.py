@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, CellSummary
 from storebench.report.decisions import EXPOSED, FED_FRAC, READS, Decision, Decisions, Topic
 from storebench.report.factors import BreakEven, closings, shares
-from storebench.report.intervals import Interval, Ratio
-from storebench.report.ladder import Ladder, Step
+from storebench.report.intervals import Estimate, Ratio
+from storebench.report.ladder import Ladder, MeasuredRung
 from storebench.report.panels import Panel
 from storebench.report.verdict import Bound, CellVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
@@ -108,7 +108,7 @@ class Claim:
     kind: Kind
     subject: CellSummary
     object: CellSummary | None = None
-    figure: Interval | None = None
+    figure: Estimate | None = None
     topic: Topic = Topic.BACKEND
     part: str = ""
     decided: bool = True
@@ -280,7 +280,7 @@ def _gains(ladder: Ladder) -> Iterator[Claim]:
             yield _gain(ladder.best, base, gain)
 
 
-def _gain(step: Step, below: Step, gain: Ratio) -> Claim:
+def _gain(step: MeasuredRung, below: MeasuredRung, gain: Ratio) -> Claim:
     return _compared(Decision(topic=Topic.RUNG, cell=step.cell, base=below.cell, ratio=gain))
 
 
@@ -304,12 +304,12 @@ def _of_cell(cell: CellSummary, decisions: Decisions, verdict: CellVerdict | Non
         yield Claim(kind=Kind.AMPLIFIED, subject=cell, figure=decisions.figure(cell, READS), decided=proven)
     middle, longest = cell.median("data_wait_p50_ns"), cell.median("data_wait_max_ns")
     if middle and longest and has_distribution(cell):
-        figure = Interval(mid=longest / middle, n=len(cell.values("data_wait_p50_ns")))
+        figure = Estimate(mid=longest / middle, n=len(cell.values("data_wait_p50_ns")))
         yield Claim(kind=Kind.SPIKE, subject=cell, figure=figure, decided=False)
 
 
 def _limits(cell: CellSummary, verdict: CellVerdict) -> Iterator[Claim]:
-    gain = Interval(mid=verdict.feed_gain if verdict.bound is Bound.COMPUTE else verdict.gain)
+    gain = Estimate(mid=verdict.feed_gain if verdict.bound is Bound.COMPUTE else verdict.gain)
     yield Claim(kind=Kind.LIMITED, subject=cell, figure=gain, part=str(verdict.bound), decided=False)
     inflation = verdict.inflation
     if verdict.bound is Bound.CONTENTION and inflation is not None:
@@ -341,7 +341,7 @@ def _largest(panel: Panel) -> Iterator[Claim]:
     ordered = sorted(sized, key=lambda pair: pair[0])
     if ordered and ordered[0][0] < ordered[-1][0]:
         (small, least), (large, most) = ordered[0], ordered[-1]
-        yield Claim(kind=Kind.LARGER, subject=most, object=least, figure=Interval(mid=large / small))
+        yield Claim(kind=Kind.LARGER, subject=most, object=least, figure=Estimate(mid=large / small))
 
 
 def refusal(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> str:
@@ -356,7 +356,7 @@ def refusal(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> str:
     return "" if _training_gains(one, panels, claims) else "training gains nothing from it on this machine"
 
 
-def _is_narrow(epochs: Interval) -> bool:
+def _is_narrow(epochs: Estimate) -> bool:
     if epochs.lo is None or epochs.hi is None:
         return False
     return epochs.lo > 0 and epochs.hi < MOST_SPAN * epochs.lo

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from storebench import stats
 from storebench.report.cells import CellSummary, key_without
-from storebench.report.intervals import Interval, Ratio, Round, family, mean_interval
+from storebench.report.intervals import Estimate, Ratio, Round, family, mean_interval
 from storebench.report.jobs import does_the_work, stored_jobs, ways_to_exchange, work_of_ranks
 from storebench.report.panels import Panel
 from storebench.report.states import Row
@@ -194,7 +194,7 @@ class Decisions:
         one = self.inflation(cell)
         return one is not None and one.ratio.mid > INFLATED and one.slower
 
-    def figure(self, cell: CellSummary, metric: str) -> Interval | None:
+    def figure(self, cell: CellSummary, metric: str) -> Estimate | None:
         """Return the mean of a figure of a cell; None if it was not measured.
 
         If the page may use the figure, it has an interval that holds together with all others of the page.
@@ -206,7 +206,7 @@ class Decisions:
         mean = mean_interval(values, alpha or self.rest_alpha)
         return replace(mean, lo=None, hi=None) if alpha is None else mean
 
-    def waiting(self, cell: CellSummary) -> Interval | None:
+    def waiting(self, cell: CellSummary) -> Estimate | None:
         """Return the data-wait fraction of the loop; None if it was not measured."""
         return self.figure(cell, WAIT)
 
@@ -217,7 +217,7 @@ class Decisions:
             return False
         return share.hi < FED_FRAC and not self.inflated(cell)
 
-    def above(self, cell: CellSummary, metric: str, limit: float) -> Interval | None:
+    def above(self, cell: CellSummary, metric: str, limit: float) -> Estimate | None:
         """Return a figure with its interval where it is proven to be above `limit`; else None."""
         found = self.figure(cell, metric)
         if found is None or found.n < stats.MIN_ROUNDS or found.lo is None:

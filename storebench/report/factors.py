@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from storebench import stats
 from storebench.report.cells import CellSummary, Work
 from storebench.report.decisions import Decisions
-from storebench.report.intervals import Interval, Round, mean_interval
+from storebench.report.intervals import Estimate, Round, mean_interval
 from storebench.report.panels import Panel
 from storebench.settings.backend import Pairs
 from storebench.settings.words import CacheState
@@ -41,12 +41,12 @@ class Square:
 
     slow: CellSummary
     fast: CellSummary
-    whole: Interval
-    codec_in_files: Interval | None
-    codec_in_container: Interval | None
-    container_encoded: Interval | None
-    container_raw: Interval | None
-    interaction: Interval | None
+    whole: Estimate
+    codec_in_files: Estimate | None
+    codec_in_container: Estimate | None
+    container_encoded: Estimate | None
+    container_raw: Estimate | None
+    interaction: Estimate | None
 
 
 _FIGURES = 6
@@ -104,7 +104,7 @@ def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None
     return Square(
         slow=slow,
         fast=fast,
-        whole=_difference(a, d) or Interval(mid=0.0),
+        whole=_difference(a, d) or Estimate(mid=0.0),
         codec_in_files=_difference(a, b),
         codec_in_container=_difference(c, d),
         container_encoded=_difference(a, c),
@@ -135,11 +135,11 @@ def _times(cell: CellSummary | None, shared: Sequence[Round]) -> list[float]:
     return [1 / rates[key] for key in shared] if rates else []
 
 
-def _difference(dear: Sequence[float], cheap: Sequence[float]) -> Interval | None:
+def _difference(dear: Sequence[float], cheap: Sequence[float]) -> Estimate | None:
     return difference(dear, cheap, figures=_FIGURES) if dear and cheap else None
 
 
-def difference(dear: Sequence[float], cheap: Sequence[float], *, figures: int) -> Interval:
+def difference(dear: Sequence[float], cheap: Sequence[float], *, figures: int) -> Estimate:
     """Return the cost of one side less that of another, round by round.
 
     Parameters
@@ -159,7 +159,7 @@ def interaction_cost(
     neither: Sequence[float],
     *,
     figures: int,
-) -> Interval:
+) -> Estimate:
     """Return the cost of two factors together beyond the sum of their separate costs.
 
     Parameters
@@ -187,7 +187,7 @@ class Share:
     """
 
     part: str
-    share: Interval
+    share: Estimate
 
     @property
     def proven(self) -> bool:
@@ -245,7 +245,7 @@ class Closing:
     slow: CellSummary
     cell: CellSummary
     fast: CellSummary
-    share: Interval
+    share: Estimate
 
 
 def closings(panel: Panel) -> list[Closing]:
@@ -275,7 +275,7 @@ def _reads_alike(one: CellSummary, other: CellSummary) -> bool:
     return (ours.format, ours.reader, ours.options) == (theirs.format, theirs.reader, theirs.options)
 
 
-def _closed(slow: CellSummary, cell: CellSummary, fast: CellSummary, alpha: float) -> Interval | None:
+def _closed(slow: CellSummary, cell: CellSummary, fast: CellSummary, alpha: float) -> Estimate | None:
     cells = (slow, cell, fast)
     shared = shared_rounds([one.values("samples_per_s") for one in cells])
     times = zip(*(_times(one, shared) for one in cells), strict=True)
@@ -299,9 +299,9 @@ class BreakEven:
 
     cell: CellSummary
     baseline: CellSummary
-    convert_s: Interval
-    saved_s: Interval
-    epochs: Interval | None
+    convert_s: Estimate
+    saved_s: Estimate
+    epochs: Estimate | None
 
 
 PAYING_STATES = (CacheState.LIMITED, CacheState.WARM)
@@ -346,13 +346,13 @@ _BOTH = stats.ALPHA / 2
 """The interval of the epochs rests on two others, which share the permitted error."""
 
 
-def _duration(seconds: Sequence[float]) -> Interval:
+def _duration(seconds: Sequence[float]) -> Estimate:
     ends = stats.median_interval(seconds, _BOTH) if len(seconds) >= stats.MIN_ROUNDS else None
     lo, hi = (ends.low, ends.high) if ends else (None, None)
-    return Interval(mid=stats.median(seconds), lo=lo, hi=hi, n=len(seconds))
+    return Estimate(mid=stats.median(seconds), lo=lo, hi=hi, n=len(seconds))
 
 
-def _saved(base: CellSummary, cell: CellSummary, count: int) -> Interval | None:
+def _saved(base: CellSummary, cell: CellSummary, count: int) -> Estimate | None:
     ours, theirs = cell.values("samples_per_s"), base.values("samples_per_s")
     shared = [key for key in ours if key in theirs]
     if not shared or not count:
@@ -360,10 +360,10 @@ def _saved(base: CellSummary, cell: CellSummary, count: int) -> Interval | None:
     return mean_interval([count / theirs[key] - count / ours[key] for key in shared], _BOTH)
 
 
-def _epochs(converted: Interval, saved: Interval) -> Interval | None:
+def _epochs(converted: Estimate, saved: Estimate) -> Estimate | None:
     if None in (converted.lo, converted.hi, saved.lo, saved.hi) or (saved.lo or 0.0) <= 0:
         return None
-    return Interval(
+    return Estimate(
         mid=converted.mid / saved.mid,
         lo=(converted.lo or 0.0) / (saved.hi or 1.0),
         hi=(converted.hi or 0.0) / (saved.lo or 1.0),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary, ceiling_key, key_without
 from storebench.report.factors import difference, interaction_cost, shared_rounds
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.settings.words import Sync
 
 PARTS = {"step": "timed_s", "data wait": "data_wait_s", "compute": "compute_s"}
@@ -36,9 +36,9 @@ class Effects:
     """
 
     part: str
-    loading: Interval
-    exchange: Interval
-    interaction: Interval
+    loading: Estimate
+    exchange: Estimate
+    interaction: Estimate
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -22,7 +22,7 @@ def telling(lo: float | None, hi: float | None) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class Estimate:
     """A figure over replicates and its 95% interval.
 
     Attributes
@@ -45,22 +45,22 @@ class Interval:
         """Whether it has an interval that says anything of the figure; texts and plots show no other."""
         return telling(self.lo, self.hi)
 
-    def scaled(self, factor: float) -> "Interval":
+    def scaled(self, factor: float) -> "Estimate":
         """Return the same figure in another unit."""
         lo = None if self.lo is None else self.lo * factor
         hi = None if self.hi is None else self.hi * factor
         return replace(self, mid=self.mid * factor, lo=lo, hi=hi)
 
 
-def median_interval(values: Sequence[float], alpha: float = stats.ALPHA) -> Interval:
+def median_interval(values: Sequence[float], alpha: float = stats.ALPHA) -> Estimate:
     """Return the median of replicates and its interval."""
     ends = stats.median_interval(values, alpha)
     lo, hi = (ends.low, ends.high) if ends else (None, None)
-    return Interval(mid=stats.median(values), lo=lo, hi=hi, n=len(values))
+    return Estimate(mid=stats.median(values), lo=lo, hi=hi, n=len(values))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ratio(Interval):
+class Ratio(Estimate):
     """One side over the other, with its verdict.
 
     Attributes
@@ -105,11 +105,11 @@ class Ratio(Interval):
         return self.verdict in (Verdict.FASTER, Verdict.SLOWER)
 
 
-def mean_interval(values: Sequence[float], alpha: float = stats.ALPHA) -> Interval:
+def mean_interval(values: Sequence[float], alpha: float = stats.ALPHA) -> Estimate:
     """Return the mean of replicates and Student's interval of it; values may be negative."""
     ends = stats.mean_interval(values, alpha)
     lo, hi = (ends.low, ends.high) if ends else (None, None)
-    return Interval(mid=sum(values) / len(values), lo=lo, hi=hi, n=len(values))
+    return Estimate(mid=sum(values) / len(values), lo=lo, hi=hi, n=len(values))
 
 
 def ratio(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from storebench.formats.lmdb.ladder import RUNGS, Rung
 from storebench.report.cells import CellSummary, key_without
 from storebench.report.decisions import Decisions
-from storebench.report.intervals import Interval, Ratio, Round, family, median_interval
+from storebench.report.intervals import Estimate, Ratio, Round, family, median_interval
 from storebench.report.panels import Panel
 from storebench.settings.words import ComputeKind, Share
 from storebench.stats import Verdict
@@ -20,7 +20,7 @@ BASES = ("plain", "page")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class MeasuredRung:
     """One rung as measured.
 
     Attributes
@@ -34,7 +34,7 @@ class Step:
 
     rung: Rung
     cell: CellSummary
-    rate: Interval
+    rate: Estimate
     gain: Ratio | None
 
 
@@ -52,9 +52,9 @@ class Ladder:
         Its gains over the rungs of `BASES`, except those already in a step or in `top_gain`.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[MeasuredRung, ...]
     top_gain: Ratio | None
-    best: Step | None = None
+    best: MeasuredRung | None = None
     best_gains: Mapping[str, Ratio] = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ class Ladder:
         """Whether the loop computes or emulates an accelerator; rates are then those of complete steps."""
         return self.first.cell.compute.kind is not ComputeKind.NONE
 
-    def of(self, key: str) -> Step | None:
+    def of(self, key: str) -> MeasuredRung | None:
         """Return the step of a rung."""
         return next((step for step in self.steps if step.rung.key == key), None)
 
@@ -149,7 +149,7 @@ def _ladder(found: Mapping[str, CellSummary], decisions: Decisions) -> Ladder:
         key: _gain(cell, below, one, decisions) for (key, cell, below), one in zip(climbed, own, strict=True)
     }
     steps = tuple(
-        Step(
+        MeasuredRung(
             rung=rung,
             cell=found[rung.key],
             rate=median_interval(list(rates(found[rung.key]).values())),
@@ -181,7 +181,7 @@ def _top_gain(found: Mapping[str, CellSummary], decisions: Decisions) -> Ratio |
 
 
 def _best_gains(
-    best: Step, mended: Sequence[Step], found: Mapping[str, CellSummary], decisions: Decisions
+    best: MeasuredRung, mended: Sequence[MeasuredRung], found: Mapping[str, CellSummary], decisions: Decisions
 ) -> dict[str, Ratio]:
     """Return the gains of the best rung over the bases that the ladder does not already compare it with.
 

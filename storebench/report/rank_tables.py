@@ -8,7 +8,7 @@ from storebench.report.claims import Kind
 from storebench.report.decisions import EXPOSED
 from storebench.report.facts import Facts
 from storebench.report.interference import Interference, interferences
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.tables import Table, ends, mark
 from storebench.report.texts.labels import (
     SIMULTANEOUS,
@@ -135,7 +135,7 @@ def _raw(cell: CellSummary, facts: Facts) -> tuple[Any, ...]:
     )
 
 
-def exposed(cell: CellSummary, facts: Facts) -> Interval | None:
+def exposed(cell: CellSummary, facts: Facts) -> Estimate | None:
     """Return the exposed communication of a job, with the page's interval if it has one; None if not measured."""
     claim = facts.claims.on(Kind.EXPOSED, cell)
     return cell.interval(EXPOSED) if claim is None else claim.figure

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from storebench import stats
 from storebench.report.cells import CellSummary
-from storebench.report.intervals import Interval, median_interval, unpaired_ratio
+from storebench.report.intervals import Estimate, median_interval, unpaired_ratio
 from storebench.report.roofline_errors import (
     ERROR_LIMIT,
     Explanation,
@@ -58,8 +58,8 @@ class Point:
     """
 
     cell: CellSummary
-    ingestion: Interval
-    delivered: Interval
+    ingestion: Estimate
+    delivered: Estimate
     predicted: float
     explanation: Explanation | None = None
 
@@ -95,7 +95,7 @@ class RooflineCurve:
     """
 
     loader: CellSummary
-    supply: Interval
+    supply: Estimate
     constant_s: float
     rounds: tuple[tuple[float, ...], ...]
     points: tuple[Point, ...]
@@ -111,16 +111,16 @@ class RooflineCurve:
         """The formula with the figures of this backend."""
         return _model(self.loader, self.supply.mid, self.constant_s)
 
-    def delivered(self, ingestion: float) -> Interval:
+    def delivered(self, ingestion: float) -> Estimate:
         """Return the predicted samples per second for an ingestion rate, with the interval of the supply rate."""
         mid, lo, hi = (
             None if supply is None else _model(self.loader, supply, self.constant_s).delivered(ingestion)
             for supply in (self.supply.mid, self.supply.lo, self.supply.hi)
         )
-        return Interval(mid=mid or 0.0, lo=lo, hi=hi, n=self.supply.n)
+        return Estimate(mid=mid or 0.0, lo=lo, hi=hi, n=self.supply.n)
 
     @functools.cached_property
-    def starving(self) -> Interval:
+    def starving(self) -> Estimate:
         """The ingestion rate, in samples per second, above which an accelerator is busy less than 90% of the time.
 
         Its interval is single: it alone holds with probability 95%.
@@ -128,7 +128,7 @@ class RooflineCurve:
         return _widest(self.rounds, stats.ALPHA)
 
     @functools.cached_property
-    def sure(self) -> Interval:
+    def sure(self) -> Estimate:
         """The starving point with an interval that holds together with all others of the page; conclusions rest on it."""
         return _widest(self.rounds, self.alpha)
 
@@ -159,7 +159,7 @@ class RooflineCurve:
         fed = not self.at_most and (self.sure.lo or 0.0) >= ingestion
         return Feeding.FEEDS if fed else Feeding.UNDECIDED
 
-    def over(self, rates: Sequence[float], more_s: float = 0.0) -> Interval | None:
+    def over(self, rates: Sequence[float], more_s: float = 0.0) -> Estimate | None:
         """Return the starving point over other rates, with an interval that conclusions rest on; None if it has none.
 
         Parameters
@@ -229,7 +229,7 @@ def _starving_rounds(
     return (found, by_handoff) if by_handoff else (found,)
 
 
-def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Interval:
+def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Estimate:
     """Return the starving point. Its interval covers the spread of the supply rate and of the constant."""
     found, *others = (median_interval(values, alpha) for values in rounds)
     if found.lo is None or found.hi is None:

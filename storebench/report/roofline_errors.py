@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from storebench.report.cells import CellSummary
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.roofline_model import RooflineModel
 
 ERROR_LIMIT = 0.20
@@ -77,8 +77,8 @@ class Miss:
     loader: CellSummary
     model: RooflineModel
     ingestion: float
-    delivered: Interval
-    band: Interval
+    delivered: Estimate
+    band: Estimate
 
     def error_of(self, model: RooflineModel, delivered: float | None = None) -> float:
         """Return the relative error of `model` here, or against another measured rate."""

@@ -11,7 +11,7 @@ from storebench.report.cells import CellSummary
 from storebench.report.decisions import Decision
 from storebench.report.facts import Facts
 from storebench.report.frame import PLACE_COLUMNS
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.panels import Panel
 from storebench.report.texts.labels import (
     BRACKETS,
@@ -150,7 +150,7 @@ class _Listed:
         return self.facts.decisions.between(self.cell, base)
 
     @property
-    def inflation(self) -> Interval | None:
+    def inflation(self) -> Estimate | None:
         """The network's computing time beside this cell, as a multiple of that with nothing to load; None if not measured."""
         decision = self.facts.decisions.inflation(self.cell)
         return decision.ratio if decision else None
@@ -329,6 +329,6 @@ def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
     )
 
 
-def ends(interval: Interval | None) -> tuple[float | None, float | None, float | None]:
+def ends(interval: Estimate | None) -> tuple[float | None, float | None, float | None]:
     """Return a figure and the ends of its interval; None for unknown ones."""
     return (interval.mid, interval.lo, interval.hi) if interval else (None, None, None)

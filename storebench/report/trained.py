@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storebench.report.cells import CellSummary
-from storebench.report.intervals import Interval, median_interval
+from storebench.report.intervals import Estimate, median_interval
 from storebench.settings.words import ComputeKind
 
 
@@ -30,7 +30,7 @@ class Trained:
     prep_s: float | None = None
 
     @functools.cached_property
-    def rate(self) -> Interval:
+    def rate(self) -> Estimate:
         """Samples per second if data took no time, with a single interval."""
         return median_interval(self.rounds)
 
@@ -40,7 +40,7 @@ def subject_key(cell: CellSummary) -> tuple[str, str]:
     return cell.environment_key, cell.cell.data.name
 
 
-def ingestion_rate(cell: CellSummary) -> Interval | None:
+def ingestion_rate(cell: CellSummary) -> Estimate | None:
     """Return the samples per second that a cell would train if data took no time; None if it computes nothing."""
     rounds = _ingestion_rounds(cell)
     return median_interval(rounds) if rounds else None

@@ -11,8 +11,8 @@ from storebench.formats.lmdb.ladder import RUNGS
 from storebench.plain_text import plain
 from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.decisions import Topic
-from storebench.report.intervals import Interval
-from storebench.report.ladder import BASES, Ladder, Step, by_state
+from storebench.report.intervals import Estimate
+from storebench.report.ladder import BASES, Ladder, MeasuredRung, by_state
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import (
@@ -166,7 +166,7 @@ def training_answer(ladder: Ladder, claims: Claims) -> Sentence:
 _BASE_NAMES = dict(zip(BASES, ("as fast as plain LMDB", "as fast as LMDB without read-ahead"), strict=True))
 
 
-def _gains_of_best(ladder: Ladder, best: Step, claims: Claims) -> list[tuple[str, Claim]]:
+def _gains_of_best(ladder: Ladder, best: MeasuredRung, claims: Claims) -> list[tuple[str, Claim]]:
     """Return the claims about the best rung and the two readers of LMDB itself, with the names of these readers."""
     asked = ((name, ladder.of(key)) for key, name in _BASE_NAMES.items())
     found = (
@@ -175,31 +175,31 @@ def _gains_of_best(ladder: Ladder, best: Step, claims: Claims) -> list[tuple[str
     return [(name, claim) for name, claim in found if claim is not None]
 
 
-def _in_percent(share: Interval) -> Interval:
+def _in_percent(share: Estimate) -> Estimate:
     """Return a share in percent; its interval ends at 0 and 100."""
     lo, hi = (None if end is None else min(max(end, 0.0), 1.0) for end in (share.lo, share.hi))
     return dataclasses.replace(share, lo=lo, hi=hi).scaled(100)
 
 
-def _claim(ladder: Ladder, step: Step, claims: Claims) -> Claim | None:
+def _claim(ladder: Ladder, step: MeasuredRung, claims: Claims) -> Claim | None:
     """Return the claim about a rung and the one below; None if the lower one was not measured."""
     below = ladder.of(step.rung.below or "")
     return None if below is None else claims.between(step.cell, below.cell, Topic.RUNG)
 
 
-def _is_gain(step: Step, claim: Claim) -> bool:
+def _is_gain(step: MeasuredRung, claim: Claim) -> bool:
     return claim.kind is Kind.FASTER and claim.subject is step.cell
 
 
-def _is_loss(step: Step, claim: Claim) -> bool:
+def _is_loss(step: MeasuredRung, claim: Claim) -> bool:
     return claim.kind is Kind.FASTER and claim.subject is not step.cell
 
 
-def _gained(step: Step, claim: Claim) -> str:
+def _gained(step: MeasuredRung, claim: Claim) -> str:
     return number(gain_of(claim, step.cell).mid)
 
 
-def _name(step: Step) -> str:
+def _name(step: MeasuredRung) -> str:
     return step.rung.name
 
 

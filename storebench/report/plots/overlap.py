@@ -9,7 +9,7 @@ from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.decisions import EXPOSED, Topic
 from storebench.report.facts import Facts
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.jobs import ways_to_exchange
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.rank_steps import job_name
@@ -127,11 +127,11 @@ def _draw(cells: Sequence[CellSummary], claims: Claims, ax: Axes | None = None) 
     return ax
 
 
-def _end(figure: Interval) -> float:
+def _end(figure: Estimate) -> float:
     return figure.hi if figure.known and figure.hi is not None else figure.mid
 
 
-def _figure(cell: CellSummary, claims: Claims) -> Interval:
+def _figure(cell: CellSummary, claims: Claims) -> Estimate:
     claim = claims.on(Kind.EXPOSED, cell)
     found = cell.interval(EXPOSED) if claim is None else claim.figure
-    return found or Interval(mid=0.0)
+    return found or Estimate(mid=0.0)

@@ -12,7 +12,7 @@ from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, Kind
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.jobs import jobs_beside
 from storebench.report.panels import Panel
 from storebench.report.plots.plot import Plot
@@ -64,7 +64,7 @@ class RankLine:
 
     alone: CellSummary
     jobs: tuple[CellSummary, ...] = ()
-    efficiencies: tuple[Interval | None, ...] = ()
+    efficiencies: tuple[Estimate | None, ...] = ()
 
     @property
     def cells(self) -> tuple[CellSummary, ...]:
@@ -134,7 +134,7 @@ def rank_lines(facts: Facts, panel: Panel) -> list[RankLine]:
     return lines
 
 
-def _efficiency(facts: Facts, job: CellSummary, alone: CellSummary) -> Interval | None:
+def _efficiency(facts: Facts, job: CellSummary, alone: CellSummary) -> Estimate | None:
     decision = facts.decisions.between(job, alone, Topic.RANKS)
     return None if decision is None else decision.ratio.scaled(1 / job.cell.ranks)
 
@@ -234,7 +234,7 @@ def _where(lines: Sequence[RankLine]) -> str:
 def _draw_line(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[int], pattern: str) -> None:
     """Draw the rates of a line with the ideal beside them, and its efficiencies."""
     style = look(line.alone)
-    rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in line.cells]
+    rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in line.cells]
     first = rates[0].mid / line.alone.cell.ranks
     if line.jobs:
         ideal = [count * first for count in counts]
@@ -260,7 +260,7 @@ def _draw_line(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[in
     below.errorbar(
         [1, *(ranks for ranks, _ in shares)],
         [100.0, *(share.mid for _, share in shares)],
-        yerr=whiskers([Interval(mid=100.0), *(share for _, share in shares)]),
+        yerr=whiskers([Estimate(mid=100.0), *(share for _, share in shares)]),
         color=style.colour,
         marker=style.marker,
         linestyle=pattern,

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, Kind
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
@@ -58,7 +58,7 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
     """Draw bytes on disk per sample against samples per second."""
     cells = [c for c in as_cells(results) if c.usable and not c.is_null and c.fact("bytes_on_disk")]
     sizes = [float(c.fact("bytes_on_disk")) / int(c.fact("store_count")) / 1024 for c in cells]
-    rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in cells]
+    rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in cells]
     with styled():
         ax = new_axes(3.6, ax)
         looks = cell_looks(cells)

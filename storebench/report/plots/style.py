@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.plots import quick_figure
 from storebench.report.plots.quick_figure import lay_out
 from storebench.report.texts.labels import backend_label, caveats
@@ -204,14 +204,14 @@ def title(ax: Axes, question: str, note: str = "", cells: Sequence[CellSummary] 
     head.get_title().set(fontsize=11, fontweight="bold")
 
 
-def ends_of(interval: Interval) -> tuple[float, float]:
+def ends_of(interval: Estimate) -> tuple[float, float]:
     """Return the ends of an interval; twice the figure where the interval is not known."""
     if interval.lo is None or interval.hi is None or not interval.known:
         return interval.mid, interval.mid
     return interval.lo, interval.hi
 
 
-def whiskers(intervals: Sequence[Interval]) -> npt.NDArray[np.float64] | None:
+def whiskers(intervals: Sequence[Estimate]) -> npt.NDArray[np.float64] | None:
     """Return the distances of interval ends, float64 [2, n] as errorbar's `xerr`, or None if no interval is known."""
     if not any(one.known for one in intervals):
         return None
@@ -229,7 +229,7 @@ CUT = "Arrow: the interval goes on"
 def mark_cut(
     ax: Axes,
     places: Sequence[float],
-    intervals: Sequence[Interval],
+    intervals: Sequence[Estimate],
     limits: tuple[float, float],
     *,
     upright: bool,
@@ -266,7 +266,7 @@ def noted(note: str, *more: str) -> str:
     return ". ".join(dict.fromkeys(part for part in (note, *more) if part))
 
 
-def shown_end(intervals: Sequence[Interval]) -> float:
+def shown_end(intervals: Sequence[Estimate]) -> float:
     """Return the end of an axis: that of the longest interval, but not far beyond the largest figure."""
     largest = max((one.mid for one in intervals), default=1.0)
     end = max((ends_of(one)[1] for one in intervals), default=1.0)

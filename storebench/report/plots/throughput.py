@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from storebench.report.ceilings import ceilings
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
@@ -63,7 +63,7 @@ def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     shown = [cell for cell in cells if not cell.is_null]
     with styled():
         ax = new_axes(1.7 + 0.32 * len(shown), ax)
-        rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in shown]
+        rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in shown]
         highest = shown_end(rates)
         lines = _ceilings(ax, cells, highest)
         for position, (cell, rate) in enumerate(zip(shown, rates, strict=True)):

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from storebench.report.cells import CellSummary, key_without
 from storebench.report.facts import Facts
-from storebench.report.intervals import Interval, mean_interval
+from storebench.report.intervals import Estimate, mean_interval
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import companion, legend_below, new_axes, styled, title
@@ -50,7 +50,7 @@ class Contest:
     without: float
 
     @property
-    def gain(self) -> Interval:
+    def gain(self) -> Estimate:
         """The mean of the gains with its interval."""
         return mean_interval(self.gains)
 

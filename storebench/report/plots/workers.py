@@ -10,7 +10,7 @@ from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, Claims, Kind
 from storebench.report.decisions import Topic
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.plots.looks import backend_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
@@ -85,10 +85,10 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
     several = [{key[part] for key in lines} for part in (1, 2)]
     with styled():
         ax = new_axes(3.9, ax)
-        drawn_lines: list[tuple[str, list[int], list[Interval]]] = []
+        drawn_lines: list[tuple[str, list[int], list[Estimate]]] = []
         for (backend, cache, loader), group in lines.items():
             group.sort(key=lambda cell: cell.cell.workers)
-            rates = [cell.interval("samples_per_s") or Interval(mid=0.0) for cell in group]
+            rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in group]
             extra = [word for word, known in ((cache, several[0]), (loader, several[1])) if len(known) > 1]
             style, counts = looks[backend], [cell.cell.workers for cell in group]
             drawn_lines.append((style.colour, counts, rates))

@@ -17,7 +17,7 @@ from storebench.report.cells import (
     Work,
     work_of,
 )
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.panels import Panel
 from storebench.results import Cell
 from storebench.settings.backend import Backend
@@ -319,7 +319,7 @@ def _aligned(value: float, decimals: int, digits: int) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def with_interval(interval: Interval | None, suffix: str = "") -> str:
+def with_interval(interval: Estimate | None, suffix: str = "") -> str:
     """Return "3.10 [2.91, 3.32]"; the figure alone if there is no interval, "3.10 [too few rounds]" if it says nothing."""
     if interval is None:
         return ""
@@ -327,7 +327,7 @@ def with_interval(interval: Interval | None, suffix: str = "") -> str:
     return f"{mid}{suffix}{ends}"
 
 
-def times(interval: Interval | None) -> str:
+def times(interval: Estimate | None) -> str:
     """Return a ratio in words: "3.1 times [2.9, 3.3]"; one that is close to 1 has three digits: "1.10 times [1.07, 1.12]"."""
     if interval is None:
         return ""
@@ -335,7 +335,7 @@ def times(interval: Interval | None) -> str:
     return f"{mid} times{ends}"
 
 
-def _told(interval: Interval, digits: int) -> tuple[str, str]:
+def _told(interval: Estimate, digits: int) -> tuple[str, str]:
     """Return a figure and its interval as `between` does; " [too few rounds]" for one that says nothing."""
     if interval.lo is None or interval.hi is None or interval.known:
         return between(interval.mid, interval.lo, interval.hi, digits)

@@ -10,8 +10,8 @@ from storebench.report.claims import Claim, Claims
 from storebench.report.decisions import Topic
 from storebench.report.factors import Square
 from storebench.report.facts import Facts
-from storebench.report.intervals import Interval, Ratio
-from storebench.report.ladder import Ladder, Step
+from storebench.report.intervals import Estimate, Ratio
+from storebench.report.ladder import Ladder, MeasuredRung
 from storebench.report.panels import Panel
 from storebench.report.states import Row
 from storebench.report.texts.labels import (
@@ -130,7 +130,7 @@ def _ladder_claims(ladders: Sequence[Ladder], claims: Claims) -> Iterable[PaperC
             )
 
 
-_Rungs = Callable[[Ladder], tuple[Step | None, Step | None]]
+_Rungs = Callable[[Ladder], tuple[MeasuredRung | None, MeasuredRung | None]]
 
 
 def _rungs(key: str, below: str) -> _Rungs:
@@ -279,5 +279,5 @@ def factor_sentence(square: Square) -> str:
     )
 
 
-def _microseconds(cost: Interval) -> str:
+def _microseconds(cost: Estimate) -> str:
     return with_interval(cost.scaled(1e6))

@@ -4,7 +4,7 @@ from storebench import stats
 from storebench.report.cells import CellSummary
 from storebench.report.facts import Facts
 from storebench.report.interference import Interference, interferences
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.texts.labels import backend_label, setting_label, with_interval
 
 
@@ -13,7 +13,7 @@ def job_label(cell: CellSummary) -> str:
     return f"{backend_label(cell.backend)}, {setting_label(cell)}"
 
 
-def milliseconds(seconds: Interval | None) -> str:
+def milliseconds(seconds: Estimate | None) -> str:
     """Return a duration in milliseconds with its interval: "3.10 ms [2.91, 3.32]"; "" for None."""
     return "" if seconds is None else with_interval(seconds.scaled(1000), " ms")
 
@@ -33,7 +33,7 @@ def interference_sentence(one: Interference) -> str:
     )
 
 
-def _meaning(interaction: Interval) -> str:
+def _meaning(interaction: Estimate) -> str:
     if interaction.n >= stats.MIN_ROUNDS and interaction.lo is not None and interaction.hi is not None:
         if interaction.lo > 0:
             return "they slow each other down (95% for this job alone)"

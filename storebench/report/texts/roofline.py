@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from storebench import stats
 from storebench.accelerators import Accelerator
 from storebench.report.cells import AUGMENTING, CellSummary
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.roofline import ErrorSummary, Roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
@@ -103,7 +103,7 @@ def _delivered_words(curve: RooflineCurve, rate: float) -> str:
     found = curve.delivered(rate)
     if curve.model.overlap and found.mid < curve.supply.mid:
         # The accelerator and the handoff limit it: the interval of the supply rate would promise too much.
-        found = Interval(mid=found.mid, lo=None, hi=None, n=found.n)
+        found = Estimate(mid=found.mid, lo=None, hi=None, n=found.n)
     most = "at most " if curve.at_most else ""
     return f"{most}{with_interval(found)} (busy {most}{percent(found.mid / rate)})"
 

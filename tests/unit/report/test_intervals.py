@@ -4,7 +4,7 @@ import pytest
 
 from storebench import stats
 from storebench.report.intervals import (
-    Interval,
+    Estimate,
     Ratio,
     family,
     mean_interval,
@@ -23,7 +23,7 @@ def rounds(*values: float, run: str = "run") -> dict[tuple[str, int], float]:
 
 
 def test_a_figure_in_another_unit_keeps_its_rounds_and_a_missing_end() -> None:
-    scaled = Interval(mid=2.0, lo=None, hi=3.0, n=5).scaled(1000)
+    scaled = Estimate(mid=2.0, lo=None, hi=3.0, n=5).scaled(1000)
     assert (scaled.mid, scaled.lo, scaled.hi, scaled.n) == (2000.0, None, 3000.0, 5)
 
 

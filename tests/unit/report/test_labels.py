@@ -8,7 +8,7 @@ import pytest
 
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
-from storebench.report.intervals import Interval, Ratio
+from storebench.report.intervals import Estimate, Ratio
 from storebench.report.texts.labels import (
     backend_label,
     between,
@@ -72,8 +72,8 @@ def test_a_figure_and_its_interval_have_the_same_decimals(
     assert "".join(between(*ends, digits=2)) == text
 
 
-def rate(mid: float, lo: float, hi: float) -> Interval:
-    return Interval(mid=mid, lo=lo, hi=hi, n=2)
+def rate(mid: float, lo: float, hi: float) -> Estimate:
+    return Estimate(mid=mid, lo=lo, hi=hi, n=2)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def rate(mid: float, lo: float, hi: float) -> Interval:
         (rate(3.0, 2.0, float("inf")), "3.00 [too few rounds]"),
     ],
 )
-def test_an_interval_without_an_order_of_magnitude_asks_for_rounds(interval: Interval, text: str) -> None:
+def test_an_interval_without_an_order_of_magnitude_asks_for_rounds(interval: Estimate, text: str) -> None:
     assert with_interval(interval) == text
 
 
@@ -104,14 +104,14 @@ def test_a_wide_interval_that_decides_is_told() -> None:
         (rate(3.1, 2.9, 3.3), "3.1 times [2.9, 3.3]"),
     ],
 )
-def test_a_ratio_near_one_has_three_digits(interval: Interval, text: str) -> None:
+def test_a_ratio_near_one_has_three_digits(interval: Estimate, text: str) -> None:
     assert times(interval) == text
 
 
 def test_rates_keep_their_significant_digits() -> None:
-    assert with_interval(Interval(mid=1234.0, lo=987.6, hi=1500.0, n=3)) == "1,230 [988, 1,500]"
-    assert with_interval(Interval(mid=2.5)) == "2.50"
-    assert with_interval(Interval(mid=2.5, lo=2.0, hi=3.0), " s") == "2.50 s [2.00, 3.00]"
+    assert with_interval(Estimate(mid=1234.0, lo=987.6, hi=1500.0, n=3)) == "1,230 [988, 1,500]"
+    assert with_interval(Estimate(mid=2.5)) == "2.50"
+    assert with_interval(Estimate(mid=2.5, lo=2.0, hi=3.0), " s") == "2.50 s [2.00, 3.00]"
     assert with_interval(None) == ""
 
 

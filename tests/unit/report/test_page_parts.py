@@ -13,7 +13,7 @@ from storebench.report.cells import CellSummary, backend_rank, summarise, varyin
 from storebench.report.claims import Claim, Kind
 from storebench.report.decisions import Topic
 from storebench.report.frame import to_frame
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.page import RAW_HEAD, alt_text, flags, html, markdown, raw_rows
 from storebench.report.panels import panels
 from storebench.report.places import data_key, distinctions
@@ -175,7 +175,7 @@ def test_a_null_cell_stands_beside_the_panels_of_its_model() -> None:
 
 
 def said(kind: Kind, subject: CellSummary, other: CellSummary | None = None) -> Claim:
-    return Claim(kind=kind, subject=subject, object=other, figure=Interval(mid=2.0, lo=1.9, hi=2.1, n=3))
+    return Claim(kind=kind, subject=subject, object=other, figure=Estimate(mid=2.0, lo=1.9, hi=2.1, n=3))
 
 
 def test_sentences_contradict_each_other_where_both_cannot_be_true() -> None:

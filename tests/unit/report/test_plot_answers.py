@@ -12,7 +12,7 @@ from storebench.report.cells import CellSummary, summarise
 from storebench.report.claims import Claim, Kind, reads_device
 from storebench.report.facts import derive
 from storebench.report.frame import to_frame
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.plots.amplification import read_answer
 from storebench.report.plots.break_even import paying_answer
 from storebench.report.plots.container_codec import best_times, codec_answer, crossed
@@ -202,13 +202,13 @@ def test_a_row_or_a_column_alone_is_not_crossed(backends: tuple[str, ...]) -> No
     assert not crossed(cells_of(*map(make_record, backends)))
 
 
-def paid(backend: str, epochs: Interval) -> Claim:
+def paid(backend: str, epochs: Estimate) -> Claim:
     cell, png = cells_of(make_record("png"), make_record(backend))[::-1]
     return Claim(kind=Kind.PAYS, subject=cell, object=png, figure=epochs)
 
 
 def test_the_first_conversion_to_pay_is_named() -> None:
-    few, more = Interval(mid=2.0, lo=1.5, hi=2.5, n=3), Interval(mid=4.0, lo=3.0, hi=5.0, n=3)
+    few, more = Estimate(mid=2.0, lo=1.5, hi=2.5, n=3), Estimate(mid=4.0, lo=3.0, hi=5.0, n=3)
     assert paying_answer([paid("hdf5", more), paid("lmdb", few)]).text == (
         "LMDB has won back the time of its conversion first, after 2.00 [1.50, 2.50] epochs."
     )
@@ -267,24 +267,24 @@ def test_a_backend_looks_like_its_format_and_its_codec() -> None:
 
 def test_whiskers_are_distances_and_never_negative() -> None:
     ends = whiskers(
-        [Interval(mid=2.0, lo=1.5, hi=4.0, n=3), Interval(mid=1.0), Interval(mid=3.0, lo=3.1, hi=3.5, n=3)]
+        [Estimate(mid=2.0, lo=1.5, hi=4.0, n=3), Estimate(mid=1.0), Estimate(mid=3.0, lo=3.1, hi=3.5, n=3)]
     )
     assert ends is not None
     np.testing.assert_allclose(ends, [[0.5, 0.0, 0.0], [2.0, 0.0, 0.5]])
-    assert whiskers([Interval(mid=1.0), Interval(mid=2.0)]) is None
+    assert whiskers([Estimate(mid=1.0), Estimate(mid=2.0)]) is None
 
 
 @pytest.mark.parametrize(
     ("intervals", "end"),
     [
         ([], 1.0),
-        ([Interval(mid=10.0)], 10.0),
-        ([Interval(mid=10.0, lo=9.0, hi=12.0)], 12.0),
-        ([Interval(mid=10.0, lo=1.0, hi=99.0)], 16.0),
-        ([Interval(mid=0.0)], 1.0),
+        ([Estimate(mid=10.0)], 10.0),
+        ([Estimate(mid=10.0, lo=9.0, hi=12.0)], 12.0),
+        ([Estimate(mid=10.0, lo=1.0, hi=99.0)], 16.0),
+        ([Estimate(mid=0.0)], 1.0),
     ],
 )
-def test_an_axis_ends_near_its_largest_figure(intervals: list[Interval], end: float) -> None:
+def test_an_axis_ends_near_its_largest_figure(intervals: list[Estimate], end: float) -> None:
     assert shown_end(intervals) == pytest.approx(end)
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
-from storebench.report.intervals import Interval
+from storebench.report.intervals import Estimate
 from storebench.report.plots.style import (
     CUT,
     backend_look,
@@ -148,8 +148,8 @@ def test_a_name_that_is_longer_than_its_figure_goes_on_in_a_second_line() -> Non
 def test_an_interval_is_marked_where_the_plot_cuts_it() -> None:
     ax = new_axes()
     ax.set_xlim(0, 100)
-    inside, beyond = Interval(mid=50, lo=40, hi=60, n=3), Interval(mid=50, lo=10, hi=160, n=3)
-    nothing = Interval(mid=50, lo=1e-9, hi=1e9, n=2)
+    inside, beyond = Estimate(mid=50, lo=40, hi=60, n=3), Estimate(mid=50, lo=10, hi=160, n=3)
+    nothing = Estimate(mid=50, lo=1e-9, hi=1e9, n=2)
     assert mark_cut(ax, [0, 1], [inside, nothing], (0, 100), upright=False) == ""
     assert not ax.lines
     assert mark_cut(ax, [0, 1], [inside, beyond], (20, 100), upright=False) == CUT
@@ -158,7 +158,7 @@ def test_an_interval_is_marked_where_the_plot_cuts_it() -> None:
 
 
 def test_an_interval_that_says_nothing_has_no_whiskers() -> None:
-    known, unknown = Interval(mid=5, lo=4, hi=7, n=3), Interval(mid=5, lo=1e-9, hi=1e9, n=2)
+    known, unknown = Estimate(mid=5, lo=4, hi=7, n=3), Estimate(mid=5, lo=1e-9, hi=1e9, n=2)
     assert whiskers([unknown]) is None
     ends = whiskers([known, unknown])
     assert ends is not None
