@@ -1,10 +1,11 @@
 """Rules for a data store in memory: each sample has one owner, messages add up, and a full data store reads nothing."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from storebench.ranks.merging import rank_tables
 from storebench.report.validation.findings import Finding, Kind, finding
-from storebench.results import DataStoreFacts, Record
+from storebench.results import DataStoreFacts, Record, StoreFacts
 from storebench.settings.words import CacheState, Fill, Share
 from storebench.training.step_table import StepTable
 
@@ -62,10 +63,19 @@ def _samples(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Findin
     if record.store is not None and held != count:
         message = f"the ranks hold {held} samples, but the store has {count}"
         yield finding(Kind.COVERAGE, record, "data_store.held_samples", message)
+    held_bytes = sum(part.held_bytes for part in parts)
+    if record.store is not None and held == count and held_bytes not in _whole_bytes(record.store):
+        message = f"the ranks hold {held_bytes} bytes, but the store has {record.store.payload_bytes}"
+        yield finding(Kind.ARITHMETIC, record, "data_store.held_bytes", message)
     served = sum(part.from_store + part.from_memory + part.from_ranks for part in parts)
     if served != record.samples:
         message = f"the origin of {served} samples is recorded, but {record.samples} were served"
         yield finding(Kind.ARITHMETIC, record, "data_store.from_memory", message)
+
+
+def _whole_bytes(store: StoreFacts) -> tuple[int, int]:
+    """Return the bytes of all samples of a store: as payloads, and as pixels, which some readers deliver."""
+    return store.payload_bytes, store.count * math.prod(store.image_shape)
 
 
 def _messages(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]:

@@ -253,6 +253,7 @@ def test_facts_of_a_data_store_that_contradict_each_other_are_found(bench: Bench
     told = found.facts(1)[0]
     changes: dict[str, dict[str, Any]] = {
         "data_store.held_samples": {"held_samples": told.held_samples + 1},
+        "data_store.held_bytes": {"held_bytes": 2 * told.held_bytes},
         "data_store.sent_bytes": {"sent_bytes": told.sent_bytes + 1},
         "data_store.from_store": {"from_store": 3, "from_memory": told.from_memory - 3},
         "data_store.from_memory": {"from_memory": told.from_memory + 1},

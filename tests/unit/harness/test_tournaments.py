@@ -12,6 +12,7 @@ import pytest
 
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.loading.kept import opened_again
+from storebench.ranks.trainers import parts_of
 from storebench.report.validation.validate import validate_records
 from storebench.results import Game, TrainersFacts
 from storebench.runs.records import RECORDS_NAME, record_from_dict, record_to_dict
@@ -198,6 +199,28 @@ def test_scores_on_other_samples_than_are_held_out_are_found(
     cell = trainers_cell(ranks=2, trainers=2, trainer_data="replicated", limit=300)
     found = trained(cell, bench, run_folder, prepare=prepare)
     assert [one for one in found.findings() if figure in one]
+
+
+def require_own_samples(setup: Setup) -> None:
+    """Fail a rank that scores networks on other samples than its part of what its trainer holds out."""
+    cell, me = setup.cell, setup.membership
+    number, place = divmod(me.rank, me.ranks // cell.trainers)
+    parts = parts_of(setup.manifest.count, trainers=cell.trainers, data=cell.trainer_data, seed=cell.seed)
+    own = np.array_split(parts[number].held_out, me.ranks // cell.trainers)[place]
+    count = evaluate.count_right
+
+    def counted(step: Any, augment: Any, reader: Reader, indices: Indices, **named: Any) -> int:
+        np.testing.assert_array_equal(indices, own)
+        return count(step, augment, reader, indices, **named)
+
+    setattr(tournament, "count_right", counted)  # noqa: B010 - this process is a copy that ends with its job
+
+
+def test_each_rank_scores_on_its_part_of_what_its_trainer_holds_out(bench: Bench, run_folder: Path) -> None:
+    cell = trainers_cell(trainers=2, batch_size=3)
+    found = trained(cell, bench, run_folder, prepare=require_own_samples)
+    assert found.findings() == []
+    assert len(found.trainers.games) == 2 * found.trainers.tournaments > 0
 
 
 SLOW_S = 0.2
