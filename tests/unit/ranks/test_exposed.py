@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from storebench.ranks.communication import Communication
@@ -13,7 +14,7 @@ from storebench.ranks.data_parallel import Exchanging, make_rank_step
 from storebench.ranks.exposed import BARRIERS, FEWEST_PAIRS, communication
 from storebench.ranks.group import Alone, Group
 from storebench.settings.words import Compute, Sync
-from storebench.training.models import MODELS
+from storebench.training.models import MODELS, Network
 from storebench.training.steps import Step, warm_up
 from tests.support.rank_processes import in_ranks
 
@@ -116,3 +117,41 @@ def test_a_step_waits_for_other_ranks_only_with_an_exchange() -> None:
     for name, (synced_s, without_s) in prompt.items():
         assert synced_s > 0.75 * LATE_S, name
         assert without_s < 0.5 * LATE_S, name
+
+
+class Arrived:
+    """An exchange that has ended."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+@pytest.mark.parametrize(
+    ("sync", "order"),
+    [
+        (Sync.OVERLAPPED, ["exchange", "sleep"]),
+        (Sync.AFTER, ["sleep", "exchange"]),
+        (Sync.NONE, ["sleep"]),
+    ],
+)
+def test_an_emulated_step_exchanges_all_gradients_when_its_cell_says(
+    sync: Sync, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[str] = []
+    sizes: list[int] = []
+
+    def all_reduce(tensor: torch.Tensor, **_: Any) -> Arrived:
+        parts.append("exchange")
+        sizes.append(tensor.numel() * tensor.element_size())
+        return Arrived()
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(time, "sleep", lambda _: parts.append("sleep"))
+    step = make_rank_step(Compute("emulated:20"), MODELS["tiny"], SHAPE, 10, "cpu", sync=sync)
+    assert isinstance(step, Exchanging)
+    step.compute()
+    assert parts == order
+    assert sizes == [step.gradient_bytes] * order.count("exchange")
+    assert step.gradient_bytes == 4 * sum(
+        one.numel() for one in Network(MODELS["tiny"], SHAPE, 10).parameters()
+    )
