@@ -114,8 +114,9 @@ def test_ranks_that_ran_different_numbers_of_steps_are_no_job() -> None:
         merged_table([table(0), short])
 
 
-def test_a_step_of_a_job_lasts_from_its_first_request_to_its_last_end() -> None:
-    steps = job_steps(merged_table([table(0), table(1)]))
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 0)], ids=str)
+def test_a_step_of_a_job_lasts_from_its_first_request_to_its_last_end(ranks: tuple[int, ...]) -> None:
+    steps = job_steps(merged_table([table(rank) for rank in ranks]))
     assert (steps["start_ns"] // MS).tolist() == [0, 21, 41]
     assert (steps["end_ns"] // MS).tolist() == [20, 40, 52]
     assert (steps["data_wait_ns"] / MS).tolist() == [6.0, 6.0, 5.0]
@@ -173,7 +174,8 @@ def test_until_its_first_rank_ended_a_job_counts_parts_of_steps() -> None:
     assert rate_until_first_end(merged_table([table(0), table(1)])) == pytest.approx(19 / 0.048)
     slow = table(1) | {"compute_ns": np.array([16, 15, 23]) * MS}
     # Its last step lasts from 37 to 68 ms now, of which 11 of 31 ms have passed.
-    assert rate_until_first_end(merged_table([table(0), slow])) == pytest.approx((18 + 11 / 31) / 0.048)
+    for tables in ([table(0), slow], [slow, table(0)]):
+        assert rate_until_first_end(merged_table(tables)) == pytest.approx((18 + 11 / 31) / 0.048)
 
 
 def test_a_plain_table_is_that_of_one_rank() -> None:
