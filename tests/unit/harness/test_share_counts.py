@@ -106,6 +106,19 @@ def test_a_data_store_that_asks_its_store_again_is_found(
     assert {"data_store.from_store", "data_store.from_memory"} <= figures(found.record, run_folder)
 
 
+def test_a_rank_preloads_its_own_part_alone(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = DataStore.prepare
+
+    def counted(self: DataStore) -> None:
+        prepare(self)
+        assert self._source.asked_samples == len(self._held.own) == SAMPLES // RANKS
+
+    monkeypatch.setattr(DataStore, "prepare", counted)
+    assert_sound(shared(bench, run_folder), run_folder)
+
+
 def test_waits_and_spans_of_a_data_store_fit_into_its_data_wait(bench: Bench, run_folder: Path) -> None:
     found = shared(bench, run_folder)
     assert_sound(found, run_folder)
