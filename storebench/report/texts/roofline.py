@@ -61,7 +61,7 @@ def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
     if lead is None:
         return []
     others = [one for one in rooflines if one is not lead]
-    said = [_feeding_sentence(lead, others), _deciding_sentence(lead, others)]
+    said = [_feeding_sentence(lead, others), _deciding_sentence(lead, others), handoff_sentence([lead])]
     return [sentence for sentence in said if sentence]
 
 

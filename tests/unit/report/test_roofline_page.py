@@ -210,6 +210,9 @@ def test_a_store_that_supplies_more_than_it_feeds_is_explained() -> None:
     assert said.startswith(
         "LMDB supplies more than it feeds: between two steps the loader hands a batch over"
     )
+    answer = roofline_answer(rooflines_of(*slow, *handed))
+    assert answer is not None
+    assert said in answer, "two stores that feed the same are not equally fast"
 
 
 def test_the_command_says_which_stores_feed_an_accelerator(cli: Cli, tmp_path: Path) -> None:
