@@ -203,7 +203,7 @@ class Dataset(ABC):
 
     @property
     def layout_note(self) -> str:
-        """Clauses on labels and images that depend on how image files lie in folders; "" if there are none."""
+        """Clauses on labels and images that depend on the folders of the image files; "" if there are none."""
         return ""
 
     @property

@@ -49,7 +49,7 @@ class _Selection(Dataset):
 
     @property
     def layout_note(self) -> str:
-        """Clauses on how the image files of the source lie in folders."""
+        """Clauses on the folders of the image files of the source."""
         return self._source.layout_note
 
     @property

@@ -156,7 +156,7 @@ class FileDataset(Dataset):
 
     @property
     def layout_note(self) -> str:
-        """Clauses on how the files lie in folders."""
+        """Clauses on the folders of the files."""
         return self._found.provenance.note
 
     @property

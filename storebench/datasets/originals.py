@@ -37,7 +37,7 @@ class Originals(Dataset):
 
     @property
     def layout_note(self) -> str:
-        """Clauses on how the image files lie in folders."""
+        """Clauses on the folders of the image files."""
         return self._source.layout_note
 
     @property

@@ -250,7 +250,7 @@ class Readable(Dataset):
 
     @property
     def layout_note(self) -> str:
-        """Clauses on how the image files of the source lie in folders."""
+        """Clauses on the folders of the image files of the source."""
         return self._source.layout_note
 
     @property
