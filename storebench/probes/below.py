@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.probes.direct_reads import Request, own_device_bytes, read_direct
-from storebench.probes.machine import read_text
+from storebench.probes.machine import loop_image
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
 from storebench.probes.remembered import recall, remember, user_cache_folder
 from storebench.probes.unread import Candidates, Range, boot_id, boot_time_s, unread_ranges
@@ -38,6 +38,9 @@ NOT_SEEN_RATIO = 1.25
 FEWEST_SINGLES, FEWEST_GROUPS = 12, 5
 MOST_TRIES = 3
 """Per boot and device; further attempts would only use up candidates."""
+
+CACHED_LOOP = "its loop device reads through this kernel's page cache, from which the image is not evicted"
+"""Reason of a verdict that needs no measurement."""
 
 STATE_FILE = "below.json"
 
@@ -117,22 +120,26 @@ def below_cache(
     places = filter(None, (state or user_cache_folder(), fallback))
     kept = _Kept.read([place / STATE_FILE for place in places], device="{}:{}".format(*mount.device))
     if kept.found and (kept.found.verdict is not BelowCache.UNKNOWN or kept.tries >= MOST_TRIES):
-        return kept.found
+        return _certain(kept.found, mount)
     since = boot_time_s() if since_s is None else since_s
     used = set(kept.used)
     below = _looked(folder, mount, used, since)
     kept = dataclasses.replace(kept, tries=kept.tries + 1, used=sorted(used), found=below)
-    return dataclasses.replace(below, remembered=kept.write())
+    return _certain(dataclasses.replace(below, remembered=kept.write()), mount)
 
 
 def _holder(folder: Path) -> Path:
     """Return the folder whose device answers: a loop device with direct I/O passes reads on to its image's device."""
-    device = mount_of(folder).device
-    loop = Path("/sys/dev/block/{}:{}/loop".format(*device)) if device else None
-    if loop is None or read_text(loop / "dio") != "1":
-        return folder
-    image = Path(read_text(loop / "backing_file") or "")
-    return image.parent if image.is_file() else folder
+    image, direct = loop_image(mount_of(folder).device) or (None, False)
+    return image.parent if image is not None and direct else folder
+
+
+def _certain(found: Below, mount: Mount) -> Below:
+    """Return the findings, or that there is a cache if the mount's loop device reads through the page cache."""
+    loop = loop_image(mount.device)
+    if found.verdict is BelowCache.SEEN or loop is None or loop[1]:
+        return found
+    return Below(verdict=BelowCache.SEEN, reason=CACHED_LOOP, remembered=found.remembered)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,6 +329,8 @@ def with_below(facts: CacheFacts, below: Below) -> CacheFacts:
 def below_sentence(facts: CacheFacts) -> str:
     """Return the meaning of "cold" for a record, in one plain sentence without a full stop."""
     start = "cold = not in this kernel's page cache"
+    if facts.below is BelowCache.SEEN and facts.below_ratio is None:
+        return f"cold = the store's files are not in the page cache, but a cache below them answers: {facts.below_reason}"
     if facts.below is BelowCache.UNKNOWN or facts.below_ratio is None:
         why = facts.below_reason or "it was not checked"
         return f"{start}; whether a cache below it answers is unknown: {why}"

@@ -98,8 +98,8 @@ def device_rates(
     request_bytes
         Payload of one sample; reads are rounded up to whole pages, as the device requires.
     scratch
-        Folder for an unnamed file of 128 MiB if none of the files is large. Without it, or if it is on another
-        filesystem, the files themselves are read; of very many files, a random selection.
+        Folder for an unnamed file of 128 MiB if none of the files is large, or none is named. Without it,
+        or if it is on another filesystem, the files themselves are read; of very many files, a random selection.
     """
     rng = np.random.default_rng(seed)
     size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
@@ -129,7 +129,8 @@ def device_rates_once(
     kept
         File in which the cells of a run share them.
     """
-    device = mount_of(paths[0]).device if paths else None
+    place = paths[0] if paths else scratch
+    device = mount_of(place).device if place else None
     name = f"device {device}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {replicate}"
     known = recall(kept)
     with contextlib.suppress(KeyError, TypeError):

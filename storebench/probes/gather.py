@@ -1,4 +1,4 @@
-"""The rate at which memory delivers shuffled samples to one thread: a yardstick, and the ceiling of one copy.
+"""The rate at which memory delivers samples to one thread: a yardstick, and the ceiling of one copy.
 
 The yardstick is ``numpy.take(array, indices, axis=0, out=batch)``. Its default
 mode checks the indices through a second copy, so a reader that copies each sample
@@ -85,8 +85,9 @@ def gather_rate(
     max_bytes: int = MAX_ARRAY_BYTES,
     limit_s: float = 0.5,
     seed: int = 0,
+    shuffle: bool = True,
 ) -> GatherRate:
-    """Gather shuffled uint8 samples into one batch buffer with one thread, for `limit_s` in all.
+    """Gather uint8 samples, in a shuffled order or in that of the array, into one batch buffer with one thread, for `limit_s` in all.
 
     Parameters
     ----------
@@ -101,7 +102,8 @@ def gather_rate(
     array = np.ones((held, *sample_shape), np.uint8)
     out = np.ones((batch_size, *sample_shape), np.uint8)
     rng = np.random.default_rng(seed)
-    order = rng.permutation(-(-held // batch_size) * batch_size).reshape(-1, batch_size) % held
+    places = -(-held // batch_size) * batch_size
+    order = (rng.permutation(places) if shuffle else np.arange(places)).reshape(-1, batch_size) % held
     best = dict.fromkeys(WAYS, 0.0)
     slice_s = limit_s / ROUNDS / len(WAYS)
     for _ in range(ROUNDS):  # in turn, so that a slow moment affects all of them
@@ -124,19 +126,21 @@ def gather_rate_once(
     kept: Path,
     replicate: int,
     limit_s: float = 0.5,
+    shuffle: bool = True,
 ) -> GatherRate:
-    """Return the rates of `gather_rate`, measured once per shape, batch size, number of samples and replicate of a run.
+    """Return the rates of `gather_rate`, measured once per shape, batch size, number and order of samples, and replicate.
 
     Parameters
     ----------
     kept
         File in which the cells of a run share the rates.
     """
-    name = f"{'x'.join(map(str, sample_shape))}, batch {batch_size}, {count} samples, replicate {replicate}"
+    samples = f"{count} samples {'shuffled' if shuffle else 'in order'}"
+    name = f"{'x'.join(map(str, sample_shape))}, batch {batch_size}, {samples}, replicate {replicate}"
     known = recall(kept)
     with contextlib.suppress(KeyError, TypeError):
         return GatherRate(**known[name])
-    rate = gather_rate(sample_shape, batch_size, count=count, limit_s=limit_s)
+    rate = gather_rate(sample_shape, batch_size, count=count, limit_s=limit_s, shuffle=shuffle)
     remember(kept, known | {name: dataclasses.asdict(rate)})
     return rate
 

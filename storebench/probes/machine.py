@@ -5,7 +5,7 @@ import platform
 import re
 from pathlib import Path
 
-from storebench.probes.mounts import Mount
+from storebench.probes.mounts import Mount, mount_of
 
 _SYS_BLOCK = Path("/sys/dev/block")
 _QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
@@ -98,7 +98,7 @@ def memory_limit_bytes() -> int | None:
 def block_device(mount: Mount) -> dict[str, str | None]:
     """Return name, model and queue settings of the disk below a mount; empty if there is none.
 
-    A partition's queue is that of its disk.
+    A partition's queue is that of its disk. The model of a loop device tells where its image is, and how it is read.
     """
     if mount.device is None:
         return {}
@@ -108,8 +108,33 @@ def block_device(mount: Mount) -> dict[str, str | None]:
         return {}
     settings = {name: chosen(read_text(disk / "queue" / name)) for name in _QUEUE}
     driver = (disk / "device" / "driver").resolve().name if (disk / "device" / "driver").exists() else None
-    model = read_text(disk / "device" / "model") or read_text(disk / "dm" / "name") or driver
+    model = read_text(disk / "device" / "model") or read_text(disk / "dm" / "name") or _loop(disk) or driver
     return {"name": disk.name, "model": model, **settings}
+
+
+def loop_image(device: tuple[int, int] | None) -> tuple[Path | None, bool] | None:
+    """Return the image of a loop device and whether it is read past the page cache; None for any other device.
+
+    The image is None if this process cannot see it.
+    """
+    folder = _SYS_BLOCK / "{}:{}".format(*device) / "loop" if device else None
+    if folder is None or not folder.is_dir():
+        return None
+    image = Path(read_text(folder / "backing_file") or "")
+    return (image if image.is_file() else None), read_text(folder / "dio") == "1"
+
+
+def _loop(disk: Path) -> str | None:
+    numbers = (read_text(disk / "dev") or "").partition(":")
+    loop = loop_image((int(numbers[0]), int(numbers[2]))) if numbers[2] else None
+    if loop is None:
+        return None
+    image, direct = loop
+    how = "with direct I/O" if direct else "through the page cache"
+    if image is None:
+        return f"loop {how}"
+    below = mount_of(image)
+    return f"loop over {below.fstype} on {block_device(below).get('model') or 'no device'} {how}"
 
 
 def damon() -> str | None:

@@ -58,7 +58,8 @@ class Ceilings:
         A yardstick: numpy.take(..., out=) in its default mode, which copies each sample twice, from one array
         in memory, in the same process (`storebench.probes.gather`).
     copy_ceiling_samples_per_s
-        The ceiling of one copying thread: the fastest way found to gather the same samples.
+        The ceiling of one copying thread: the fastest way found to gather such samples, shuffled or in order as the cell
+        reads them.
     copy_method
         Name of that way; "" in records of earlier releases.
     memory_bytes_per_s

@@ -44,14 +44,17 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         kept=setup.job.run / PROBES_DIR / "gather.json",
         replicate=setup.job.replicate,
         limit_s=GATHER_S,
+        shuffle=cell.shuffle,
     )
+    # Nothing can be written on the mounted image, and small files would pass for a slow disk: read the disk below.
+    image = setup.job.image
     device = device_rates_once(
-        setup.pages.data_files,
+        setup.pages.data_files if image is None else [],
         max(1, manifest.payload_bytes // max(1, manifest.count)),
         kept=setup.job.run / PROBES_DIR / "device.json",
         replicate=setup.job.replicate - setup.job.replicate % DEVICE_ROUNDS,
         limit_s=DEVICE_S,
-        scratch=setup.job.store.parent,
+        scratch=(setup.job.store if image is None else image).parent,
     )
     return Ceilings(
         gather_samples_per_s=gather.samples_per_s,

@@ -271,6 +271,16 @@ def test_an_image_is_copied_again_when_its_store_changes(
     assert record["store"]["build_s"] == Manifest.read(manifest.parent).build_s
 
 
+def test_a_device_of_its_own_is_not_measured_on_small_files(
+    photos: str, bench: Bench, tmp_path: Path
+) -> None:
+    options = ("--model", "none", "--compute", "none", "--max-steps", "2", "--batch-size", "5")
+    own = ("--cache", "cold", "--readahead", "128")
+    done, [record] = bench.run("png", "-d", photos, *options, *own, out=tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "a scratch file" in record["ceilings"]["device_method"]
+
+
 def test_a_killed_cell_leaves_no_mount_device_or_group(photos: str, bench: Bench, tmp_path: Path) -> None:
     both = ("-d", photos, *WORK, "--cache", "limited", "--memory", "40 MiB")
     arguments = (*both, "--readahead", "128", "--epochs", "50")

@@ -10,6 +10,7 @@ import pytest
 
 from storebench.probes import page_cache
 from storebench.probes.below import (
+    CACHED_LOOP,
     MOST_TRIES,
     READ_BYTES,
     STATE_FILE,
@@ -145,6 +146,17 @@ def test_a_direct_loop_device_has_the_verdict_of_its_images_device(
         below_cache(mount, state=tmp_path, since_s=0.0)
     kept = json.loads((tmp_path / STATE_FILE).read_text(encoding="utf-8"))["devices"]
     assert list(kept) == ["{}:{}".format(*(mount_of(disk).device or ()))]
+
+
+def test_a_loop_device_without_direct_io_has_a_cache_below(disk: Path, tmp_path: Path, root: None) -> None:
+    with loop_disk(disk / "fresh", cached=True, files=1) as mount:
+        verdicts = [below_cache(mount, state=tmp_path, since_s=0.0) for _ in range(MOST_TRIES + 1)]
+    assert {(one.verdict, one.ratio, one.reason) for one in verdicts} == {
+        (BelowCache.SEEN, None, CACHED_LOOP)
+    }
+    assert below_sentence(with_below(COLD, verdicts[-1])).endswith(
+        f"a cache below them answers: {CACHED_LOOP}"
+    )
 
 
 def test_a_real_device_gets_one_of_three_verdicts_within_the_time(disk: Path, tmp_path: Path) -> None:

@@ -132,6 +132,22 @@ def test_the_memory_rate_is_measured_once_per_batch_and_replicate(tmp_path: Path
     assert rate(4, 1) != first
 
 
+def test_samples_are_gathered_in_the_order_of_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, memory is read ahead: a reader of small samples would exceed the rate of shuffled ones."""
+    seen: dict[bool, list[int]] = {True: [], False: []}
+
+    def gather(*, shuffle: bool) -> GatherRate:
+        monkeypatch.setitem(WAYS, "numpy.take", lambda array, indices, out: seen[shuffle].extend(indices))
+        kept = tmp_path / "gather.json"
+        return gather_rate_once((4, 4, 1), 8, count=64, kept=kept, replicate=0, limit_s=0.01, shuffle=shuffle)
+
+    assert gather(shuffle=True) != gather(shuffle=False), "one does not stand for the other"
+    assert seen[False][:64] == list(range(64))
+    assert sorted(seen[True][:64]) == list(range(64)) != seen[True][:64]
+
+
 def test_the_scratch_file_leaves_nothing_behind(disk: Path) -> None:
     folder = disk / "empty-stores"
     folder.mkdir()

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from storebench.probes import machine
 from storebench.probes.environment import environment, match_key
 from storebench.probes.mounts import mount_of
+from tests.support.disks import loop_disk
 
 KEY = """
 import sys
@@ -76,6 +79,23 @@ def test_queue_settings_are_those_of_the_disk(disk: Path) -> None:
     stat = Path(f"/sys/block/{found['name']}/queue/read_ahead_kb")
     assert found["read_ahead_kb"] == stat.read_text().strip()
     assert "name" not in environment(disk).match["block_device"], "sda today may be sdb tomorrow"
+
+
+def test_loop_devices_that_read_in_other_ways_are_other_environments(
+    disk: Path, shm: Path, root: None
+) -> None:
+    found = []
+    for place, cached in ((disk, False), (disk, True), (shm.parent, True)):
+        with (
+            tempfile.TemporaryDirectory(dir=place) as folder,
+            loop_disk(Path(folder), cached=cached, files=1) as mount,
+        ):
+            found.append(environment(mount))
+    assert len({one.key for one in found}) == 3
+    models = [one.match["block_device"]["model"] for one in found]
+    assert re.fullmatch(r"loop over \w+ on .+ with direct I/O", models[0])
+    assert re.fullmatch(r"loop over \w+ on .+ through the page cache", models[1])
+    assert models[2] == "loop over tmpfs on no device through the page cache"
 
 
 def test_tmpfs_has_no_block_device(shm: Path) -> None:
