@@ -142,7 +142,7 @@ def _written_back(code: int, what: str, path: Path | str) -> None:
 def _evict_until_gone(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
     if not files or mount_of(files[0]).fstype in IN_MEMORY:
         return
-    few = COLD_MAX_FRAC / 2 * pages_of(files)
+    few = COLD_MAX_FRAC * pages_of(files)
     left, pages = files, -1
     for wait_s in waits_s:
         time.sleep(wait_s)
@@ -152,7 +152,7 @@ def _evict_until_gone(files: Sequence[Path | str], waits_s: Sequence[float]) -> 
                 ask_to_evict(fd)
         before, counts = pages, resident_by_file(left)
         left, pages = list(counts), sum(counts.values())
-        # An open reader maps a few pages, which waiting does not remove.
+        # An open reader maps a few pages, which waiting does not remove; the store is cold with them.
         if not left or before == pages <= few:
             return
 
