@@ -29,6 +29,9 @@ BOUND_FRAC = FED_FRAC
 DEVICE_LIMIT_FRAC = 0.70
 """Bytes that arrive at this share of the device's best rate mean that the device is the limit."""
 
+DEVICE_EXCEEDED = 1.5
+"""Bytes that arrive at this many times the device's best rate mean that the rate was measured too low, and is no limit."""
+
 _FED_BY_DEVICE_FRAC = 0.10
 """If the cache state is unknown, device reads of this share of the payload mean that the device served the cell."""
 
@@ -210,7 +213,7 @@ def _storage_part(cell: CellSummary, seconds: _Sample, warm: CellSummary | None)
 def _device_bound(cell: CellSummary, best: float | None) -> Bound:
     """Return the limit behind a slow fetch from the device."""
     arriving = arriving_bytes_per_s(cell)
-    if best is None or not arriving:
+    if best is None or not arriving or arriving > DEVICE_EXCEEDED * best:
         return Bound.FETCH
     return Bound.STORAGE if arriving >= DEVICE_LIMIT_FRAC * best else Bound.LATENCY
 

@@ -43,7 +43,7 @@ _NEXT_STEP = {
     Bound.CONTENTION: "fewer producers, or a reader that uses less processor time, which leaves the cores to the network",
     Bound.STORAGE: "fewer bytes (an encoded codec), a faster device or enough memory to keep the store warm",
     Bound.LATENCY: "a reader that keeps several requests in flight",
-    Bound.FETCH: 'measuring the device as well (compute = "none"), which distinguishes a slow device from a reader that waits for it',
+    Bound.FETCH: 'a measured rate of the device that the cell does not exceed (compute = "none"), which distinguishes a slow device from a reader that waits for it',
     Bound.READER: "a leaner reader or larger batches, because the data is already in memory",
     Bound.DECODE: "raw pixels, or more workers if there are idle cores",
     Bound.PREP: "cheaper augmentation or more workers",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from storebench.report.cells import AUGMENTING
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Kind, finding
-from storebench.results import PortionKind, Record
+from storebench.results import BelowCache, PortionKind, Record
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 
 _HEADROOM = 1.25
@@ -89,6 +89,8 @@ def _device_ceiling(record: Record) -> Iterator[Finding]:
     cache, best, cold = record.cache, record.ceilings.device_best_bytes_per_s, record.portion
     if best is None or cold is None or cache is None or cold.kind is not PortionKind.COLD or not cold.seconds:
         return
+    if cache.below is BelowCache.SEEN and record.counters.device_read_bytes is not None:
+        return  # a cache below the kernel may be faster; that a device delivered all of it is checked elsewhere
     spare = cold.excess_frac + (cache.resident_frac_before or 0.0)
     delivered = cold.payload_bytes * rows_frac(record) * max(0.0, 1 - spare) / cold.seconds
     if not cold.upper_bound and delivered > best * _HEADROOM:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from storebench.report.validation.limits import check_limits
-from storebench.results import Counters, PortionKind, Record, ResidencyPoint
+from storebench.results import BelowCache, Counters, PortionKind, Record, ResidencyPoint
 from tests.support.planted import ENVIRONMENT, make_record, portion_of, with_job
 
 STORE_BYTES = 800_000_000
@@ -121,6 +121,20 @@ def test_cold_bytes_arrive_no_faster_than_the_device_delivers(best: float, kept:
     )
     bounded = with_portion(dataclasses.replace(record, ceilings=ceilings), upper_bound=True)
     assert broken(bounded) == []
+
+
+@pytest.mark.parametrize(("below", "kept"), [("seen", True), ("not seen", False), ("unknown", False)])
+def test_a_cache_below_this_kernel_may_exceed_the_devices_best_rate(below: str, kept: bool) -> None:
+    record = whole("lmdb")
+    assert record.portion is not None
+    assert record.counters.device_read_bytes is not None
+    rate = record.portion.payload_bytes / record.portion.seconds
+    ceilings = dataclasses.replace(record.ceilings, device_best_bytes_per_s=0.5 * rate)
+    cache = dataclasses.replace(record.cache, below=BelowCache(below))
+    fast = dataclasses.replace(record, ceilings=ceilings, cache=cache)
+    assert broken(fast) == ([] if kept else ["portion.samples_per_s"])
+    uncounted = dataclasses.replace(record.counters, device_read_bytes=None)
+    assert "portion.samples_per_s" in broken(dataclasses.replace(fast, counters=uncounted))
 
 
 def test_a_finding_gives_sizes_in_units_that_people_read() -> None:

@@ -113,7 +113,7 @@ def fetching(best: float, cache: str = "cold", backend: str = "lmdb", **changes:
 
 @pytest.mark.parametrize(
     ("share", "bound"),
-    [(1.0, Bound.STORAGE), (0.72, Bound.STORAGE), (0.68, Bound.LATENCY), (0.1, Bound.LATENCY)],
+    [(1.4, Bound.STORAGE), (1.0, Bound.STORAGE), (0.72, Bound.STORAGE), (0.68, Bound.LATENCY), (0.1, Bound.LATENCY)],
 )
 def test_the_device_is_the_limit_only_where_it_delivers_nearly_all_it_can(share: float, bound: Bound) -> None:
     verdict = verdict_of([fetching(ARRIVING / share)])
@@ -139,6 +139,10 @@ def test_a_reader_that_is_told_the_order_reads_while_the_network_computes(
 
 def test_without_a_device_rate_a_slow_cold_fetch_has_no_known_cause() -> None:
     assert verdict_of([make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=19)]).bound is Bound.FETCH
+
+
+def test_a_rate_that_a_cell_exceeds_is_not_the_devices_best() -> None:
+    assert verdict_of([fetching(ARRIVING / 3.9)]).bound is Bound.FETCH
 
 
 def test_bytes_that_read_ahead_brought_count_as_delivered() -> None:
