@@ -1,6 +1,7 @@
 """Decoding to 256 x 256 RGB: every colour mode, OpenCV's bilinear filter, and named failures."""
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from PIL import Image as PilImage
 
-from storebench.datasets.decoding import decode_rgb
+from storebench.datasets.decoding import checked, decode_rgb
 from storebench.errors import CorruptDataError
 from tests.support.dataset_files import damaged, image_file
+from tests.support.photo_folders import KINDS, photo, photo_file
 
 
 def decode(raw: bytes) -> np.ndarray:
@@ -110,3 +112,31 @@ def test_the_refusal_speaks_of_files_and_not_of_our_objects() -> None:
     with pytest.raises(CorruptDataError) as caught:
         decode(b"no image")
     assert "(damaged, or none of JPEG, PNG, BMP, WEBP, TIFF, GIF, PPM)" in str(caught.value)
+
+
+def refusal(decide: Callable[[bytes, str], object], content: bytes) -> str:
+    """Return why a file is refused; "" if it is read."""
+    try:
+        decide(content, "photo")
+    except CorruptDataError as error:
+        return error.what
+    return ""
+
+
+@pytest.mark.parametrize(("kind", "mode"), sorted({(kind, mode) for kind, mode, _ in KINDS} | {("progressive", "RGB")}))
+def test_a_file_is_readable_if_and_only_if_it_decodes(kind: str, mode: str) -> None:
+    """Whether a file is readable is found out with fewer pixels than it has, and damage must show all the same."""
+    if kind == "progressive":
+        buffer = io.BytesIO()
+        photo(1, (120, 90), mode).save(buffer, "JPEG", progressive=True)
+        whole = buffer.getvalue()
+    else:
+        whole = photo_file(1, (120, 90), kind, mode)
+    draw = np.random.default_rng(5)
+    contents = [whole, *(whole[: int(cut)] for cut in draw.integers(1, len(whole), 30))]
+    for place in draw.integers(0, len(whole), 60).tolist():
+        contents.append(whole[:place] + bytes(draw.integers(0, 256, 3, np.uint8)) + whole[place + 3 :])
+    told = [(refusal(checked, content), refusal(decode_rgb, content)) for content in contents]
+    assert told[0] == ("", "")
+    assert any(because for _, because in told)
+    assert [found for found, _ in told] == [because for _, because in told]
