@@ -151,6 +151,12 @@ class _ArrayDecoder(Decoder):
         header = read_header(payload)
         return _ArrayOpened(self, payload, header) if self._takes(header) else _PillowOpened(payload)
 
+    def _rehearse(self) -> None:
+        """Decode a small image: a library of many MiB may come from the disk, which is no read of the store."""
+        small = io.BytesIO()
+        PilImage.new("RGB", (16, 16)).save(small, JPEG)
+        self.array(small.getvalue(), "RGB", (16, 16), None)
+
     def _takes(self, header: Header) -> bool:
         # CMYK is left to Pillow: these libraries do not convert Adobe's inverted values.
         return header.kind in self.kinds and header.components in (0, 1, 3)
@@ -168,6 +174,7 @@ class SimpleJpegDecoder(_ArrayDecoder):
 
     def __init__(self) -> None:
         _require("simplejpeg", self.name)
+        self._rehearse()
 
     def array(self, payload: Payload, mode: str, size: Size, least: Size | None) -> Pixels:  # noqa: ARG002 - it reads the size itself
         """Decode by TurboJPEG with accurate DCT and smooth upsampling, as Pillow does."""
@@ -192,6 +199,7 @@ class OpenCvDecoder(_ArrayDecoder):
 
     def __init__(self) -> None:
         _require("cv2", self.name)
+        self._rehearse()
 
     def array(self, payload: Payload, mode: str, size: Size, least: Size | None) -> Pixels:
         """Decode by OpenCV; EXIF orientation is ignored, as by every other decoder here."""

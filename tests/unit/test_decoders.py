@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from storebench.codecs import get_codec
-from storebench.codecs.decoders import DECODERS, largest_difference
+from storebench.codecs.decoders import DECODERS, get_decoder, largest_difference
 from storebench.errors import CorruptDataError, MissingDependencyError
 from storebench.formats import parse_backend
 from tests.support.photo_folders import KINDS, photo, photo_file
@@ -36,6 +36,19 @@ def test_a_decoder_without_its_library_is_refused_with_what_installs_it(
     ):
         parse_backend(f"lmdb+jpeg:{name}")
     get_codec.cache_clear()
+
+
+def test_a_library_has_decoded_before_its_first_sample(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the library itself from the disk would count as a read of the store."""
+    made, array = [], DECODERS[other].array  # type: ignore[attr-defined]
+
+    def noted(self: object, *arguments: object) -> object:
+        made.append(array(self, *arguments))
+        return made[-1]
+
+    monkeypatch.setattr(DECODERS[other], "array", noted)
+    get_decoder(other)
+    assert [pixels.shape for pixels in made] == [(16, 16, 3)]
 
 
 def test_every_decoder_has_an_extra() -> None:
