@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.probes.direct_reads import Request, own_device_bytes, read_direct
-from storebench.probes.machine import loop_image
+from storebench.probes.machine import attached, loop_image
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
 from storebench.probes.remembered import recall, remember, user_cache_folder
 from storebench.probes.unread import Candidates, Range, boot_id, boot_time_s, unread_ranges
@@ -118,7 +118,7 @@ def below_cache(
     if mount.device is None:
         return _unknown(f"{mount.fstype} on {mount.point} names no block device")
     places = filter(None, (state or user_cache_folder(), fallback))
-    kept = _Kept.read([place / STATE_FILE for place in places], device="{}:{}".format(*mount.device))
+    kept = _Kept.read([place / STATE_FILE for place in places], device=attached(mount.device))
     if kept.found and (kept.found.verdict is not BelowCache.UNKNOWN or kept.tries >= MOST_TRIES):
         return _certain(kept.found, mount)
     since = boot_time_s() if since_s is None else since_s

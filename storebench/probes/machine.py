@@ -112,6 +112,18 @@ def block_device(mount: Mount) -> dict[str, str | None]:
     return {"name": disk.name, "model": model, **settings}
 
 
+def attached(device: tuple[int, int]) -> str:
+    """Return a name of a block device that no other one has before the next boot, where the kernel counts attachments.
+
+    Its numbers alone are used again by the next device that is attached.
+    """
+    numbers = "{}:{}".format(*device)
+    folder = (_SYS_BLOCK / numbers).resolve()
+    disk = folder.parent if (folder / "partition").exists() else folder
+    count = read_text(disk / "diskseq")
+    return numbers if count is None else f"{numbers}, attachment {count}"
+
+
 def loop_image(device: tuple[int, int] | None) -> tuple[Path | None, bool] | None:
     """Return the image of a loop device and whether it is read past the page cache; None for any other device.
 

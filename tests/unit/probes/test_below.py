@@ -20,6 +20,7 @@ from storebench.probes.below import (
     decide,
     with_below,
 )
+from storebench.probes.machine import attached
 from storebench.probes.mounts import mount_of
 from storebench.probes.unread import Candidates, unread_ranges
 from storebench.results import BelowCache, CacheFacts, CacheVerdict
@@ -145,7 +146,23 @@ def test_a_direct_loop_device_has_the_verdict_of_its_images_device(
     with loop_disk(disk / "direct", cached=False, files=4) as mount:
         below_cache(mount, state=tmp_path, since_s=0.0)
     kept = json.loads((tmp_path / STATE_FILE).read_text(encoding="utf-8"))["devices"]
-    assert list(kept) == ["{}:{}".format(*(mount_of(disk).device or ()))]
+    device = mount_of(disk).device
+    assert device is not None
+    assert list(kept) == [attached(device)]
+
+
+def test_a_device_that_gets_the_numbers_of_an_earlier_one_is_looked_at(
+    disk: Path, tmp_path: Path, root: None
+) -> None:
+    numbers = []
+    for name in ("earlier", "later"):
+        with loop_disk(disk / name, cached=True, files=1) as mount:
+            numbers.append(mount_of(mount).device)
+            below_cache(mount, state=tmp_path, since_s=0.0)
+    if numbers[0] != numbers[1]:
+        pytest.skip("other loop devices were attached in between")
+    kept = json.loads((tmp_path / STATE_FILE).read_text(encoding="utf-8"))["devices"]
+    assert len(kept) == 2, "the findings of one device were taken for those of the other"
 
 
 def test_a_loop_device_without_direct_io_has_a_cache_below(disk: Path, tmp_path: Path, root: None) -> None:
