@@ -1,0 +1,52 @@
+"""What the benchmark of a single rank says of rates whose ratio is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.torchrun import differs, together, words
+from storebench.stats import Comparison, compare_family
+
+Pair = tuple[list[float], list[float]]
+
+
+def pair(ratio: float, spread: float, *, rounds: int = 20, seed: int = 0) -> Pair:
+    """Return rates of the plain process and of the rank, by round, in a machine that gets slower all the time."""
+    draw = np.random.default_rng(seed)
+    machine = np.linspace(1000.0, 500.0, rounds)
+    plain, ranked = (machine * np.exp(draw.normal(0, spread, rounds)) for _ in range(2))
+    return plain.tolist(), (ratio * ranked).tolist()
+
+
+def compared(*pairs: Pair) -> Comparison:
+    (found,) = compare_family([together(pairs)])
+    return found
+
+
+def test_the_cells_together_are_their_geometric_mean_by_round() -> None:
+    plain, ranked = together([([1.0, 2.0], [4.0, 2.0]), ([9.0, 8.0], [1.0, 2.0])])
+    assert plain == pytest.approx([3.0, 4.0])
+    assert ranked == pytest.approx([2.0, 2.0])
+
+
+def test_cells_together_tell_what_none_of_them_tells() -> None:
+    pairs = [pair(1.0, 0.03, seed=seed) for seed in range(4)]
+    alone = compare_family(pairs)
+    assert all("not told from 3%: more rounds" in words(one) for one in alone)
+    assert words(compared(*pairs)).endswith("20 rounds: equal within 3%")
+
+
+@pytest.mark.parametrize(("ratio", "differing"), [(0.9, True), (0.99, False), (1.0, False), (1.1, True)])
+def test_only_a_difference_beyond_doubt_fails(ratio: float, differing: bool) -> None:
+    found = compared(*(pair(ratio, 0.02, seed=seed) for seed in range(4)))
+    assert differs(found) is differing
+    assert ("DIFFERENT BY MORE THAN 3%" in words(found)) is differing
+    assert found.ratio is not None
+    assert math.log(found.ratio / ratio) == pytest.approx(0, abs=0.02)
+
+
+def test_a_single_round_has_no_interval_and_fails_nothing() -> None:
+    found = compared(pair(0.5, 0.01, rounds=1))
+    assert "no interval: more rounds" in words(found)
+    assert not differs(found)
