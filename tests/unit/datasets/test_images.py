@@ -123,7 +123,9 @@ def refusal(decide: Callable[[bytes, str], object], content: bytes) -> str:
     return ""
 
 
-@pytest.mark.parametrize(("kind", "mode"), sorted({(kind, mode) for kind, mode, _ in KINDS} | {("progressive", "RGB")}))
+@pytest.mark.parametrize(
+    ("kind", "mode"), sorted({(kind, mode) for kind, mode, _ in KINDS} | {("progressive", "RGB")})
+)
 def test_a_file_is_readable_if_and_only_if_it_decodes(kind: str, mode: str) -> None:
     """Whether a file is readable is found out with fewer pixels than it has, and damage must show all the same."""
     if kind == "progressive":
@@ -133,9 +135,10 @@ def test_a_file_is_readable_if_and_only_if_it_decodes(kind: str, mode: str) -> N
     else:
         whole = photo_file(1, (120, 90), kind, mode)
     draw = np.random.default_rng(5)
-    contents = [whole, *(whole[: int(cut)] for cut in draw.integers(1, len(whole), 30))]
-    for place in draw.integers(0, len(whole), 60).tolist():
-        contents.append(whole[:place] + bytes(draw.integers(0, 256, 3, np.uint8)) + whole[place + 3 :])
+    cut = [whole[:length] for length in draw.integers(1, len(whole), 30).tolist()]
+    places = draw.integers(0, len(whole), 60).tolist()
+    replaced = [whole[:at] + bytes(draw.integers(0, 256, 3, np.uint8)) + whole[at + 3 :] for at in places]
+    contents = [whole, *cut, *replaced]
     told = [(refusal(checked, content), refusal(decode_rgb, content)) for content in contents]
     assert told[0] == ("", "")
     assert any(because for _, because in told)

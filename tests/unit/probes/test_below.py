@@ -182,8 +182,9 @@ def test_a_real_device_gets_one_of_three_verdicts_within_the_time(disk: Path, tm
     assert time.monotonic() - started < 10
     assert found.verdict in BelowCache
     assert found.reason
-    device = "{}:{}".format(*(mount_of(disk).device or ()))
-    kept = json.loads((tmp_path / STATE_FILE).read_text(encoding="utf-8"))["devices"][device]
+    device = mount_of(disk).device
+    assert device is not None
+    kept = json.loads((tmp_path / STATE_FILE).read_text(encoding="utf-8"))["devices"][attached(device)]
     assert kept["found"]["verdict"] == found.verdict
     used = {(path, offset) for path, offset in kept["used"]}
     assert len(used) == len(kept["used"])

@@ -113,7 +113,13 @@ def fetching(best: float, cache: str = "cold", backend: str = "lmdb", **changes:
 
 @pytest.mark.parametrize(
     ("share", "bound"),
-    [(1.4, Bound.STORAGE), (1.0, Bound.STORAGE), (0.72, Bound.STORAGE), (0.68, Bound.LATENCY), (0.1, Bound.LATENCY)],
+    [
+        (1.4, Bound.STORAGE),
+        (1.0, Bound.STORAGE),
+        (0.72, Bound.STORAGE),
+        (0.68, Bound.LATENCY),
+        (0.1, Bound.LATENCY),
+    ],
 )
 def test_the_device_is_the_limit_only_where_it_delivers_nearly_all_it_can(share: float, bound: Bound) -> None:
     verdict = verdict_of([fetching(ARRIVING / share)])
