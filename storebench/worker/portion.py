@@ -224,7 +224,9 @@ def shared_drift(
 ) -> float:
     """Return by how much the rate of a cold portion rises because samples share pages; see `Portion.shared_drift`.
 
-    The sampled residency has to show the new pages, and no more is explained than random sharing brings about.
+    The sampled residency has to show the new pages, and no more is explained than random sharing brings about. Pages
+    that late samples lie on and that were not resident half way are new in the second half, whether or not they become
+    resident: a reader with a copy of its own may make a few pages resident early, and no more later.
 
     Parameters
     ----------
@@ -250,6 +252,7 @@ def shared_drift(
     (before, after), (likely_before, likely_after) = (
         np.diff(share) / samples for share in (resident, likely)
     )
+    after = max(after, (likely[2] - resident[1]) / samples[1])
     if before <= 0 or likely_after <= 0:
         return 1.0
     found = before / after if after > 0 else np.inf

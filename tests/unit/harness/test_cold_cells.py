@@ -120,6 +120,20 @@ def test_a_reader_with_its_own_copy_has_an_upper_bound_only(
     assert "portion.shared_drift" in {one.figure for one in found}
 
 
+def test_a_few_pages_beside_a_copy_do_not_excuse_its_rate(
+    plugged: None, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    """Five samples lie on a page, so a reader without a copy would rightly be many times as fast in the second half."""
+    record = only_record(cold_cell("planted:preload-and-touch", dataset="mnist"), bench.stores, run_folder)
+    assert record.cache is not None
+    assert record.cache.curve[-1].resident_frac > 0
+    portion = record.portion
+    assert portion is not None
+    assert portion.drift is not None
+    assert portion.drift > COLD_DRIFT_MOST
+    assert (portion.shared_drift, portion.upper_bound) == (1.0, True)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_lmdb_with_a_long_read_ahead_is_cold_for_a_few_steps(
     workers: int, long_read_ahead: None, bench: Bench, run_folder: Path

@@ -309,6 +309,15 @@ def test_late_samples_on_pages_that_are_there_are_rightly_faster(
     assert (own.shared_drift, own.upper_bound) == (1.0, True)
 
 
+@pytest.mark.parametrize("shown", [0.001, 0.02, 0.3])
+def test_a_few_resident_pages_explain_no_rising_rate(shown: float) -> None:
+    """With a copy in memory of its own, a reader may still make pages of labels or an index resident, all of them early."""
+    found = cold_portion(faster_after_half(6), curve((0, 0.0), (300, shown), (350, shown)), SHARED).portion
+    assert found is not None
+    assert found.shared_drift == 1.0
+    assert found.upper_bound
+
+
 def test_the_recorded_curve_is_thinned_evenly_and_keeps_both_ends() -> None:
     long = table(100, samples=1)
     # Ten times as many points in the first tenth of the epoch as in the rest.
