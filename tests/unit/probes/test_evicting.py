@@ -22,7 +22,7 @@ from storebench.probes.page_cache import (
 )
 
 PAGES = 2000
-"""Pages of the file: what cold tolerates are 20, and half of that is not waited for."""
+"""Pages of the file. Cold tolerates 20 of them, which are not waited for."""
 
 pytestmark = pytest.mark.still_pages
 
@@ -79,6 +79,28 @@ def test_more_mapped_pages_are_waited_for_to_the_end(file: Path, counts: list[in
     with touched(file, pages):
         evict([file])
     assert counts == [pages] * 7
+
+
+def test_many_files_are_written_back_together(
+    disk: Path, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fsync may commit the journal, so many files get one syncfs, and only those with pages left an fsync."""
+    files = [disk / f"many-{number}" for number in range(100)]
+    for path in files:
+        path.write_bytes(os.urandom(PAGE_BYTES))  # dirty until it is written back
+    synced: list[str] = []
+    sync = page_cache._sync_file
+
+    def noted(fd: int, path: Path | str) -> None:
+        synced.append(Path(path).name)
+        sync(fd, path)
+
+    monkeypatch.setattr(page_cache, "_sync_file", noted)
+    evict(files)
+    assert (synced, counts) == ([], [0])
+    with touched(files[7], 1):
+        evict(files)
+    assert set(synced) == {"many-7"}
 
 
 def test_only_files_that_have_pages_left_are_evicted_again(
