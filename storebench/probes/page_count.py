@@ -86,7 +86,7 @@ def resident(paths: Paths) -> Residency:
 
 def pages_of(paths: Paths) -> int:
     """Return the number of pages of some files."""
-    return sum(_pages(Path(path).stat().st_size) for path in paths)
+    return sum(_pages(os.stat(path).st_size) for path in paths)  # noqa: PTH116 - a Path for each of 10,000 files takes longer
 
 
 def resident_by_file(paths: Sequence[Path | str]) -> dict[Path | str, int]:
