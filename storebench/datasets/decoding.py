@@ -53,14 +53,17 @@ def checked(content: bytes, where: str) -> bytes:
     """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out.
 
     Of a JPEG, every coefficient is decoded, but only an eighth of the pixels per side is computed from them: damage shows in
-    the coefficients.
+    the coefficients. What cannot be decoded in this way, such as a lossless JPEG, is decoded whole.
 
     Raises
     ------
     CorruptDataError
         It does not; the message begins with `where`.
     """
-    _picture(content, where, reduced=True)
+    try:
+        _picture(content, where, reduced=True)
+    except CorruptDataError:
+        _picture(content, where)
     return content
 
 
@@ -71,7 +74,9 @@ def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.I
         read_header(content)  # refuses a decompression bomb before anything is decoded
         with PilImage.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
             if reduced:
-                image.draft("L", (1, 1))
+                image.draft(
+                    None, (1, 1)
+                )  # all components: one alone hides a ratio of samples that does not decode
             image.load()
             return to_rgb(image)
     except CorruptDataError as error:
