@@ -121,7 +121,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
     the cells that it lists for them.
     """
     added = {one["replicate"]: set(one["cell_ids"]) for one in about.get("added_rounds", ())}
-    fewer = fewer_replicates(about) or {}
+    fewer = _fewer_rounds(about, records)
     done = Counter((record.cell.cell_id, record.replicate) for record in records)
     last_round = max((record.replicate for record in records), default=0)
     of_cell = {record.cell.cell_id: record for record in records}
@@ -149,6 +149,21 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
         if record.epoch == 0 and recorded != record.cell.epochs:
             message = f"{recorded} of {record.cell.epochs} epochs are recorded"
             yield finding(Kind.RUN, record, "epoch", message)
+
+
+def _fewer_rounds(about: dict[str, Any], records: Sequence[Record]) -> dict[str, int]:
+    """Return the number of rounds of each cell that has fewer than the run, by the cell's id.
+
+    If the scenario cannot be read here, these are the cells that ended after as many rounds as any matrix has.
+    """
+    fewer = fewer_replicates(about)
+    if fewer is not None:
+        return fewer
+    named = [matrix.get("replicates") for matrix in about["scenario"]["matrix"]]
+    ended = {
+        record.cell.cell_id: record.replicate + 1 for record in sorted(records, key=lambda one: one.replicate)
+    }
+    return {cell_id: number for cell_id, number in ended.items() if number in named}
 
 
 def _no_steps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:

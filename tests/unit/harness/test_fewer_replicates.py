@@ -175,3 +175,26 @@ def test_a_scenario_that_cannot_be_read_here_says_nothing_of_rounds(
     about["scenario"]["matrix"][0]["backends"] = ["not-installed-here"]
     assert rewritten(folder, about, matrix=1, scenario=9) == []
     assert lacking(folder) == []
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_cell_with_fewer_rounds_has_no_gap_where_another_format_is_missing(
+    parted: tuple[Path, dict[str, Any]], own: bool
+) -> None:
+    """Which cells have fewer rounds is not known here, and only as many as a matrix has are believed."""
+    folder, about = parted
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    rounds = max(record["replicate"] for record in records) + 1
+    last = [one for one in records if one["replicate"] == rounds - 1]
+    first = about["cells"][0]["backend"]
+    more = [
+        one | {"replicate": number}
+        for number in (rounds, rounds + 1)
+        for one in last
+        if one["cell"]["backend"] != first
+    ]
+    (folder / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*records, *more]))
+    matrices = about["scenario"]["matrix"]
+    matrices.append(matrices[0] | {"backends": ["not-installed-here"]})
+    found = rewritten(folder, about, matrix=rounds if own else rounds + 1, scenario=rounds + 2)
+    assert (found == []) is own
