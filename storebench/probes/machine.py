@@ -102,8 +102,7 @@ def block_device(mount: Mount) -> dict[str, str | None]:
     """
     if mount.device is None:
         return {}
-    folder = (_SYS_BLOCK / f"{mount.device[0]}:{mount.device[1]}").resolve()
-    disk = folder.parent if (folder / "partition").exists() else folder
+    disk = _disk(mount.device)
     if not disk.is_dir():
         return {}
     settings = {name: chosen(read_text(disk / "queue" / name)) for name in _QUEUE}
@@ -112,24 +111,28 @@ def block_device(mount: Mount) -> dict[str, str | None]:
     return {"name": disk.name, "model": model, **settings}
 
 
+def _disk(device: tuple[int, int]) -> Path:
+    """Return the kernel's folder of a disk, or of the disk of a partition."""
+    folder = (_SYS_BLOCK / "{}:{}".format(*device)).resolve()
+    return folder.parent if (folder / "partition").exists() else folder
+
+
 def attached(device: tuple[int, int]) -> str:
     """Return a name of a block device that no other one has before the next boot, where the kernel counts attachments.
 
     Its numbers alone are used again by the next device that is attached.
     """
     numbers = "{}:{}".format(*device)
-    folder = (_SYS_BLOCK / numbers).resolve()
-    disk = folder.parent if (folder / "partition").exists() else folder
-    count = read_text(disk / "diskseq")
+    count = read_text(_disk(device) / "diskseq")
     return numbers if count is None else f"{numbers}, attachment {count}"
 
 
 def loop_image(device: tuple[int, int] | None) -> tuple[Path | None, bool] | None:
-    """Return the image of a loop device and whether it is read past the page cache; None for any other device.
+    """Return the image of a loop device, or of a partition of one, and whether it is read past the page cache.
 
-    The image is None if this process cannot see it.
+    None for any other device. The image is None if this process cannot see it.
     """
-    folder = _SYS_BLOCK / "{}:{}".format(*device) / "loop" if device else None
+    folder = _disk(device) / "loop" if device else None
     if folder is None or not folder.is_dir():
         return None
     image = Path(read_text(folder / "backing_file") or "")

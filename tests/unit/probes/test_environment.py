@@ -98,6 +98,25 @@ def test_loop_devices_that_read_in_other_ways_are_other_environments(
     assert models[2] == "loop over tmpfs on no device through the page cache"
 
 
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_partition_of_a_loop_device_has_the_image_of_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    """A cache below it would be found by chance only: the image may be all in the page cache before the first read."""
+    image, partition = tmp_path / "image", tmp_path / "loop0" / "loop0p1"
+    image.touch()
+    partition.mkdir(parents=True)
+    (partition / "partition").write_text("1\n")
+    (tmp_path / "loop0" / "loop").mkdir()
+    (tmp_path / "loop0" / "loop" / "backing_file").write_text(f"{image}\n")
+    (tmp_path / "loop0" / "loop" / "dio").write_text(f"{direct:d}\n")
+    numbers = tmp_path / "numbers"
+    numbers.mkdir()
+    (numbers / "259:4").symlink_to(partition)
+    monkeypatch.setattr(machine, "_SYS_BLOCK", numbers)
+    assert machine.loop_image((259, 4)) == (image, direct)
+
+
 def test_tmpfs_has_no_block_device(shm: Path) -> None:
     found = environment(shm).match
     assert found["filesystem"] == "tmpfs"
