@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from storebench.report.cells import CellSummary
+from storebench.results import BelowCache
 
 _RANDOM = tuple(f"device_random_{depth}_bytes_per_s" for depth in (1, 4, 16, 32))
 
@@ -11,7 +12,8 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
     """Return the ceilings and yardsticks in the cells' records, in samples per second, by their description.
 
     A ceiling is the highest rate of any replicate: another moment's rate is one that a reader may exceed. The rate of one
-    read per sample is a yardstick: a reader that merges reads may exceed it, up to the device at its best.
+    read per sample is a yardstick: a reader that merges reads may exceed it, up to the device at its best. Where a cache below
+    the kernel was seen, that is a yardstick as well.
     """
     null = next((cell.median("samples_per_s") for cell in cells if cell.is_null), None)
     stored = [cell for cell in cells if not cell.is_null]
@@ -19,8 +21,11 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
     each = next(
         (b / n for c in raw if (b := c.fact("store_payload_bytes")) and (n := c.fact("store_count"))), None
     )
+    cached = any(row["cache_below"] == BelowCache.SEEN for cell in raw for row in cell.rows)
     device = {
-        "device at its best": _highest(raw, ("device_best_bytes_per_s",)),
+        f"device at its best{' (a yardstick)' if cached else ''}": _highest(
+            raw, ("device_best_bytes_per_s",)
+        ),
         "device, one read per sample (a yardstick)": _highest(raw, _RANDOM),
     }
     return {

@@ -178,7 +178,7 @@ def test_a_scenario_that_cannot_be_read_here_says_nothing_of_rounds(
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_cell_with_fewer_rounds_has_no_gap_where_another_format_is_missing(
+def test_fewer_rounds_are_no_gap_where_a_format_is_missing(
     parted: tuple[Path, dict[str, Any]], own: bool
 ) -> None:
     """Which cells have fewer rounds is not known here, and only as many as a matrix has are believed."""

@@ -27,7 +27,7 @@ from storebench.report.plots.throughput import plot_throughput
 from storebench.report.plots.wait_distribution import worst_answer
 from storebench.report.plots.wait_over_epoch import tail_answer, thinned
 from storebench.report.plots.workers import workers_answer
-from storebench.results import Ceilings, Counters, Digests, Percentiles, Record
+from storebench.results import BelowCache, Ceilings, Counters, Digests, Percentiles, Record
 from storebench.settings.words import CacheState
 from tests.support.planted import make_record, portion_of, replicates
 
@@ -237,6 +237,14 @@ def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:
         }
     )
     assert set(ceilings(cells_of(make_record("png", ceilings=Ceilings()))).values()) == {None}
+    cached = [
+        dataclasses.replace(one, cache=dataclasses.replace(one.cache, below=BelowCache.SEEN))
+        for one in records
+        if one.cache is not None
+    ]
+    named = ceilings(cells_of(*cached))
+    assert named["device at its best (a yardstick)"] == pytest.approx(80.0)
+    assert "device at its best" not in named, "cold cells may exceed it"
 
 
 def test_a_limit_is_a_share_of_the_store() -> None:
