@@ -154,16 +154,21 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
 def _fewer_rounds(about: dict[str, Any], records: Sequence[Record]) -> dict[str, int]:
     """Return the number of rounds of each cell that has fewer than the run, by the cell's id.
 
-    If the scenario cannot be read here, these are the cells that ended after as many rounds as any matrix has.
+    If the scenario cannot be read here, these are the cells that ended after as many rounds as a matrix of their backend has.
     """
     fewer = fewer_replicates(about)
     if fewer is not None:
         return fewer
-    named = [matrix.get("replicates") for matrix in about["scenario"]["matrix"]]
-    ended = {
-        record.cell.cell_id: record.replicate + 1 for record in sorted(records, key=lambda one: one.replicate)
+    named = [
+        (name, matrix.get("replicates"))
+        for matrix in about["scenario"]["matrix"]
+        if isinstance(matrix.get("backends"), list)
+        for name in matrix["backends"]
+    ]
+    last = {record.cell: record.replicate for record in sorted(records, key=lambda one: one.replicate)}
+    return {
+        cell.cell_id: number + 1 for cell, number in last.items() if (cell.backend.name, number + 1) in named
     }
-    return {cell_id: number for cell_id, number in ended.items() if number in named}
 
 
 def _no_steps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
