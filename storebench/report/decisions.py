@@ -250,7 +250,7 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
     )
     rest = {question.key: question for question in asked if not _asked(question, lead)}
     alpha = stats.look_alpha(looks, by_precision=by_precision)
-    told = {(WAIT, cell.key) for panel in leads if _computes(panel) for cell in panel.stored}
+    told = {(WAIT, cell.key) for panel in leads for cell in panel.stored}
     shown = _shown_figures(ordered) - told
     lead_size, rest_size = max(1, len(lead) + len(told)), max(1, len(rest) + len(shown) + others)
     lead_alpha, rest_alpha = alpha * LEAD_FRAC / lead_size, alpha * (1 - LEAD_FRAC) / rest_size
@@ -280,7 +280,11 @@ def _shown_figures(ordered: Sequence[Panel]) -> set[tuple[str, tuple[str, str]]]
         for cell in panel.measured
         if cell.cell.cache != CacheState.WARM
     }
-    waits = {(WAIT, panel.base.key) for panel in ordered if panel.base is not None and _computes(panel)}
+    waits = {
+        (WAIT, panel.base.key)
+        for panel in ordered
+        if panel.base is not None and panel.first.cell.compute.kind is not ComputeKind.NONE
+    }
     exposed = {
         (EXPOSED, cell.key)
         for panel in ordered
@@ -289,11 +293,6 @@ def _shown_figures(ordered: Sequence[Panel]) -> set[tuple[str, tuple[str, str]]]
         if cell.values(EXPOSED)
     }
     return reads | waits | exposed
-
-
-def _computes(panel: Panel) -> bool:
-    """Whether the loop computes; one that only loads always waits."""
-    return panel.first.cell.compute.kind is not ComputeKind.NONE
 
 
 def _leads(ordered: Sequence[Panel]) -> list[Panel]:

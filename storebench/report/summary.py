@@ -16,6 +16,7 @@ from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
 from storebench.report.texts.incomplete import incomplete_sentence
 from storebench.report.texts.labels import backend_label, setting_label
+from storebench.report.texts.method import disturbance_sentence
 from storebench.report.texts.roofline import handoff_sentence
 from storebench.report.texts.verdicts import limit_sentence
 from storebench.report.texts.worth import Worth, worth
@@ -115,6 +116,8 @@ class FirstAnswer:
         Whether converting is worth it.
     incomplete
         Sentences on what the run lacks; empty if it is complete.
+    disturbed
+        A warning if other work disturbed many of the replicates; "" if not.
     findings
         How many figures do not validate.
     """
@@ -123,6 +126,7 @@ class FirstAnswer:
     handoff: str
     worth: Worth
     incomplete: tuple[str, ...]
+    disturbed: str
     findings: int
 
 
@@ -156,5 +160,6 @@ def first_answer(
         handoff=handoff_sentence(facts.rooflines),
         worth=answer,
         incomplete=incomplete(records),
+        disturbed=disturbance_sentence(facts.cells),
         findings=len(findings),
     )

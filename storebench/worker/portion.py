@@ -249,6 +249,8 @@ def shared_drift(
     )
     likely = expected_frac(asked_frac(table, moments - 1, store.count), store.samples_per_page)
     samples = np.array([part["samples"][:half].sum(), part["samples"][half:].sum()])
+    if not samples.all():
+        return 1.0
     (before, after), (likely_before, likely_after) = (
         np.diff(share) / samples for share in (resident, likely)
     )

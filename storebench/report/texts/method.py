@@ -4,10 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from storebench.report.cells import CellSummary
+from storebench.report.states import Row
 from storebench.results import OTHERS_MOST_FRAC
 from storebench.rounds import RunRounds, Why
 from storebench.stats import ADDED_ROUNDS_FRAC
 from storebench.units import format_duration, number_of
+
+MANY_DISTURBED_FRAC = 0.25
+"""If other work disturbed more than this share of the replicates, an answer begins with a warning."""
 
 
 def method(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
@@ -96,16 +100,11 @@ def _rule(rounds: RunRounds) -> str:
 
 def _other_work(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     """Return a paragraph on the replicates that other work disturbed; none if that was not recorded."""
-    replicates = {
-        (row["run_id"], cell.cell.cell_id, row["replicate"]): row
-        for cell in cells
-        for row in cell.rows
-        if row.get("conditions_attempt") is not None
-    }
+    replicates = _watched(cells)
     if not replicates:
         return []
-    repeated = sum(row["conditions_attempt"] > 1 for row in replicates.values())
-    disturbed = sum(bool(row["conditions_disturbed"]) for row in replicates.values())
+    repeated = sum(row["conditions_attempt"] > 1 for row in replicates)
+    disturbed = sum(bool(row["conditions_disturbed"]) for row in replicates)
     said = (
         f"Other processes and other machines took more than {OTHERS_MOST_FRAC:.0%} of the cores during"
         f" {repeated + disturbed} of {number_of(len(replicates) + repeated, 'replicate')}."
@@ -115,6 +114,29 @@ def _other_work(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     if disturbed:
         said += f" {disturbed} of them count."
     return [("Other work", said)]
+
+
+def disturbance_sentence(cells: Sequence[CellSummary]) -> str:
+    """Return a warning if other work disturbed more than `MANY_DISTURBED_FRAC` of the replicates that count; else ""."""
+    replicates = _watched(cells)
+    disturbed = sum(bool(row["conditions_disturbed"]) for row in replicates)
+    if disturbed <= MANY_DISTURBED_FRAC * len(replicates):
+        return ""
+    return (
+        f"Other work took more than {OTHERS_MOST_FRAC:.0%} of the cores during {disturbed} of"
+        f" {number_of(len(replicates), 'replicate')}: run this again on an idle machine before you decide."
+    )
+
+
+def _watched(cells: Sequence[CellSummary]) -> list[Row]:
+    """Return a row of each replicate beside which other work was measured."""
+    found = {
+        (row["run_id"], cell.cell.cell_id, row["replicate"]): row
+        for cell in cells
+        for row in cell.rows
+        if row.get("conditions_attempt") is not None
+    }
+    return list(found.values())
 
 
 def _ranks(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:

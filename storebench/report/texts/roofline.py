@@ -95,7 +95,13 @@ def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: st
     parts = _feeding_parts([(one, one.feeding(rate)) for one in curves])
     named = f"{accelerator.title} ({number(rate)} images/s, {accelerator.origin})"
     trains = f"would train this many images/s by the roofline's model ({where})"
-    return [f"{named} {trains}: from {', '.join(told)}.", f"It is {'; '.join(parts)}."]
+    busy, best = max(((one.delivered(rate).mid / rate, one.backend) for one in curves), default=(1.0, ""))
+    none = (
+        f" By these figures none keeps it busy {BUSY_FRAC:.0%} of its time, and {backend_label(best)} comes closest."
+        if busy < BUSY_FRAC
+        else ""
+    )
+    return [f"{named} {trains}: from {', '.join(told)}.{none}", f"It is {'; '.join(parts)}."]
 
 
 def _delivered_words(curve: RooflineCurve, rate: float) -> str:

@@ -24,6 +24,7 @@ ROW = {
     "portion_kind": "cold",
     "portion_upper_bound": False,
     "portion_drift": 1.0,
+    "portion_shared_drift": 1.0,
     "cache_applies_to": "epoch",
 }
 
@@ -61,6 +62,9 @@ def test_a_figure_of_a_portion_that_nobody_measured_is_none() -> None:
         ({}, False),
         ({"portion_upper_bound": True}, True),
         ({"portion_drift": 2.6}, True),
+        ({"portion_drift": 2.6, "portion_shared_drift": 1.1}, False),
+        ({"portion_drift": 2.8, "portion_shared_drift": 1.1}, True),
+        ({"portion_drift": 2.6, "portion_shared_drift": None}, True),
         ({"portion_drift": None}, False),
         ({"portion_drift": 2.6, "portion_kind": "steady"}, False),
     ],

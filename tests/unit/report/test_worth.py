@@ -12,8 +12,9 @@ from storebench.first_run.choice import Whole
 from storebench.report.cells import summarise
 from storebench.report.facts import derive_page
 from storebench.report.frame import to_frame
+from storebench.report.texts.method import disturbance_sentence
 from storebench.report.texts.worth import Worth, worth
-from storebench.results import Record, Status
+from storebench.results import Conditions, Record, Status
 from tests.support.planted import portion_of
 from tests.support.planted_roofline import loader_records
 
@@ -77,7 +78,7 @@ def test_a_store_of_unchanged_files_that_helps_is_named_as_well() -> None:
         line.startswith("With the files unchanged, LMDB+original: up to 2,000") for line in found.sentences
     )
     assert any(
-        "random crops of the whole image are then no longer possible" in line for line in found.sentences
+        "no longer possible, and a part of the gain is that they are left out" in line for line in found.sentences
     )
 
 
@@ -164,6 +165,31 @@ def test_a_named_accelerator_is_told_what_each_store_delivers_to_it() -> None:
         " 970 [961, 980] (busy 39%), HDF5 2,470 (busy 100%), LMDB 1,970 [1,950, 1,990] (busy 80%)."
     )
     assert second == "It is kept busy at least 90% of its time by HDF5; starved by original files and LMDB."
+
+
+def test_an_accelerator_that_no_store_feeds_is_told_so() -> None:
+    first, _ = answer(loaders({"original": 970.0, "lmdb": 1970.0}), accelerators=("a100",)).named
+    assert first.endswith(
+        "(busy 80%). By these figures none keeps it busy 90% of its time, and LMDB comes closest."
+    )
+
+
+@pytest.mark.parametrize(("disturbed", "warned"), [(2, False), (3, True)])
+def test_a_run_on_a_busy_machine_is_told_as_one(disturbed: int, warned: bool) -> None:
+    idle = Conditions(wall_s=1.0, cores=2, others_cpu_s=0.0)
+    busy = dataclasses.replace(idle, others_cpu_s=1.0, disturbed="other work", attempt=2)
+    records = [
+        dataclasses.replace(one, conditions=busy if number < disturbed else idle)
+        for number, one in enumerate(loaders({"original": 900.0, "lmdb": 9000.0}))
+    ]
+    cells = summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+    said = disturbance_sentence(cells)
+    assert said == (
+        "Other work took more than 20% of the cores during 3 of 10 replicates: run this again on an idle machine before"
+        " you decide."
+        if warned
+        else ""
+    )
 
 
 def test_a_named_accelerator_is_told_of_sound_figures_only() -> None:
