@@ -205,12 +205,12 @@ notebooks: setup ## Execute the notebooks in place on results/reference; their o
 report: setup ## Report on the newest run of the paper's matrix
 	$(BIN)/storebench report $(lastword $(sort $(wildcard $(RUNS)/*-paper))) --out $(REPORT)
 
-# Two processes more than cores: tests wait for disks, for processes that end, and for their own sleeps.
-test: setup ## Run the test suite, in four processes
-	$(BIN)/python -m pytest -q -n 4
+# One process more than two cores: tests wait for disks, for processes that end, and for their own sleeps.
+test: setup ## Run the test suite, in three processes
+	$(BIN)/python -m pytest -q -n 3
 
 test-full: setup ## The same with the tests that take minutes
-	$(BIN)/python -m pytest -q -n 4 --full
+	$(BIN)/python -m pytest -q -n 3 --full
 
 # FAULTS="--only bench" tries one command, FAULTS=--sample the faults that the test suite plants.
 FAULTS ?=
