@@ -99,7 +99,12 @@ def print_first_answer(
         print_summary(folder)
         return False
     put_text(drawn(found.table))
-    put(*filter(None, (found.disturbed, found.handoff)), *found.incomplete, *found.worth.named, *found.worth.sentences)
+    put(
+        *filter(None, (found.disturbed, found.handoff)),
+        *found.incomplete,
+        *found.worth.named,
+        *found.worth.sentences,
+    )
     put(_ONE_RUN)
     if found.worth.store:
         put("To convert all images:", f"  {convert_command(scenario.matrix[0], found.worth, stores)}")

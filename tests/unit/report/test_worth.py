@@ -78,7 +78,8 @@ def test_a_store_of_unchanged_files_that_helps_is_named_as_well() -> None:
         line.startswith("With the files unchanged, LMDB+original: up to 2,000") for line in found.sentences
     )
     assert any(
-        "no longer possible, and a part of the gain is that they are left out" in line for line in found.sentences
+        "no longer possible, and a part of the gain is that they are left out" in line
+        for line in found.sentences
     )
 
 
