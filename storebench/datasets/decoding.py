@@ -74,9 +74,8 @@ def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.I
         read_header(content)  # refuses a decompression bomb before anything is decoded
         with PilImage.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
             if reduced:
-                image.draft(
-                    None, (1, 1)
-                )  # all components: one alone hides a ratio of samples that does not decode
+                # In its own mode: grey alone would hide colours whose sampling does not decode.
+                image.draft(None, (1, 1))
             image.load()
             return to_rgb(image)
     except CorruptDataError as error:

@@ -99,6 +99,7 @@ class Producer:
             self._ready = self._ready_batches(self._reader)
             self._ready.prepare(self.job.batch_size)
         open_ns = time.perf_counter_ns() - start
+        get_codec(self._reader.payload_codec)  # imports the decoder's library, so that no step does
         if take_memory and self.job.batch_size and not self._ready_made:
             self._take_memory(self._reader, self.job.batch_size)
         return Opened(pid=os.getpid(), open_ns=open_ns, notes=self._notes())

@@ -107,7 +107,9 @@ def block_device(mount: Mount) -> dict[str, str | None]:
         return {}
     settings = {name: chosen(read_text(disk / "queue" / name)) for name in _QUEUE}
     driver = (disk / "device" / "driver").resolve().name if (disk / "device" / "driver").exists() else None
-    model = read_text(disk / "device" / "model") or read_text(disk / "dm" / "name") or _loop(disk) or driver
+    model = (
+        read_text(disk / "device" / "model") or read_text(disk / "dm" / "name") or _loop_model(disk) or driver
+    )
     return {"name": disk.name, "model": model, **settings}
 
 
@@ -132,16 +134,20 @@ def loop_image(device: tuple[int, int] | None) -> tuple[Path | None, bool] | Non
 
     None for any other device. The image is None if this process cannot see it.
     """
-    folder = _disk(device) / "loop" if device else None
-    if folder is None or not folder.is_dir():
+    return _image_of(_disk(device)) if device else None
+
+
+def _image_of(disk: Path) -> tuple[Path | None, bool] | None:
+    folder = disk / "loop"
+    if not folder.is_dir():
         return None
     image = Path(read_text(folder / "backing_file") or "")
     return (image if image.is_file() else None), read_text(folder / "dio") == "1"
 
 
-def _loop(disk: Path) -> str | None:
-    numbers = (read_text(disk / "dev") or "").partition(":")
-    loop = loop_image((int(numbers[0]), int(numbers[2]))) if numbers[2] else None
+def _loop_model(disk: Path) -> str | None:
+    """Return where the image of a loop device is, and how it is read; None for any other disk."""
+    loop = _image_of(disk)
     if loop is None:
         return None
     image, direct = loop

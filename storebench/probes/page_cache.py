@@ -149,9 +149,8 @@ def _evict_until_gone(files: Sequence[Path | str], waits_s: Sequence[float], *, 
         time.sleep(wait_s)
         for path in left:
             with opened(path) as fd:
-                if (
-                    not written_back
-                ):  # fsync of a clean file may still commit the journal, for each of many files
+                # An fsync of a clean file may still commit the journal, for each of many files.
+                if not written_back:
                     _sync_file(fd, path)
                 ask_to_evict(fd)
         written_back = False

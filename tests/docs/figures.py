@@ -1,4 +1,4 @@
-"""Draw the plots of the README and of docs/ from the reference results: ``python -m tests.docs.figures`` (``make figures``)."""
+"""Draw the plots of the README and of docs/ from the reference results, and print their figures: ``make figures``."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +11,12 @@ import storebench
 from storebench.report.cells import summarise
 from storebench.report.facts import Facts, derive
 from storebench.report.plots.style import svg_bytes
+from storebench.report.roofline import error_summary
 from storebench.report.texts.headline import headline
-from storebench.report.texts.labels import with_interval
+from storebench.report.texts.labels import setting_label, with_interval
+from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.papers import gain_of
+from storebench.report.texts.roofline import error_words
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -67,14 +70,28 @@ def _gain_of_hdf5(facts: Facts) -> str:
     return "an unknown number of"
 
 
+def _print_answer(facts: Facts) -> None:
+    """Print what make bench-all says: the answer, the ratio in memory, the errors of the model, and the cache below."""
+    print(f"make bench-all: {headline(facts).answer}")
+    for panel in facts.panels:
+        png, lmdb = panel.of("png"), panel.of("lmdb")
+        claim = facts.claims.between(lmdb, png) if lmdb and png else None
+        if claim is not None and lmdb is not None:
+            print(f"    {setting_label(lmdb)}: LMDB {with_interval(gain_of(claim, lmdb))} times PNG files")
+    errors = error_summary([point for one in facts.rooflines for point in one.points])
+    if errors is not None:
+        print(f"    {error_words(errors)}")
+    print(f"    {cache_notes(facts.cells)[0]}")
+
+
 def main() -> None:
-    """Write every figure, and print the sentences of the README."""
+    """Write every plot, and print the figures of the README and of docs/results.md."""
     FIGURES.mkdir(exist_ok=True)
     for name, draw in DRAWN.items():
         path = FIGURES / f"{name}.svg"
         path.write_bytes(svg_bytes(draw()))
         print(path.relative_to(ROOT))
-    print(f"make bench-all: {headline(derive(summarise(_answer()))).answer}")
+    _print_answer(derive(summarise(_answer())))
     for (_, cache, readahead), results in _imagenet_panels():
         state = f"{cache}, read-ahead {readahead:.0f} KiB" if readahead else cache
         facts = derive(summarise(results))

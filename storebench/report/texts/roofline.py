@@ -95,13 +95,20 @@ def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: st
     parts = _feeding_parts([(one, one.feeding(rate)) for one in curves])
     named = f"{accelerator.title} ({number(rate)} images/s, {accelerator.origin})"
     trains = f"would train this many images/s by the roofline's model ({where})"
-    busy, best = max(((one.delivered(rate).mid / rate, one.backend) for one in curves), default=(1.0, ""))
-    none = (
-        f" By these figures none keeps it busy {BUSY_FRAC:.0%} of its time, and {backend_label(best)} comes closest."
-        if busy < BUSY_FRAC
-        else ""
-    )
-    return [f"{named} {trains}: from {', '.join(told)}.{none}", f"It is {'; '.join(parts)}."]
+    return [
+        f"{named} {trains}: from {', '.join(told)}.{_none_feeds(curves, rate)}",
+        f"It is {'; '.join(parts)}.",
+    ]
+
+
+def _none_feeds(curves: Sequence[RooflineCurve], rate: float) -> str:
+    """Return which store comes closest to feeding an accelerator that none feeds; "" if one does, by its median."""
+    busy = {one: one.delivered(rate).mid / rate for one in curves}
+    if not busy or max(busy.values()) >= BUSY_FRAC:
+        return ""
+    best = max(busy, key=busy.__getitem__)
+    closest = "" if best.at_most else f", and {backend_label(best.backend)} comes closest"
+    return f" By these figures none keeps it busy {BUSY_FRAC:.0%} of its time{closest}."
 
 
 def _delivered_words(curve: RooflineCurve, rate: float) -> str:

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,25 +227,38 @@ def test_a_waiting_process_ends_when_nobody_can_tell_it_to(
     assert list(temporary.iterdir()) == []
 
 
-def test_processes_that_never_get_ready_are_ended(
+@pytest.fixture
+def offered(
     two_cores: None, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ahead, "READY_S", 0.05)
+) -> Callable[[], list[bool]]:
+    """Return a function that begins a group of two, and tells of each process whether it waits for its job."""
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     logs = {(name, 0): tmp_path / f"{name}.log" for name in ("first", "second")}
-    before = set(psutil.Process().children(recursive=True))
-    with Together(logs) as together:
-        for key in logs:
-            with together.process(key) as waiting:
-                assert waiting is None
-                assert list(temporary.iterdir()) == []
-    assert alive(set(psutil.Process().children(recursive=True)) - before) == []
+
+    def begun() -> list[bool]:
+        before, waits = set(psutil.Process().children(recursive=True)), []
+        with Together(logs) as together:
+            for key in logs:
+                with together.process(key) as waiting:
+                    waits.append(waiting is not None)
+        assert alive(set(psutil.Process().children(recursive=True)) - before) == []
+        assert list(temporary.iterdir()) == []
+        return waits
+
+    return begun
+
+
+def test_processes_that_never_get_ready_are_ended(
+    offered: Callable[[], list[bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "READY_S", 0.05)
+    assert offered() == [False, False]
     assert list(tmp_path.glob("*.log")) == []
 
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_processes_that_imported_other_code_are_ended(
-    changed: bool, two_cores: None, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changed: bool, offered: Callable[[], list[bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The package is changed on disk while the processes of a group import it."""
     package = tmp_path / "storebench"
@@ -253,14 +266,7 @@ def test_processes_that_imported_other_code_are_ended(
     if changed:
         (package / "units.py").write_text((package / "units.py").read_text() + "\nCHANGED = True\n")
     monkeypatch.setattr(ahead, "package_folder", lambda: package)
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    logs = {(name, 0): tmp_path / f"{name}.log" for name in ("first", "second")}
-    before = set(psutil.Process().children(recursive=True))
-    with Together(logs) as together:
-        for key in logs:
-            with together.process(key) as waiting:
-                assert (waiting is None) == changed
-        assert alive(set(psutil.Process().children(recursive=True)) - before) == []
+    assert offered() == [not changed] * 2
 
 
 def test_as_many_processes_wait_as_memory_has_room_for(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, BatchRequest
@@ -53,6 +54,18 @@ def test_decoding_counts_as_decoding(make_job: MakeJob) -> None:
     # A busy machine may stop either part for a while: of some batches the share is far too small or too large.
     assert shares["png"][-1] > 0.5
     assert shares["memory:native"][0] < 0.2
+
+
+@pytest.mark.parametrize("backend", ["png", "lmdb+jpeg", "memory:native"])
+def test_the_decoder_is_made_before_the_first_batch(make_job: MakeJob, backend: str) -> None:
+    """Making it may import a library of many MiB, which no step may pay for."""
+    producer = Producer(make_job(backend))
+    get_codec.cache_clear()  # as in a new process
+    producer.open()
+    made = get_codec.cache_info().misses
+    producer.produce(request_for(0, 1, 2))
+    assert get_codec.cache_info().misses == made
+    producer.close()
 
 
 def first_rows(memory: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

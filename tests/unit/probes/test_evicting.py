@@ -51,6 +51,20 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note the name of each file that gets an fsync."""
+    names: list[str] = []
+    sync = page_cache._sync_file
+
+    def noted(fd: int, path: Path | str) -> None:
+        names.append(Path(path).name)
+        sync(fd, path)
+
+    monkeypatch.setattr(page_cache, "_sync_file", noted)
+    return names
+
+
 def touched(path: Path, pages: int) -> mmap.mmap:
     """Map a file and touch some of its pages, and no others."""
     with path.open("rb") as opened:
@@ -81,21 +95,11 @@ def test_more_mapped_pages_are_waited_for_to_the_end(file: Path, counts: list[in
     assert counts == [pages] * 7
 
 
-def test_many_files_are_written_back_together(
-    disk: Path, counts: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_files_are_written_back_together(disk: Path, counts: list[int], synced: list[str]) -> None:
     """Each fsync may commit the journal, so many files get one syncfs, and only those with pages left an fsync."""
     files = [disk / f"many-{number}" for number in range(100)]
     for path in files:
         path.write_bytes(os.urandom(PAGE_BYTES))  # dirty until it is written back
-    synced: list[str] = []
-    sync = page_cache._sync_file
-
-    def noted(fd: int, path: Path | str) -> None:
-        synced.append(Path(path).name)
-        sync(fd, path)
-
-    monkeypatch.setattr(page_cache, "_sync_file", noted)
     evict(files)
     assert (synced, counts) == ([], [0])
     with touched(files[7], 1):
@@ -104,18 +108,10 @@ def test_many_files_are_written_back_together(
 
 
 def test_only_files_that_have_pages_left_are_evicted_again(
-    file: Path, disk: Path, counts: list[int], monkeypatch: pytest.MonkeyPatch
+    file: Path, disk: Path, counts: list[int], synced: list[str]
 ) -> None:
     other = disk / "gone at once"
     other.write_bytes(bytes(PAGE_BYTES))
-    synced: list[str] = []
-    sync = page_cache._sync_file
-
-    def noted(fd: int, path: Path | str) -> None:
-        synced.append(Path(path).name)
-        sync(fd, path)
-
-    monkeypatch.setattr(page_cache, "_sync_file", noted)
     with touched(file, 2):
         evict([other, file])
     assert synced == [other.name, file.name, file.name]
